@@ -1,0 +1,3 @@
+#include <nanobind/nanobind.h>
+
+NB_MODULE(_native, module) { module.doc() = "headrace's compiled kernels"; }

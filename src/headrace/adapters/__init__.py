@@ -1,0 +1,1 @@
+"""What headrace knows about each kind of engine: data and pure functions."""

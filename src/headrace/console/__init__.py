@@ -1,0 +1,1 @@
+"""Web pages for operators and customers, served by the control plane."""

@@ -1,0 +1,1 @@
+"""Requests, scheduler, KV block pool, sampling parameters and the step loop; token ids only."""

@@ -1,0 +1,85 @@
+"""What the engine is asked for and what it answers: token ids, never text.
+
+A request's progress is one number: `computed` catches up with `total` (see `sequence.py`).
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"  # a stop token was sampled
+    LENGTH = "length"  # max_tokens or the context length was reached
+    ABORT = "abort"  # the caller went away
+    ERROR = "error"  # this request failed; `RequestOutput.error` says how
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How one token is chosen from logits, in the order of docs/concepts/sampling.md.
+
+    Penalties (repetition, frequency, presence) and logit bias, then temperature, then top-k,
+    then top-p, then min-p, then a draw from (seed, position).
+    """
+
+    temperature: float = 1.0  # 0 means greedy
+    top_k: int = 0  # 0 means off
+    top_p: float = 1.0  # (0, 1]
+    min_p: float = 0.0  # [0, 1)
+    seed: int = 0  # 64 bits; the server draws one where the client gave none
+    max_tokens: int = 16
+    min_tokens: int = 0
+    stop_token_ids: frozenset[int] = frozenset()  # includes the model's end-of-turn ids
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One sequence to generate."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    priority: int = 0  # a smaller number is a higher class
+    cache_salt: str = ""  # separates tenants' prefix cache; set by trusted callers only
+
+
+@dataclass(frozen=True, slots=True)
+class RequestUsage:
+    """Counts from the scheduler's own token ids, right also after preemption and abort."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """What one step produced for one request."""
+
+    request_id: str
+    token_ids: tuple[int, ...]  # new ones only; a stop token is not among them
+    finish_reason: FinishReason | None
+    usage: RequestUsage
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Counters and gauges of the engine, for /metrics; counters only grow."""
+
+    running_requests: int = 0
+    waiting_requests: int = 0
+    kv_blocks_total: int = 0
+    kv_blocks_used: int = 0  # referenced by a live request; reclaimable cache is not counted
+    prompt_tokens_total: int = 0  # of prompts, counted once when first scheduled
+    cached_tokens_total: int = 0
+    completion_tokens_total: int = 0
+    preemptions_total: int = 0
+    recomputed_tokens_total: int = 0
+    steps_total: int = 0
+    step_seconds_total: float = 0.0  # the runner's share
+    scheduler_seconds_total: float = 0.0  # everything else of a step
+    finished_total: dict[str, int] = field(default_factory=dict)  # by finish reason

@@ -1,0 +1,80 @@
+"""The model runner protocol: the seam between scheduling and computing.
+
+A step is a ragged batch: the rows (tokens) of all its sequences laid end to end. A sequence may
+contribute one row (decode) or many (a prefill chunk); both kinds mix freely.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerInfo:
+    """What a runner offers; fixed for its life."""
+
+    vocab_size: int
+    max_model_len: int  # tokens of one sequence
+    num_blocks: int
+    block_size_tokens: int
+    rows_max: int  # rows of one step
+    sequences_max: int  # sequences of one step
+    kernel_name: str  # for people: "avx2", "avx512-vnni", ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """One step's work; S sequences with R rows in all, of which the sampled ones are N."""
+
+    token_ids: NDArray[np.int32]  # (R,)
+    row_starts: NDArray[np.int32]  # (S + 1,) sequence s owns rows row_starts[s]:row_starts[s+1]
+    context_lens: NDArray[np.int32]  # (S,) tokens in KV after this step, this step's rows included
+    block_ids: NDArray[np.int32]  # (B,) block tables laid end to end
+    block_starts: NDArray[np.int32]  # (S + 1,) table of s is block_ids[block_starts[s]:...[s+1]]
+    sampled: NDArray[np.int32]  # (N,) indices of sequences whose last row is sampled
+    temperature: NDArray[np.float32]  # (N,)
+    top_k: NDArray[np.int32]  # (N,) 0 is off
+    top_p: NDArray[np.float32]  # (N,)
+    min_p: NDArray[np.float32]  # (N,)
+    seed: NDArray[np.uint64]  # (N,)
+    position: NDArray[np.int64]  # (N,) index of the sampled token in its output; counter of the rng
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step computed; -1 as a token id marks a row whose logits were not finite."""
+
+    token_ids: NDArray[np.int32]  # (N,)
+    logprobs: NDArray[np.float32]  # (N,) of the chosen token under the unmodified distribution
+
+
+class ModelRunner(Protocol):
+    """A device that holds weights and KV blocks and runs steps, one at a time."""
+
+    @property
+    def info(self) -> RunnerInfo:
+        """The runner's fixed properties."""
+        ...
+
+    def execute(self, batch: StepBatch) -> StepResult:
+        """Run one step: write KV for every row, sample the asked sequences. Releases the GIL."""
+        ...
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole KV blocks (source, destination) before the next step."""
+        ...
+
+    def export_blocks(self, block_ids: Sequence[int]) -> bytes:
+        """The KV of these blocks as opaque bytes, for host memory or another runner."""
+        ...
+
+    def import_blocks(self, block_ids: Sequence[int], data: bytes) -> None:
+        """Put exported KV back into these blocks; ValueError if it is not this runner's layout."""
+        ...
+
+    def close(self) -> None:
+        """Free the device; idempotent."""
+        ...

@@ -1,0 +1,1 @@
+"""The OpenAI surface in front of one engine process."""

@@ -1,0 +1,1 @@
+"""The public API: authenticate, admit, route, stream, settle."""

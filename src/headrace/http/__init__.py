@@ -1,0 +1,1 @@
+"""The one HTTP client and the server helpers: pools, deadlines, disconnects, drain."""

@@ -1,0 +1,1 @@
+"""What starts, watches and stops replicas: local processes first."""

@@ -1,0 +1,1 @@
+"""Accounts, reservations, settlements, prices and the journal; the only mover of money."""

@@ -1,0 +1,1 @@
+"""The endpoint set, load accounting and the choice of an endpoint for a request."""

@@ -1,0 +1,1 @@
+"""Virtual clock and fake engines, shared by tests and simulations."""

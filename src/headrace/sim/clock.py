@@ -1,0 +1,22 @@
+"""A clock that moves only when told."""
+
+
+class ManualClock:
+    """Time under the test's control; both scales move together."""
+
+    def __init__(self, wall_s: float = 1_800_000_000.0) -> None:
+        self._monotonic_s = 0.0
+        self._wall_start_s = wall_s
+
+    def monotonic_s(self) -> float:
+        """Seconds advanced so far."""
+        return self._monotonic_s
+
+    def wall_s(self) -> float:
+        """The starting wall time plus what was advanced."""
+        return self._wall_start_s + self._monotonic_s
+
+    def advance(self, seconds: float) -> None:
+        """Move time forward."""
+        assert seconds >= 0
+        self._monotonic_s += seconds

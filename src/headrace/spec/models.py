@@ -1,0 +1,33 @@
+"""Logical models and their immutable versions."""
+
+import msgspec
+
+from headrace.spec.resource import Resource
+
+
+class WeightedTarget(msgspec.Struct, frozen=True):
+    """A share of a model's traffic."""
+
+    model_version_id: str
+    weight: int = 1
+
+
+class Model(Resource, frozen=True, kw_only=True, tag="model"):
+    """A logical name that customers ask for."""
+
+    kind = "model"
+    id_prefix = "mod"
+
+    targets: tuple[WeightedTarget, ...] = ()
+    active: bool = True
+
+
+class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):
+    """An immutable version of a model; `parent_id` is the model."""
+
+    kind = "model_version"
+    id_prefix = "ver"
+
+    source: str  # a model reference: catalogue name, path, https://, hf://, pypi://
+    sha256: str | None = None  # of the weight file, where known
+    context_length: int | None = None  # where the operator narrows the file's own

@@ -1,0 +1,43 @@
+"""Who pays, what they group work by, and what a client presents."""
+
+from enum import StrEnum
+
+from headrace.spec.resource import Resource
+
+
+class Tenant(Resource, frozen=True, kw_only=True, tag="tenant"):
+    """Who pays."""
+
+    kind = "tenant"
+    id_prefix = "ten"
+
+    active: bool = True
+    credit_floor_nanousd: int | None = None  # the balance may not fall below it; None: postpaid
+
+
+class Project(Resource, frozen=True, kw_only=True, tag="project"):
+    """What a tenant groups work by; `parent_id` is the tenant."""
+
+    kind = "project"
+    id_prefix = "prj"
+
+    active: bool = True
+
+
+class KeyState(StrEnum):
+    """An API key's life."""
+
+    ACTIVE = "active"
+    REVOKED = "revoked"
+
+
+class ApiKey(Resource, frozen=True, kw_only=True, tag="api_key"):
+    """What a client presents: `hr_<key id body>_<secret>`; `parent_id` is the project."""
+
+    kind = "api_key"
+    id_prefix = "key"
+
+    secret_hmac: bytes  # HMAC-SHA256 of the secret under the server's pepper
+    state: KeyState = KeyState.ACTIVE
+    models: tuple[str, ...] | None = None  # logical model names it may use; None: all
+    expire_time: float | None = None

@@ -1,0 +1,1 @@
+"""Encoders, the incremental detokenizer and sandboxed chat templates."""

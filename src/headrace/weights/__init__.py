@@ -1,0 +1,1 @@
+"""Model files: readers, architecture specs, model sources and the local cache."""
