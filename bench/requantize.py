@@ -1,0 +1,57 @@
+"""Make the same model in another quantization, so that engines are compared on equal files.
+
+Uses the `gguf` package alone, none of headrace's own reading or quantizing code:
+
+    python bench/requantize.py IN.gguf OUT.gguf --type Q4_0
+"""
+
+import argparse
+from pathlib import Path
+
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
+from gguf.quants import dequantize, quantize
+
+header_keys = {"GGUF.version", "GGUF.tensor_count", "GGUF.kv_count", "general.architecture"}
+
+
+def copy_metadata(reader: GGUFReader, writer: GGUFWriter) -> None:
+    """Copy every key and value but those that the writer makes itself."""
+    for field in reader.fields.values():
+        if field.name in header_keys or field.name == "general.file_type":
+            continue
+        kind = field.types[0]
+        item = field.types[-1] if kind == GGUFValueType.ARRAY else None
+        writer.add_key_value(field.name, field.contents(), kind, sub_type=item)
+
+
+def requantize(source: Path, target: Path, kind: GGMLQuantizationType) -> None:
+    """Write `target` with every matrix of `source` as `kind`; vectors stay as they are."""
+    reader = GGUFReader(source)
+    architecture = reader.get_field("general.architecture")
+    assert architecture is not None
+    writer = GGUFWriter(target, architecture.contents())
+    copy_metadata(reader, writer)
+    for tensor in reader.tensors:
+        if len(tensor.shape) == 1:
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+            continue
+        values = dequantize(tensor.data, tensor.tensor_type)
+        writer.add_tensor(tensor.name, quantize(values, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main() -> None:
+    """Read the arguments and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--type", default="Q4_0", choices=["Q4_0", "Q4_1", "Q8_0", "F16", "BF16"])
+    arguments = parser.parse_args()
+    requantize(arguments.source, arguments.target, GGMLQuantizationType[arguments.type])
+
+
+if __name__ == "__main__":
+    main()
