@@ -1,0 +1,127 @@
+"""The `headrace` command: a table of commands, each of which imports its module only when asked.
+
+Every command module exposes `register(app: typer.Typer) -> None`. Help for all commands comes from
+the table, so that `headrace --help` and every start cost one small import and not the whole engine.
+"""
+
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from headrace.base.errors import HeadraceError
+
+program = "headrace"
+interrupted_status = 130  # 128 + SIGINT, as shells report it
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """One row of the table: the words that call a command and the module that implements it."""
+
+    words: tuple[str, ...]
+    help: str
+    module: str
+    hidden: bool = False
+
+
+entries = (
+    CommandEntry(("run",), "Chat with a model in this terminal.", "run"),
+    CommandEntry(("serve",), "Serve one model over an OpenAI-compatible API.", "serve"),
+    CommandEntry(("up",), "Start the platform: gateway, control plane and replicas.", "up"),
+    CommandEntry(
+        ("bench", "serve"), "Load an OpenAI-compatible server, and time it.", "bench_serve"
+    ),
+    CommandEntry(("bench", "engine"), "Time the engine against this machine.", "bench_engine"),
+    CommandEntry(("doctor",), "Show what this machine can do and what is missing.", "doctor"),
+    CommandEntry(("tenants",), "Who pays: create, list, show, credit.", "tenants"),
+    CommandEntry(("projects",), "What a tenant groups work by: create, list.", "projects"),
+    CommandEntry(("keys",), "What clients present: create, list, show, revoke.", "keys"),
+    CommandEntry(("models",), "Logical models and their versions: create, list, show.", "models"),
+    CommandEntry(
+        ("deployments",),
+        "Models on engines: create, list, show, scale, delete.",
+        "deployments",
+    ),
+    CommandEntry(("replicas",), "Running engines: list.", "replicas"),
+    CommandEntry(("usage",), "Requests, tokens and cost, by tenant, model, day.", "usage"),
+    CommandEntry(("gateway",), "The gateway process of `headrace up`.", "gateway", hidden=True),
+    CommandEntry(("control",), "The control plane of `headrace up`.", "control", hidden=True),
+)
+group_help = {"bench": "Measure a server or the engine: serve, engine."}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and end the process with its status; operating errors are one line."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        build_app(arguments)(args=arguments, prog_name=program)
+    except HeadraceError as error:
+        print(f"{program}: {error.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return interrupted_status
+    return 0
+
+
+def build_app(arguments: Sequence[str]) -> typer.Typer:
+    """The command tree for `arguments`: the asked command is real, the others are help lines."""
+    app = _new_group("Model files and accelerators in, LLM tokens as a service out.")
+    app.callback()(_root)
+    asked = tuple(word for word in arguments if not word.startswith("-"))
+    groups = {"": app}
+    for entry in entries:
+        group = entry.words[0] if len(entry.words) > 1 else ""
+        if group not in groups:
+            groups[group] = _new_group(group_help[group])
+            groups[group].callback()(_no_action)
+            app.add_typer(groups[group], name=group)
+        if asked[: len(entry.words)] == entry.words:
+            importlib.import_module(f"headrace.cli.{entry.module}").register(groups[group])
+        else:
+            groups[group].command(entry.words[-1], help=entry.help, hidden=entry.hidden)(_no_action)
+    return app
+
+
+def command_names() -> Iterator[str]:
+    """Every visible command as it is typed, in the order of the help page."""
+    return (" ".join(entry.words) for entry in entries if not entry.hidden)
+
+
+def _new_group(help_text: str) -> typer.Typer:
+    return typer.Typer(
+        help=help_text,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def _no_action() -> None:
+    """Stand in the help page for a command that was not asked for."""
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        metadata = importlib.import_module("importlib.metadata")  # 30 ms that others need not pay
+        typer.echo(f"{program} {metadata.version(program)}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and leave.", callback=_show_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Model files and accelerators in, LLM tokens as a service out."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The command table: lazy, complete, and honest about errors."""
+
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from headrace.base.errors import ConfigurationError
+from headrace.cli import main as main_module
+from headrace.cli.main import build_app, command_names, entries, main
+
+
+def run_main(*arguments: str) -> int:
+    try:
+        return main(arguments)
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+
+
+def test_help_lists_every_visible_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_main("--help") == 0
+    shown = capsys.readouterr().out
+    for name in command_names():
+        assert name.split()[0] in shown
+
+
+def test_hidden_commands_are_not_in_help(capsys: pytest.CaptureFixture[str]) -> None:
+    run_main("--help")
+    shown = capsys.readouterr().out
+    for entry in entries:
+        if entry.hidden:
+            assert entry.help not in shown
+
+
+def test_version_is_the_installed_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_main("--version") == 0
+    assert capsys.readouterr().out.startswith("headrace 0.")
+
+
+def test_a_wrong_command_suggests_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_main("tenant") == 2
+    assert "tenants" in capsys.readouterr().err
+
+
+def test_an_operating_error_is_one_line_without_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing_app(_: object) -> typer.Typer:
+        app = typer.Typer()
+
+        @app.command()
+        def fail() -> None:
+            raise ConfigurationError("port 80 is taken; choose another with --port")
+
+        return app
+
+    monkeypatch.setattr(main_module, "build_app", failing_app)
+    assert run_main() == 1
+    assert capsys.readouterr().err == "headrace: port 80 is taken; choose another with --port\n"
+
+
+def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> typer.Typer:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main_module, "build_app", interrupted)
+    assert run_main() == 130
+
+
+@pytest.mark.parametrize("entry", entries, ids=lambda entry: " ".join(entry.words))
+def test_every_command_of_the_table_has_its_module(entry: main_module.CommandEntry) -> None:
+    assert build_app(entry.words).registered_commands is not None
+
+
+def test_help_imports_no_command_and_no_engine() -> None:
+    program = (
+        "import sys\n"
+        "from headrace.cli.main import build_app\n"
+        "build_app(['--help'])\n"
+        "print([n for n in sys.modules if n in ('numpy', 'aiohttp', 'fastapi', 'sqlalchemy')"
+        " or (n.startswith('headrace.cli.') and n != 'headrace.cli.main')])\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert found.stdout.strip() == "[]"
