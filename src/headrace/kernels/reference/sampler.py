@@ -1,0 +1,95 @@
+"""One token from one row of logits, by the exact rules of docs/concepts/sampling.md.
+
+    greedy if temperature == 0; else
+    logits / temperature -> keep top-k -> softmax -> keep top-p -> keep min-p -> draw
+    u = (mix64(seed + 0x9E3779B97F4A7C15 * (position + 1)) >> 11) * 2^-53
+
+The random number is a pure function of (seed, position) (Salmon et al. 2011, counter-based), so a
+request's tokens do not depend on who else is in the batch. All arithmetic is in double precision on
+float32 inputs. Ties go to the lower token id everywhere.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Doubles = NDArray[np.float64]
+
+mask_64 = (1 << 64) - 1
+golden_gamma = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, splitmix64's increment
+not_finite_token_id = -1
+
+
+class SampledToken(NamedTuple):
+    """The chosen token and its log-probability under the unmodified softmax of the raw logits."""
+
+    token_id: int
+    logprob: float
+
+
+def sample(
+    logits: NDArray[np.float32],  # (vocab_size,)
+    *,
+    temperature: float,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    seed: int = 0,
+    position: int = 0,
+) -> SampledToken:
+    """Choose a token; id -1 with a NaN log-probability if a logit is not finite."""
+    if not np.isfinite(logits).all():
+        return SampledToken(not_finite_token_id, float("nan"))
+    raw = logits.astype(np.float64)
+    if temperature == 0:
+        token_id = int(np.argmax(raw))
+    else:
+        kept_ids, probabilities = kept_distribution(raw / temperature, top_k, top_p, min_p)
+        token_id = draw(kept_ids, probabilities, uniform(seed, position))
+    return SampledToken(token_id, log_probability(raw, token_id))
+
+
+def kept_distribution(
+    scaled: Doubles, top_k: int, top_p: float, min_p: float
+) -> tuple[NDArray[np.intp], Doubles]:
+    """The token ids that survive, ascending, with their unnormalised probabilities."""
+    order = np.argsort(-scaled, kind="stable")  # descending; ties by lower id
+    if top_k > 0:
+        order = order[:top_k]
+    weights = np.exp(scaled[order] - scaled[order[0]])
+    probabilities = weights / weights.sum()
+    if top_p < 1:
+        reached = np.cumsum(probabilities) >= top_p
+        count = int(np.argmax(reached)) + 1 if reached.any() else len(order)
+        order, probabilities = order[:count], probabilities[:count]
+    survives = probabilities >= min_p * probabilities[0]
+    order, probabilities = order[survives], probabilities[survives]
+    ascending = np.argsort(order)
+    return order[ascending], probabilities[ascending]
+
+
+def draw(kept_ids: NDArray[np.intp], probabilities: Doubles, uniform_number: float) -> int:
+    """The first kept token, in id order, whose running sum passes `uniform_number` of the total."""
+    cumulative = np.cumsum(probabilities)
+    passed = cumulative > uniform_number * cumulative[-1]
+    return int(kept_ids[int(np.argmax(passed)) if passed.any() else -1])
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number in [0, 1) with 53 random bits, a pure function of its arguments."""
+    return (mix64(seed + golden_gamma * (position + 1)) >> 11) * 2.0**-53
+
+
+def mix64(value: int) -> int:
+    """The finalizer of splitmix64 (Steele, Lea, Flood 2014): a bijection of 64-bit integers."""
+    value &= mask_64
+    value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & mask_64
+    value = ((value ^ value >> 27) * 0x94D049BB133111EB) & mask_64
+    return value ^ value >> 31
+
+
+def log_probability(raw: Doubles, token_id: int) -> float:
+    """log softmax of `raw` at `token_id`."""
+    peak = raw.max()
+    return float(raw[token_id] - peak - np.log(np.exp(raw - peak).sum()))
