@@ -2,5 +2,5 @@
 
 Every kind is a `Resource`: an id, a name unique within its parent, and a body. `storage` keeps
 them, `control` reconciles them, `gateway` serves from a snapshot of them. Reading order:
-`resource`, `tenancy`, `models`, `deployments`, `prices`.
+`resource`, `tenancy`, `api_key_format`, `models`, `deployments`, `prices`, `settlements`.
 """

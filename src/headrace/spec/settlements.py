@@ -1,0 +1,84 @@
+"""What one request used and cost: the immutable facts that a ledger keeps and a bill adds up.
+
+They live below `ledger` (which makes them) and `storage` (which keeps them), so that both agree.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Outcome(StrEnum):
+    """How an admitted request ended."""
+
+    FINISHED = "finished"  # the client got the whole answer
+    ABORTED = "aborted"  # the client or a deadline cut it short
+    FAILED = "failed"  # the platform or the engine broke it
+
+
+class UsageSource(StrEnum):
+    """Who counted the tokens."""
+
+    ENGINE = "engine"  # the engine said so, exactly
+    COUNTED = "counted"  # the gateway counted what passed
+    RECOVERED = "recovered"  # the last checkpoint before a crash
+
+
+class TokenUsage(msgspec.Struct, frozen=True):
+    """Tokens of one request; `cached_tokens` are part of `prompt_tokens`."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.cached_tokens <= self.prompt_tokens or self.completion_tokens < 0:
+            raise ValueError(
+                "token counts must satisfy 0 <= cached <= prompt and 0 <= completion; got "
+                f"prompt {self.prompt_tokens}, cached {self.cached_tokens}, "
+                f"completion {self.completion_tokens}"
+            )
+
+
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
+    """The lines of one request's price. Their sum less `waived_nanousd` is what is owed."""
+
+    input_nanousd: int = 0
+    cached_input_nanousd: int = 0
+    output_nanousd: int = 0
+    waived_nanousd: int = 0  # what the lines come to above the amount set aside at admission
+
+    @property
+    def amount_nanousd(self) -> int:
+        """What the tenant owes."""
+        return (
+            self.input_nanousd
+            + self.cached_input_nanousd
+            + self.output_nanousd
+            - self.waived_nanousd
+        )
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """What one admitted request really used and costs; exactly one exists for each."""
+
+    request_id: str
+    tenant_id: str
+    project_id: str
+    key_id: str
+    model: str  # the logical model's name
+    usage: TokenUsage
+    outcome: Outcome
+    source: UsageSource
+    price_book_id: str | None  # None: the model had no price, so the request waits to be rated
+    charge: Charge | None  # None exactly when `price_book_id` is None; never a silent 0
+    settle_time: float  # seconds since the Unix epoch
+
+    def __post_init__(self) -> None:
+        if (self.price_book_id is None) != (self.charge is None):
+            raise ValueError("a settlement has a charge exactly when it has a price book")
+
+    @property
+    def amount_nanousd(self) -> int | None:
+        """What the tenant owes; None when it is not rated yet."""
+        return None if self.charge is None else self.charge.amount_nanousd
