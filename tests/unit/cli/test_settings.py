@@ -14,7 +14,7 @@ def shown_data_dir(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
     @app.command()
     def show(data_dir: DataDir) -> None:
-        print(data_dir)
+        typer.echo(data_dir)
 
     with pytest.raises(SystemExit):
         app(args=list(arguments))
