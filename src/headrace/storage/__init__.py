@@ -1,1 +1,21 @@
-"""The store of desired state and the ledger's tables: one SQL layer, its migrations."""
+"""The store of desired state and the ledger's tables: one SQL layer, its migrations.
+
+Reading order: `database` (what is opened), `sqlite` (how), `store` (resources), `ledger_store`
+(money and usage), `tables`, `migrate`, `failures` (driver errors in our words).
+"""
+
+from headrace.storage.database import Database
+from headrace.storage.ledger_store import LedgerSnapshot, LedgerStore
+from headrace.storage.sqlite import open_sqlite
+from headrace.storage.store import Store
+from headrace.storage.usage import UsageDimension, UsageRow
+
+__all__ = [
+    "Database",
+    "LedgerSnapshot",
+    "LedgerStore",
+    "Store",
+    "UsageDimension",
+    "UsageRow",
+    "open_sqlite",
+]

@@ -1,0 +1,23 @@
+"""Every kind of resource by its name, so that a store can decode what it kept."""
+
+from collections.abc import Mapping
+
+from headrace.spec.deployments import Deployment, Replica
+from headrace.spec.models import Model, ModelVersion
+from headrace.spec.prices import PriceBook
+from headrace.spec.resource import Resource
+from headrace.spec.tenancy import ApiKey, Project, Tenant
+
+resource_types: Mapping[str, type[Resource]] = {
+    resource_type.kind: resource_type
+    for resource_type in (
+        Tenant,
+        Project,
+        ApiKey,
+        Model,
+        ModelVersion,
+        Deployment,
+        Replica,
+        PriceBook,
+    )
+}

@@ -1,0 +1,135 @@
+"""The ledger at rest: an append-only double-entry book, and usage derived from it.
+
+    credit of a tenant    debit platform:funding    credit tenant:<id>
+    settlement            debit tenant:<id>         credit platform:revenue
+    unrated settlement    an entry without postings, until a price is known
+
+A tenant's balance is the credits less the debits of its account: what it may still spend.
+Everything of one batch is committed together: entries, postings, the accounts' totals, the daily
+sums and the cursor of the journal that it came from. So nothing counts twice, and a reader always
+knows which journal records a balance contains.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from sqlalchemy import func, insert, select
+
+from headrace.base.clock import Clock
+from headrace.base.errors import Conflict, InvalidRequest
+from headrace.spec.settlements import Settlement
+from headrace.storage import posting
+from headrace.storage.invariants import broken_invariants
+from headrace.storage.sessions import Sessions
+from headrace.storage.tables import accounts, entries, journal_cursors, settlements
+from headrace.storage.usage import UsageDimension, UsageRow, read_usage
+
+
+class LedgerSnapshot(msgspec.Struct, frozen=True):
+    """Balances, and how much of each journal they contain."""
+
+    balances_nanousd: dict[str, int]  # by tenant id; a tenant without entries is missing
+    sequences: dict[str, int]  # by journal id: records up to here are in the balances
+
+
+class LedgerStore:
+    """Money and usage; synchronous, safe from any thread. Async callers use a thread."""
+
+    def __init__(self, sessions: Sessions, clock: Clock) -> None:
+        self._sessions = sessions
+        self._clock = clock
+
+    def post(
+        self,
+        records: Sequence[Settlement],
+        *,
+        journal_id: str | None = None,
+        sequence: int | None = None,
+    ) -> int:
+        """Book settlements and return how many were new; a request id is booked once for ever.
+
+        `sequence` is the last record of `journal_id` that this batch covers; it moves the
+        journal's cursor in the same transaction. Commits all of the batch or nothing."""
+        with self._sessions.write() as connection:
+            fresh = posting.without_booked(connection, records)
+            if fresh:
+                posting.book_settlements(connection, fresh)
+            if journal_id is not None and sequence is not None:
+                posting.move_cursor(connection, journal_id, sequence)
+        return len(fresh)
+
+    def credit(self, tenant_id: str, amount_nanousd: int, entry_id: str, reason: str) -> bool:
+        """Add credit to a tenant (take it back if negative); False if `entry_id` is booked.
+
+        Conflict if that entry was booked with another tenant or amount."""
+        if amount_nanousd == 0:
+            raise InvalidRequest("a credit of 0 changes nothing", param="amount_nanousd")
+        lines = posting.credit_lines(f"credit:{entry_id}", tenant_id, amount_nanousd)
+        with self._sessions.write() as connection:
+            booked = posting.lines_of(connection, lines[0].entry_id)
+            if booked:
+                if booked != lines:
+                    raise Conflict(
+                        f"the entry {entry_id} was booked with another tenant or amount; choose "
+                        "another entry id",
+                        param="entry_id",
+                    )
+                return False
+            connection.execute(
+                insert(entries).values(
+                    id=lines[0].entry_id,
+                    kind="credit",
+                    reason=reason,
+                    post_time=self._clock.wall_s(),
+                )
+            )
+            posting.book_lines(connection, lines)
+        return True
+
+    def balances(self) -> dict[str, int]:
+        """What each tenant may still spend, in nano-dollars, by tenant id."""
+        return self.snapshot().balances_nanousd
+
+    def snapshot(self) -> LedgerSnapshot:
+        """Balances and journal cursors of one moment."""
+        with self._sessions.read() as connection:
+            balances = connection.execute(
+                select(
+                    accounts.c.tenant_id,
+                    (accounts.c.credits_nanousd - accounts.c.debits_nanousd).label("balance"),
+                ).where(accounts.c.tenant_id.is_not(None))
+            ).all()
+            cursors = connection.execute(
+                select(journal_cursors.c.journal_id, journal_cursors.c.sequence)
+            ).all()
+        return LedgerSnapshot(
+            {row.tenant_id: row.balance for row in balances},
+            {row.journal_id: row.sequence for row in cursors},
+        )
+
+    def usage(
+        self,
+        group_by: Sequence[str] = (),
+        since: float | None = None,
+        until: float | None = None,
+        filters: Mapping[str, str] | None = None,
+    ) -> list[UsageRow]:
+        """Sums of settlements in `[since, until)` (seconds since the epoch) by group.
+
+        Groups and filters are `tenant`, `project`, `key`, `model` and `day`; a filter's value is
+        an id, a model's name or a day as YYYY-MM-DD. Cost: whole UTC days read a row a group and
+        day, other ranges a row a settlement."""
+        groups = tuple(UsageDimension.parse(name) for name in group_by)
+        wanted = {UsageDimension.parse(name): value for name, value in (filters or {}).items()}
+        with self._sessions.read() as connection:
+            return read_usage(connection, groups, since, until, wanted)
+
+    def settlement_count(self) -> int:
+        """How many requests are booked."""
+        with self._sessions.read() as connection:
+            return connection.execute(select(func.count()).select_from(settlements)).scalar_one()
+
+    def check(self) -> list[str]:
+        """Every broken invariant in words; empty when the book is sound. Reads everything."""
+        with self._sessions.read() as connection:
+            return broken_invariants(connection)

@@ -1,0 +1,233 @@
+"""How settlements become rows: entries, postings, totals and daily sums, a batch at a time."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, Table, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+
+from headrace.spec.settlements import Outcome, Settlement
+from headrace.storage.tables import (
+    accounts,
+    entries,
+    journal_cursors,
+    postings,
+    settlements,
+    usage_daily,
+)
+from headrace.storage.usage import day_of, sum_names
+
+funding_account = "platform:funding"
+revenue_account = "platform:revenue"
+ids_per_query = 500  # under the smallest limit of bound parameters, SQLite's old 999
+
+
+class Line(NamedTuple):
+    """One posting; exactly one side is set, unless the amount is 0."""
+
+    entry_id: str
+    line: int
+    account_id: str
+    debit_nanousd: int
+    credit_nanousd: int
+
+
+def tenant_account(tenant_id: str) -> str:
+    """The account of a tenant's credit."""
+    return f"tenant:{tenant_id}"
+
+
+def transfer(entry_id: str, debited: str, credited: str, amount_nanousd: int) -> list[Line]:
+    """The two lines that move an amount of at least 0."""
+    return [
+        Line(entry_id, 0, debited, amount_nanousd, 0),
+        Line(entry_id, 1, credited, 0, amount_nanousd),
+    ]
+
+
+def credit_lines(entry_id: str, tenant_id: str, amount_nanousd: int) -> list[Line]:
+    """The lines of a credit, or of taking it back where negative."""
+    account = tenant_account(tenant_id)
+    if amount_nanousd < 0:
+        return transfer(entry_id, account, funding_account, -amount_nanousd)
+    return transfer(entry_id, funding_account, account, amount_nanousd)
+
+
+def lines_of(connection: Connection, entry_id: str) -> list[Line]:
+    """The lines of a booked entry; empty if there is none."""
+    query = (
+        select(*(postings.c[name] for name in Line._fields))
+        .where(postings.c.entry_id == entry_id)
+        .order_by(postings.c.line)
+    )
+    return [Line(*row) for row in connection.execute(query)]
+
+
+def without_booked(connection: Connection, records: Iterable[Settlement]) -> list[Settlement]:
+    """The settlements that are not booked yet, each request once; the first of two counts."""
+    fresh: dict[str, Settlement] = {}
+    for record in records:
+        fresh.setdefault(record.request_id, record)
+    ids = list(fresh)
+    for start in range(0, len(ids), ids_per_query):
+        some = ids[start : start + ids_per_query]
+        query = select(settlements.c.request_id).where(settlements.c.request_id.in_(some))
+        for request_id in connection.execute(query).scalars():
+            del fresh[request_id]
+    return list(fresh.values())
+
+
+def book_settlements(connection: Connection, fresh: Sequence[Settlement]) -> None:
+    """Write settlements that are known to be new, and everything that is derived from them."""
+    connection.execute(
+        insert(entries),
+        [
+            {
+                "id": record.request_id,
+                "kind": "settlement",
+                "reason": record.outcome.value,
+                "post_time": record.settle_time,
+            }
+            for record in fresh
+        ],
+    )
+    connection.execute(insert(settlements), [settlement_row(record) for record in fresh])
+    lines = [
+        line
+        for record in fresh
+        if (amount := record.amount_nanousd) is not None
+        for line in transfer(
+            record.request_id, tenant_account(record.tenant_id), revenue_account, amount
+        )
+    ]
+    if lines:
+        book_lines(connection, lines)
+    add_daily(connection, fresh)
+
+
+def book_lines(connection: Connection, lines: Sequence[Line]) -> None:
+    """Write postings and add them to their accounts' totals."""
+    totals: dict[str, tuple[int, int]] = {}
+    for line in lines:
+        debits, credits_ = totals.get(line.account_id, (0, 0))
+        totals[line.account_id] = (debits + line.debit_nanousd, credits_ + line.credit_nanousd)
+    add(
+        connection,
+        accounts,
+        [
+            {
+                "id": account_id,
+                "tenant_id": tenant_of(account_id),
+                "debits_nanousd": debits,
+                "credits_nanousd": credits_,
+            }
+            # One order for every writer, so that two of them never wait for each other.
+            for account_id, (debits, credits_) in sorted(totals.items())
+        ],
+        summed=("debits_nanousd", "credits_nanousd"),
+    )
+    connection.execute(insert(postings), [line._asdict() for line in lines])
+
+
+def tenant_of(account_id: str) -> str | None:
+    """The tenant that an account belongs to, or None for the platform's own."""
+    owner, _, name = account_id.partition(":")
+    return name if owner == "tenant" else None
+
+
+def settlement_row(record: Settlement) -> dict[str, object]:
+    """The columns of a settlement."""
+    charge = record.charge
+    return {
+        "request_id": record.request_id,
+        "tenant_id": record.tenant_id,
+        "project_id": record.project_id,
+        "key_id": record.key_id,
+        "model": record.model,
+        "day": day_of(record.settle_time),
+        "outcome": record.outcome.value,
+        "source": record.source.value,
+        "prompt_tokens": record.usage.prompt_tokens,
+        "cached_tokens": record.usage.cached_tokens,
+        "completion_tokens": record.usage.completion_tokens,
+        "price_book_id": record.price_book_id,
+        "input_nanousd": charge and charge.input_nanousd,
+        "cached_input_nanousd": charge and charge.cached_input_nanousd,
+        "output_nanousd": charge and charge.output_nanousd,
+        "waived_nanousd": charge and charge.waived_nanousd,
+        "amount_nanousd": record.amount_nanousd,
+        "settle_time": record.settle_time,
+    }
+
+
+def sums_of(record: Settlement) -> tuple[int, ...]:
+    """What one settlement adds to the sums of its day, in the order of `sum_names`."""
+    return (
+        1,
+        *(int(record.outcome is outcome) for outcome in Outcome),
+        int(record.charge is None),
+        record.usage.prompt_tokens,
+        record.usage.cached_tokens,
+        record.usage.completion_tokens,
+        record.amount_nanousd or 0,
+    )
+
+
+def add_daily(connection: Connection, fresh: Iterable[Settlement]) -> None:
+    """Add settlements to the sums of their days."""
+    sums: dict[tuple[str, ...], tuple[int, ...]] = {}
+    for record in fresh:
+        key = (
+            day_of(record.settle_time),
+            record.tenant_id,
+            record.project_id,
+            record.key_id,
+            record.model,
+        )
+        added = sums_of(record)
+        before = sums.get(key)
+        sums[key] = added if before is None else tuple(map(sum, zip(before, added, strict=True)))
+    key_names = ("day", "tenant_id", "project_id", "key_id", "model")
+    rows: list[dict[str, object]] = [
+        {**dict(zip(key_names, key, strict=True)), **dict(zip(sum_names, values, strict=True))}
+        for key, values in sorted(sums.items())
+    ]
+    add(connection, usage_daily, rows, summed=sum_names)
+
+
+def move_cursor(connection: Connection, journal_id: str, sequence: int) -> None:
+    """Remember how far a journal is booked; a cursor never goes back."""
+    statement = dialect_insert(connection, journal_cursors)
+    later = statement.excluded.sequence
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=[journal_cursors.c.journal_id],
+            set_={"sequence": later},
+            where=journal_cursors.c.sequence < later,
+        ),
+        [{"journal_id": journal_id, "sequence": sequence}],
+    )
+
+
+def add(
+    connection: Connection,
+    table: Table,
+    rows: Sequence[dict[str, object]],
+    summed: Sequence[str],
+) -> None:
+    """Insert rows; where one with the same key exists, add the `summed` columns to it."""
+    statement = dialect_insert(connection, table)
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=list(table.primary_key.columns),
+            set_={name: table.c[name] + statement.excluded[name] for name in summed},
+        ),
+        rows,
+    )
+
+
+def dialect_insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
+    """An insert that can say what happens on a conflict; both dialects spell it alike."""
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table)
+    return sqlite.insert(table)

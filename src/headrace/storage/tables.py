@@ -1,0 +1,124 @@
+"""The tables, in the portable part of SQL; `migrations/` is how they came to be.
+
+resources                 one row a resource, its body as JSON
+counters                  the store's revision
+accounts                  who owes whom: totals of an account's postings
+entries ──< postings      append-only double entry; debits equal credits in every entry
+settlements               one row a request, its usage and charge; unique request id
+usage_daily               sums of settlements a day, kept in the same transaction
+journal_cursors           how far each gateway's journal is in these tables
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+)
+
+metadata = MetaData()
+
+resources = Table(
+    "resources",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("kind", String(32), nullable=False),
+    Column("parent_id", String(64), nullable=False),
+    Column("name", String(255), nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    UniqueConstraint("kind", "parent_id", "name", name="uq_resources_kind_parent_name"),
+)
+
+counters = Table(
+    "counters",
+    metadata,
+    Column("name", String(32), primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)
+
+accounts = Table(
+    "accounts",
+    metadata,
+    Column("id", String(128), primary_key=True),
+    Column("tenant_id", String(64), nullable=True),  # None: one of the platform's own
+    Column("debits_nanousd", BigInteger, nullable=False),
+    Column("credits_nanousd", BigInteger, nullable=False),
+)
+
+entries = Table(
+    "entries",
+    metadata,
+    Column("id", String(128), primary_key=True),  # the request id, or the caller's own
+    Column("kind", String(16), nullable=False),  # settlement | credit
+    Column("reason", String(255), nullable=False),
+    Column("post_time", Float, nullable=False),
+)
+
+postings = Table(
+    "postings",
+    metadata,
+    Column("entry_id", String(128), ForeignKey("entries.id"), primary_key=True),
+    Column("line", Integer, primary_key=True),
+    Column("account_id", String(128), ForeignKey("accounts.id"), nullable=False),
+    Column("debit_nanousd", BigInteger, nullable=False),
+    Column("credit_nanousd", BigInteger, nullable=False),
+)
+
+settlements = Table(
+    "settlements",
+    metadata,
+    Column("request_id", String(128), ForeignKey("entries.id"), primary_key=True),
+    Column("tenant_id", String(64), nullable=False),
+    Column("project_id", String(64), nullable=False),
+    Column("key_id", String(64), nullable=False),
+    Column("model", String(255), nullable=False),
+    Column("day", String(10), nullable=False),  # of `settle_time`, UTC, YYYY-MM-DD
+    Column("outcome", String(16), nullable=False),
+    Column("source", String(16), nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("price_book_id", String(64), nullable=True),  # None: unrated
+    Column("input_nanousd", BigInteger, nullable=True),
+    Column("cached_input_nanousd", BigInteger, nullable=True),
+    Column("output_nanousd", BigInteger, nullable=True),
+    Column("waived_nanousd", BigInteger, nullable=True),
+    Column("amount_nanousd", BigInteger, nullable=True),
+    Column("settle_time", Float, nullable=False),
+    Index("ix_settlements_settle_time", "settle_time"),
+)
+
+usage_daily = Table(
+    "usage_daily",
+    metadata,
+    Column("day", String(10), primary_key=True),
+    Column("tenant_id", String(64), primary_key=True),
+    Column("project_id", String(64), primary_key=True),
+    Column("key_id", String(64), primary_key=True),
+    Column("model", String(255), primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("finished", BigInteger, nullable=False),
+    Column("aborted", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("unrated", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("cached_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("amount_nanousd", BigInteger, nullable=False),
+)
+
+journal_cursors = Table(
+    "journal_cursors",
+    metadata,
+    Column("journal_id", String(64), primary_key=True),
+    Column("sequence", BigInteger, nullable=False),
+)

@@ -1,0 +1,153 @@
+"""Usage by tenant, project, key, model and day: what is asked, what comes back, how it is summed.
+
+Whole UTC days come from the daily sums; a range that cuts a day is summed from settlements.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+
+import msgspec
+from sqlalchemy import ColumnElement, Connection, Select, case, func, select
+
+from headrace.base.errors import InvalidRequest
+from headrace.spec.settlements import Outcome
+from headrace.storage.tables import settlements, usage_daily
+
+day_s = 86_400
+
+
+class UsageDimension(StrEnum):
+    """What usage can be grouped and filtered by; the value is the column's name."""
+
+    TENANT = "tenant_id"
+    PROJECT = "project_id"
+    KEY = "key_id"
+    MODEL = "model"
+    DAY = "day"
+
+    @classmethod
+    def parse(cls, name: str) -> "UsageDimension":
+        """Read `tenant`, `project`, `key`, `model` or `day`, or the column's name."""
+        for dimension in cls:
+            if name in (dimension.name.lower(), dimension.value):
+                return dimension
+        known = ", ".join(dimension.name.lower() for dimension in cls)
+        raise InvalidRequest(
+            f"usage has no dimension {name!r}; choose from {known}", param="group_by"
+        )
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over one group; a dimension that was not asked for is None."""
+
+    tenant_id: str | None = None
+    project_id: str | None = None
+    key_id: str | None = None
+    model: str | None = None
+    day: str | None = None  # UTC, YYYY-MM-DD
+    requests: int
+    finished: int
+    aborted: int
+    failed: int
+    unrated: int  # requests whose model had no price; their cost is not in `amount_nanousd`
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    amount_nanousd: int
+
+
+sum_names = (
+    "requests",
+    "finished",
+    "aborted",
+    "failed",
+    "unrated",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "amount_nanousd",
+)
+
+
+def day_of(time_s: float) -> str:
+    """The UTC day of a time."""
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d")
+
+
+def settlement_sums() -> list[ColumnElement[int]]:
+    """The columns of `sum_names` from settlements."""
+
+    def counted(condition: ColumnElement[bool]) -> ColumnElement[int]:
+        return func.sum(case((condition, 1), else_=0))
+
+    outcome = settlements.c.outcome
+    return [
+        func.count().label("requests"),
+        *(counted(outcome == value).label(value) for value in Outcome),
+        counted(settlements.c.amount_nanousd.is_(None)).label("unrated"),
+        func.sum(settlements.c.prompt_tokens).label("prompt_tokens"),
+        func.sum(settlements.c.cached_tokens).label("cached_tokens"),
+        func.sum(settlements.c.completion_tokens).label("completion_tokens"),
+        func.sum(func.coalesce(settlements.c.amount_nanousd, 0)).label("amount_nanousd"),
+    ]
+
+
+def daily_query(
+    groups: Sequence[UsageDimension], since: float | None, until: float | None
+) -> Select[tuple[object, ...]]:
+    """Sums of the daily sums."""
+    table = usage_daily
+    query = select(
+        *(table.c[group.value] for group in groups),
+        *(func.sum(table.c[name]).label(name) for name in sum_names),
+    )
+    if since is not None:
+        query = query.where(table.c.day >= day_of(since))
+    if until is not None:
+        query = query.where(table.c.day < day_of(until))
+    return query
+
+
+def exact_query(
+    groups: Sequence[UsageDimension], since: float | None, until: float | None
+) -> Select[tuple[object, ...]]:
+    """Sums of settlements."""
+    table = settlements
+    query = select(*(table.c[group.value] for group in groups), *settlement_sums())
+    if since is not None:
+        query = query.where(table.c.settle_time >= since)
+    if until is not None:
+        query = query.where(table.c.settle_time < until)
+    return query
+
+
+def read_usage(
+    connection: Connection,
+    groups: Sequence[UsageDimension],
+    since: float | None,
+    until: float | None,
+    filters: Mapping[UsageDimension, str],
+) -> list[UsageRow]:
+    """Sums by group, in the order of the groups' values."""
+    whole_days = all(bound is None or bound % day_s == 0 for bound in (since, until))
+    table = usage_daily if whole_days else settlements
+    query = (daily_query if whole_days else exact_query)(groups, since, until)
+    for dimension, value in filters.items():
+        query = query.where(table.c[dimension.value] == value)
+    columns = [table.c[group.value] for group in groups]
+    if columns:
+        query = query.group_by(*columns).order_by(*columns)
+    rows = [row._mapping for row in connection.execute(query)]
+    # Without groups SQL answers one row of NULLs where there is nothing to sum.
+    return [
+        msgspec.convert(
+            {
+                **{group.value: row[group.value] for group in groups},
+                **{name: int(row[name]) for name in sum_names},
+            },
+            UsageRow,
+        )
+        for row in rows
+        if row["requests"]
+    ]
