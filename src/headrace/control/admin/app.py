@@ -1,0 +1,161 @@
+"""The admin API as one ASGI application: routes, the guard around them, errors in one shape."""
+
+import logging
+from collections.abc import Collection
+from importlib.metadata import version
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.base.clock import Clock, SystemClock
+from headrace.base.errors import (
+    HeadraceError,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+)
+from headrace.control.admin import billing, deployments, keys, models, session_routes, tenancy
+from headrace.control.admin.context import AdminContext, Context
+from headrace.control.admin.credentials import AdminCredentials
+from headrace.control.admin.errors import error_answer, invalid_request
+from headrace.control.admin.guard import AdminGuard, loopback_hosts
+from headrace.storage.database import Database
+
+logger = logging.getLogger(__name__)
+
+prefix = "/admin/v1"
+body_bytes_max = 1 << 20  # the largest body is a price book of ten thousand models
+
+
+def create_admin_app(
+    database: Database,
+    admin_token: str,
+    *,
+    pepper: bytes,
+    clock: Clock | None = None,
+    allowed_hosts: Collection[str] = (),
+) -> ASGIApp:
+    """The admin API over `database`, for the bearer of `admin_token`.
+
+    `pepper` is the server's secret for the keys that are made here. `allowed_hosts` are the names
+    besides loopback's that a Host header may carry, without a port. Every route works in a thread,
+    because the store waits for its disk."""
+    context = AdminContext(
+        database=database,
+        credentials=AdminCredentials(admin_token, clock or SystemClock()),
+        pepper=pepper,
+        clock=clock or SystemClock(),
+    )
+    return AdminGuard(
+        Frame(build_api(context)), context.credentials, {*loopback_hosts, *allowed_hosts}
+    )
+
+
+def build_api(context: AdminContext) -> FastAPI:
+    """The routes without their guard."""
+    app = FastAPI(
+        title="headrace admin API",
+        version=version("headrace"),
+        docs_url=None,  # its pages load scripts from elsewhere; the schema is what programs need
+        redoc_url=None,
+        openapi_url=f"{prefix}/openapi.json",
+        max_body_size=body_bytes_max,
+    )
+    app.state.context = context
+    for module in (tenancy, keys, models, deployments, billing, session_routes):
+        app.include_router(module.router, prefix=prefix)
+    app.include_router(status_router, prefix=prefix)
+    app.add_exception_handler(HeadraceError, answer_operating_error)
+    app.add_exception_handler(RequestValidationError, answer_validation_error)
+    app.add_exception_handler(HTTPException, answer_routing_error)
+    app.add_exception_handler(Exception, answer_unexpected_error)
+    return app
+
+
+class StatusView(BaseModel):
+    """Which headrace this is, and a number that grows with every change of the store."""
+
+    version: str
+    revision: int
+
+
+status_router = APIRouter()
+
+
+@status_router.get("/status")
+def show_status(context: Context) -> StatusView:
+    """Say that the control plane answers, and how far its store is."""
+    return StatusView(version=version("headrace"), revision=context.database.store.revision())
+
+
+class Frame:
+    """ASGI middleware for what holds for every answer: never cached, and no huge body is read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve, unless the announced body is too large; bodies without a length are counted by
+        FastAPI as they come."""
+
+        async def send_uncached(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(raw=list(message.get("headers", ())))
+                headers["cache-control"] = "no-store"
+                headers["x-content-type-options"] = "nosniff"
+                message = {**message, "headers": headers.raw}
+            await send(message)
+
+        if scope["type"] == "http":
+            length = Headers(scope=scope).get("content-length", "0")
+            if length.isdecimal() and int(length) > body_bytes_max:
+                await error_answer(body_too_large())(scope, receive, send_uncached)
+                return
+        await self._app(scope, receive, send_uncached)
+
+
+def body_too_large() -> PayloadTooLarge:
+    """The error for a body over the limit."""
+    return PayloadTooLarge(f"the body is over {body_bytes_max:,} bytes; send less at once")
+
+
+async def answer_operating_error(request: Request, error: Exception) -> Response:
+    """Report an error that was foreseen."""
+    assert isinstance(error, HeadraceError)
+    return error_answer(error)
+
+
+async def answer_validation_error(request: Request, error: Exception) -> Response:
+    """Report what is wrong with the caller's values."""
+    assert isinstance(error, RequestValidationError)
+    return error_answer(invalid_request(error.errors()))
+
+
+async def answer_routing_error(request: Request, error: Exception) -> Response:
+    """Report a path or method that does not exist, or a body that can't be read."""
+    assert isinstance(error, HTTPException)
+    match error.status_code:
+        case 404:
+            return error_answer(
+                NotFound(f"there is no {request.url.path}; the routes are in {prefix}/openapi.json")
+            )
+        case 413:
+            return error_answer(body_too_large())
+        case _:
+            taken = f"{request.url.path} does not take {request.method}; see the allow header"
+            message = taken if error.status_code == 405 else str(error.detail)
+            answer = error_answer(InvalidRequest(message))
+            answer.status_code = error.status_code
+            answer.headers.update(error.headers or {})
+            return answer
+
+
+async def answer_unexpected_error(request: Request, error: Exception) -> Response:
+    """The edge: an unforeseen error is logged by the server and told without its content."""
+    logger.error("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
+    return error_answer(HeadraceError("an unexpected error; the control plane's log has it"))

@@ -1,0 +1,274 @@
+"""Routes for what things cost and what was used: price books and usage."""
+
+import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from headrace.base.errors import InvalidRequest
+from headrace.base.ids import new_id
+from headrace.base.money import format_usd, parse_usd
+from headrace.control.admin.context import AdminContext, Context
+from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
+from headrace.control.admin.references import ModelName, Name, reject_id_as_name, resolve
+from headrace.control.admin.values import (
+    Dollars,
+    Money,
+    RequestBody,
+    moment,
+    optional_moment,
+    wall_s_of,
+)
+from headrace.spec.prices import Price, PriceBook
+from headrace.spec.tenancy import ApiKey, Project, Tenant
+from headrace.storage.usage import UsageRow
+
+router = APIRouter()
+
+usage_groups = ("tenant", "project", "key", "model", "day")
+usage_rows_max = 10_000  # a year of days for 27 models; narrower questions for more
+
+
+class PriceFields(RequestBody):
+    """Dollars a million tokens; cached input costs as much as input where it is not said."""
+
+    input_usd_per_million: Dollars
+    cached_input_usd_per_million: Dollars | None = None
+    output_usd_per_million: Dollars
+
+
+class PriceBookCreate(RequestBody):
+    """A price book; the books before it stay in force until its date, and for what they priced."""
+
+    name: Name | None = None
+    effective_time: datetime.datetime | None = None  # None: now
+    prices: Annotated[dict[ModelName, PriceFields], Field(min_length=1, max_length=10_000)]
+
+
+class PriceView(BaseModel):
+    """A price in both units."""
+
+    input_usd_per_million: str
+    cached_input_usd_per_million: str
+    output_usd_per_million: str
+    input_nanousd_per_million: int
+    cached_input_nanousd_per_million: int
+    output_nanousd_per_million: int
+
+
+class PriceBookView(BaseModel):
+    """An immutable price book."""
+
+    id: str
+    name: str
+    effective_time: datetime.datetime
+    prices: dict[str, PriceView]
+    create_time: datetime.datetime
+
+
+class UsageItem(BaseModel):
+    """Sums over one group; what was not grouped by is null."""
+
+    tenant_id: str | None
+    tenant: str | None
+    project_id: str | None
+    project: str | None
+    key_id: str | None
+    key: str | None
+    model: str | None
+    day: str | None  # UTC
+    requests: int
+    finished: int
+    aborted: int
+    failed: int
+    unrated: int  # of the requests; their cost is not known yet and not in `cost`
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost: Money
+
+
+class Usage(BaseModel):
+    """What was used in a span of time, by group, and in all."""
+
+    by: list[str]
+    since: datetime.datetime | None
+    until: datetime.datetime | None
+    items: list[UsageItem]
+    total: UsageItem
+
+
+class UsageQuery(BaseModel):
+    """What to sum, and over what."""
+
+    by: Annotated[str, Field(max_length=100, description="tenant,project,key,model,day")] = ""
+    since: datetime.datetime | None = None
+    until: datetime.datetime | None = None
+    tenant: Annotated[str, Field(max_length=200)] | None = None
+    project: Annotated[str, Field(max_length=200)] | None = None
+    key: Annotated[str, Field(max_length=200)] | None = None
+    model: Annotated[str, Field(max_length=200)] | None = None
+
+
+@router.post("/prices", status_code=201)
+def apply_prices(body: PriceBookCreate, context: Context) -> PriceBookView:
+    """Add a price book."""
+    if body.name is not None:
+        reject_id_as_name(body.name)
+    book_id = new_id(PriceBook.id_prefix, context.clock)
+    now_s = context.clock.wall_s()
+    return _book_view(
+        context.database.store.create(
+            PriceBook(
+                id=book_id,
+                name=body.name or f"prices-{book_id[-8:]}",
+                create_time=now_s,
+                effective_time=(
+                    now_s if body.effective_time is None else wall_s_of(body.effective_time)
+                ),
+                prices={model: _price(fields) for model, fields in body.prices.items()},
+            )
+        )
+    )
+
+
+@router.get("/prices")
+def list_prices(
+    context: Context, limit: Limit = page_items_default, after: After = ""
+) -> Page[PriceBookView]:
+    """List price books."""
+    return page_of(context.database.store.list(PriceBook), after, limit, _book_view)
+
+
+@router.get("/usage")
+def read_usage(query: Annotated[UsageQuery, Query()], context: Context) -> Usage:
+    """Requests, tokens and cost by group, from the ledger."""
+    groups = _groups(query.by)
+    since = None if query.since is None else wall_s_of(query.since)
+    until = None if query.until is None else wall_s_of(query.until)
+    filters = _filters(query, context)
+    ledger = context.database.ledger
+    rows = ledger.usage(groups, since, until, filters)
+    if len(rows) > usage_rows_max:
+        raise InvalidRequest(
+            f"the answer has {len(rows):,} rows, more than {usage_rows_max:,}; "
+            "ask for a shorter time or for fewer groups",
+            param="by",
+        )
+    views = _UsageViews(context)
+    totals = ledger.usage((), since, until, filters) or [_no_usage]
+    return Usage(
+        by=list(groups),
+        since=optional_moment(since),
+        until=optional_moment(until),
+        items=[views.of(row) for row in rows],
+        total=views.of(totals[0]),
+    )
+
+
+_no_usage = UsageRow(
+    requests=0,
+    finished=0,
+    aborted=0,
+    failed=0,
+    unrated=0,
+    prompt_tokens=0,
+    cached_tokens=0,
+    completion_tokens=0,
+    amount_nanousd=0,
+)
+
+
+def _groups(by: str) -> tuple[str, ...]:
+    names = [name.strip() for name in by.split(",") if name.strip()]
+    unknown = [name for name in names if name not in usage_groups]
+    if unknown:
+        raise InvalidRequest(
+            f"usage has no group {unknown[0]!r}; choose from {', '.join(usage_groups)}", param="by"
+        )
+    return tuple(dict.fromkeys(names))
+
+
+def _filters(query: UsageQuery, context: AdminContext) -> dict[str, str]:
+    store = context.database.store
+    filters: dict[str, str] = {}
+    if query.tenant is not None:
+        filters["tenant"] = resolve(store, Tenant, query.tenant).id
+    if query.project is not None:
+        filters["project"] = resolve(store, Project, query.project, Tenant).id
+    if query.key is not None:
+        filters["key"] = resolve(store, ApiKey, query.key).id
+    if query.model is not None:
+        filters["model"] = query.model
+    return filters
+
+
+class _UsageViews:
+    """Views of usage with the names behind the ids; a deleted thing has only its id."""
+
+    def __init__(self, context: AdminContext) -> None:
+        store = context.database.store
+        self._names = {
+            item.id: item.name for kind in (Tenant, Project, ApiKey) for item in store.list(kind)
+        }
+
+    def of(self, row: UsageRow) -> UsageItem:
+        return UsageItem(
+            tenant_id=row.tenant_id,
+            tenant=self._name(row.tenant_id),
+            project_id=row.project_id,
+            project=self._name(row.project_id),
+            key_id=row.key_id,
+            key=self._name(row.key_id),
+            model=row.model,
+            day=row.day,
+            requests=row.requests,
+            finished=row.finished,
+            aborted=row.aborted,
+            failed=row.failed,
+            unrated=row.unrated,
+            prompt_tokens=row.prompt_tokens,
+            cached_tokens=row.cached_tokens,
+            completion_tokens=row.completion_tokens,
+            cost=Money.of(row.amount_nanousd),
+        )
+
+    def _name(self, resource_id: str | None) -> str | None:
+        return None if resource_id is None else self._names.get(resource_id, resource_id)
+
+
+def _price(fields: PriceFields) -> Price:
+    cached = fields.cached_input_usd_per_million or fields.input_usd_per_million
+    amounts = [
+        parse_usd(text)
+        for text in (fields.input_usd_per_million, cached, fields.output_usd_per_million)
+    ]
+    if min(amounts) < 0:
+        raise InvalidRequest("prices: a price is 0 dollars or more", param="prices")
+    return Price(
+        input_nanousd_per_million=amounts[0],
+        cached_input_nanousd_per_million=amounts[1],
+        output_nanousd_per_million=amounts[2],
+    )
+
+
+def _book_view(book: PriceBook) -> PriceBookView:
+    return PriceBookView(
+        id=book.id,
+        name=book.name,
+        effective_time=moment(book.effective_time),
+        prices={model: _price_view(price) for model, price in book.prices.items()},
+        create_time=moment(book.create_time),
+    )
+
+
+def _price_view(price: Price) -> PriceView:
+    return PriceView(
+        input_usd_per_million=format_usd(price.input_nanousd_per_million),
+        cached_input_usd_per_million=format_usd(price.cached_input_nanousd_per_million),
+        output_usd_per_million=format_usd(price.output_nanousd_per_million),
+        input_nanousd_per_million=price.input_nanousd_per_million,
+        cached_input_nanousd_per_million=price.cached_input_nanousd_per_million,
+        output_nanousd_per_million=price.output_nanousd_per_million,
+    )

@@ -1,0 +1,266 @@
+"""Routes for deployments, which are desired, and replicas, which are observed."""
+
+import datetime
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from headrace.base.errors import Conflict, InvalidRequest
+from headrace.base.ids import new_id
+from headrace.control.admin.context import AdminContext, Context
+from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
+from headrace.control.admin.references import Name, Reference, reject_id_as_name, resolve
+from headrace.control.admin.values import RequestBody, moment, optional_moment
+from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.models import Model, ModelVersion
+
+router = APIRouter()
+
+replicas_max = 1000
+engine_arguments_max = 100
+update_attempts_max = 4  # a deployment that keeps changing under us is someone else's to settle
+
+ReplicaCount = Annotated[int, Field(ge=0, le=replicas_max)]
+Argument = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class DeploymentCreate(RequestBody):
+    """A model version on an engine, so many times."""
+
+    model: Reference
+    version: Reference | None = None  # None: the version with the most traffic
+    name: Name | None = None  # None: the model's name, numbered where it is taken
+    engine: Name = "headrace"
+    replicas: ReplicaCount = 1
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    engine_arguments: Annotated[tuple[Argument, ...], Field(max_length=engine_arguments_max)] = ()
+
+
+class DeploymentChange(RequestBody):
+    """What may change of a deployment without making it another one."""
+
+    replicas: ReplicaCount
+
+
+class ReplicaView(BaseModel):
+    """One running engine, without its credential."""
+
+    id: str
+    name: str
+    deployment_id: str
+    deployment: str
+    model: str
+    engine: str
+    state: ReplicaState
+    generation: int
+    address: str
+    attempts: int
+    detail: str
+    progress: float | None
+    retry_time: datetime.datetime | None
+    create_time: datetime.datetime
+
+
+class DeploymentView(BaseModel):
+    """What is wanted, what there is, and why they differ."""
+
+    id: str
+    name: str
+    model_id: str
+    model: str
+    model_version_id: str
+    version: str
+    engine: str
+    replicas: int
+    ready_replicas: int
+    ready: bool
+    reasons: list[str]  # why it is not ready, a line each; empty when it is
+    threads: int | None
+    engine_arguments: list[str]
+    generation: int
+    create_time: datetime.datetime
+
+
+@router.post("/deployments", status_code=201)
+def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentView:
+    """Ask for replicas of a model version; the control plane starts them."""
+    store = context.database.store
+    model = resolve(store, Model, body.model)
+    version = _version_of(context, model, body.version)
+    taken = {item.name for item in store.list(Deployment, model.id)}
+    if body.name is not None:
+        reject_id_as_name(body.name)
+    store.create(
+        deployment := Deployment(
+            id=new_id(Deployment.id_prefix, context.clock),
+            name=body.name or _free_name(model.name.rpartition("/")[2], taken),
+            parent_id=model.id,
+            create_time=context.clock.wall_s(),
+            model_version_id=version.id,
+            engine=body.engine,
+            replicas=body.replicas,
+            threads=body.threads,
+            engine_arguments=body.engine_arguments,
+        )
+    )
+    return _DeploymentViews(context).of(deployment)
+
+
+@router.get("/deployments")
+def list_deployments(
+    context: Context,
+    model: str | None = None,
+    limit: Limit = page_items_default,
+    after: After = "",
+) -> Page[DeploymentView]:
+    """List deployments, of one model or of all."""
+    store = context.database.store
+    parent_id = None if model is None else resolve(store, Model, model).id
+    return page_of(store.list(Deployment, parent_id), after, limit, _DeploymentViews(context).of)
+
+
+@router.get("/deployments/{deployment:path}")
+def show_deployment(deployment: str, context: Context) -> DeploymentView:
+    """Show one deployment; `model/name` where a name alone is ambiguous."""
+    found = resolve(context.database.store, Deployment, deployment, Model)
+    return _DeploymentViews(context).of(found)
+
+
+@router.patch("/deployments/{deployment:path}")
+def change_deployment(deployment: str, body: DeploymentChange, context: Context) -> DeploymentView:
+    """Set how many replicas there should be."""
+    store = context.database.store
+    for attempt in range(update_attempts_max):
+        found = resolve(store, Deployment, deployment, Model)
+        try:
+            changed = store.update(msgspec.structs.replace(found, replicas=body.replicas))
+        except Conflict:
+            if attempt == update_attempts_max - 1:
+                raise
+        else:
+            return _DeploymentViews(context).of(changed)
+    raise AssertionError("the last attempt returns or raises")
+
+
+@router.delete("/deployments/{deployment:path}", status_code=204)
+def delete_deployment(deployment: str, context: Context) -> None:
+    """Forget a deployment; the control plane drains and stops its replicas."""
+    store = context.database.store
+    store.delete(resolve(store, Deployment, deployment, Model))
+
+
+@router.get("/replicas")
+def list_replicas(
+    context: Context,
+    deployment: str | None = None,
+    limit: Limit = page_items_default,
+    after: After = "",
+) -> Page[ReplicaView]:
+    """List replicas, of one deployment or of all."""
+    store = context.database.store
+    parent_id = None if deployment is None else resolve(store, Deployment, deployment, Model).id
+    names = {item.id: item.name for item in store.list(Deployment)}
+    return page_of(
+        store.list(Replica, parent_id),
+        after,
+        limit,
+        lambda replica: _replica_view(replica, names.get(replica.parent_id, "")),
+    )
+
+
+def _version_of(context: AdminContext, model: Model, reference: str | None) -> ModelVersion:
+    store = context.database.store
+    if reference is not None:
+        version = store.find(ModelVersion, reference, model.id) or resolve(
+            store, ModelVersion, reference
+        )
+        if version.parent_id != model.id:
+            raise InvalidRequest(
+                f"{reference!r} is not a version of {model.name!r}", param="version"
+            )
+        return version
+    if not model.targets:
+        raise InvalidRequest(
+            f"the model {model.name!r} has no active version; name one", param="version"
+        )
+    heaviest = max(model.targets, key=lambda target: target.weight)
+    return store.get(ModelVersion, heaviest.model_version_id)
+
+
+def _free_name(base: str, taken: set[str]) -> str:
+    """`base`, or `base-2`, ... whichever is first free."""
+    candidates = (base if number == 1 else f"{base}-{number}" for number in range(1, 10_000))
+    return next(name for name in candidates if name not in taken)
+
+
+class _DeploymentViews:
+    """Views of deployments with what is observed of each, read once an answer."""
+
+    def __init__(self, context: AdminContext) -> None:
+        store = context.database.store
+        self._models = {item.id: item.name for item in store.list(Model)}
+        self._versions = {item.id: item.name for item in store.list(ModelVersion)}
+        self._replicas: dict[str, list[Replica]] = {}
+        for replica in store.list(Replica):
+            self._replicas.setdefault(replica.parent_id, []).append(replica)
+
+    def of(self, deployment: Deployment) -> DeploymentView:
+        replicas = self._replicas.get(deployment.id, [])
+        ready_count = sum(_is_ready(replica, deployment) for replica in replicas)
+        ready = ready_count >= deployment.replicas
+        return DeploymentView(
+            id=deployment.id,
+            name=deployment.name,
+            model_id=deployment.parent_id,
+            model=self._models.get(deployment.parent_id, ""),
+            model_version_id=deployment.model_version_id,
+            version=self._versions.get(deployment.model_version_id, ""),
+            engine=deployment.engine,
+            replicas=deployment.replicas,
+            ready_replicas=ready_count,
+            ready=ready,
+            reasons=[] if ready else _reasons(deployment, replicas),
+            threads=deployment.threads,
+            engine_arguments=list(deployment.engine_arguments),
+            generation=deployment.generation,
+            create_time=moment(deployment.create_time),
+        )
+
+
+def _is_ready(replica: Replica, deployment: Deployment) -> bool:
+    return replica.state is ReplicaState.ACTIVE and replica.generation == deployment.generation
+
+
+def _reasons(deployment: Deployment, replicas: list[Replica]) -> list[str]:
+    """Why fewer replicas are ready than wanted, a line each."""
+    lines = []
+    for replica in replicas:
+        if _is_ready(replica, deployment):
+            continue
+        detail = f": {replica.detail}" if replica.detail else ""
+        lines.append(f"{replica.name} is {replica.state.value}{detail}")
+    missing = deployment.replicas - len(replicas)
+    if missing > 0:
+        lines.append(f"{missing} not created yet; the control plane creates them in its next round")
+    return lines
+
+
+def _replica_view(replica: Replica, deployment_name: str) -> ReplicaView:
+    return ReplicaView(
+        id=replica.id,
+        name=replica.name,
+        deployment_id=replica.parent_id,
+        deployment=deployment_name,
+        model=replica.model_name,
+        engine=replica.engine,
+        state=replica.state,
+        generation=replica.generation,
+        address=replica.address,
+        attempts=replica.attempts,
+        detail=replica.detail,
+        progress=replica.progress,
+        retry_time=optional_moment(replica.retry_time),
+        create_time=moment(replica.create_time),
+    )

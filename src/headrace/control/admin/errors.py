@@ -1,0 +1,46 @@
+"""Operating errors as JSON answers: one shape for every route, OpenAI's, so that clients share it.
+
+{"error": {"message": ..., "type": ..., "param": ..., "code": ..., <fields for programs>}}
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from headrace.base.errors import HeadraceError, InvalidRequest
+
+
+def error_answer(error: HeadraceError) -> Response:
+    """The answer that reports `error`."""
+    body = {
+        "message": error.message,
+        "type": error.type,
+        "param": error.param,
+        "code": error.code,
+    }
+    headers = {"cache-control": "no-store"}
+    if error.retry_after_s is not None:
+        headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+    if error.http_status == 401:
+        headers["www-authenticate"] = 'Bearer realm="headrace admin"'
+    return Response(
+        msgspec.json.encode({"error": {**error.fields, **body}}, enc_hook=str),
+        status_code=error.http_status,
+        headers=headers,
+        media_type="application/json",
+    )
+
+
+def invalid_request(problems: Sequence[Any]) -> InvalidRequest:
+    """One error for pydantic's list of problems. Values are left out: they may be secrets."""
+    first = problems[0]
+    if first["type"] == "json_invalid":
+        return InvalidRequest(f"the body is not JSON: {first['ctx']['error']}")
+    lines = []
+    for problem in problems:
+        path = ".".join(str(part) for part in problem["loc"][1:]) or str(problem["loc"][0])
+        lines.append(f"{path}: {problem['msg'].removeprefix('Value error, ')}")
+    param = ".".join(str(part) for part in first["loc"][1:])
+    return InvalidRequest("; ".join(lines), param=param or None)

@@ -1,0 +1,54 @@
+"""Money and moments as the API carries them, checked on the way in and exact on the way out."""
+
+import datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from headrace.base.money import format_usd, parse_usd
+
+dollars_max = 1_000_000_000  # keeps every sum of nano-dollars inside 64 bits
+
+
+class RequestBody(BaseModel):
+    """The base of what callers send: an unknown field is an error that names it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Money(BaseModel):
+    """An amount twice: exact integers for programs, dollars for people."""
+
+    nanousd: int
+    usd: str
+
+    @classmethod
+    def of(cls, amount_nanousd: int) -> "Money":
+        """Both forms of an amount."""
+        return cls(nanousd=amount_nanousd, usd=format_usd(amount_nanousd))
+
+
+def _check_dollars(text: str) -> str:
+    amount_nanousd = parse_usd(text)
+    if abs(amount_nanousd) > parse_usd(str(dollars_max)):
+        raise ValueError(f"amounts go up to {dollars_max:,} dollars")
+    return text
+
+
+Dollars = Annotated[str, AfterValidator(_check_dollars)]  # a decimal number, as text: "12.50"
+
+
+def moment(wall_s: float) -> datetime.datetime:
+    """Epoch seconds as a moment in UTC."""
+    return datetime.datetime.fromtimestamp(wall_s, datetime.UTC)
+
+
+def optional_moment(wall_s: float | None) -> datetime.datetime | None:
+    """The same where there may be none."""
+    return None if wall_s is None else moment(wall_s)
+
+
+def wall_s_of(when: datetime.datetime) -> float:
+    """A moment as epoch seconds; one without a zone is in UTC."""
+    zoned = when if when.tzinfo is not None else when.replace(tzinfo=datetime.UTC)
+    return zoned.timestamp()
