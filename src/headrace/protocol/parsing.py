@@ -1,0 +1,176 @@
+"""From a request's bytes to its value, or a 400 that names the field; no silent ignoring.
+
+Three classes of top-level fields: those of the request's type work; those of `unsupported_fields`
+are known and pass only with a value that changes nothing; all others are unknown, which is an
+error in strict mode and otherwise for the caller to report (`unknown_fields`).
+"""
+
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from headrace.base.errors import InvalidRequest
+from headrace.protocol.requests import ChatRequest, CompletionRequest, GenerationRequest
+
+Request = TypeVar("Request", bound=GenerationRequest)
+
+# Each known field that does not work yet, with the values that ask for nothing. Null always passes.
+unsupported_fields: Mapping[str, tuple[object, ...]] = {
+    "allowed_token_ids": (),
+    "audio": (),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "cache_salt": (),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "include_stop_str_in_output": (False,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "presence_penalty": (0,),
+    "priority": (0,),
+    "prompt_logprobs": (),
+    "reasoning_effort": ("none",),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "skip_special_tokens": (True,),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "truncate_prompt_tokens": (),
+    "typical_p": (1,),
+    "verbosity": (),
+    "web_search_options": (),
+}
+
+_raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_any_value = msgspec.json.Decoder()
+_chat = msgspec.json.Decoder(ChatRequest)
+_completion = msgspec.json.Decoder(CompletionRequest)
+_validation_message = re.compile(r"(?P<what>.*) - at `\$\.?(?P<path>[^`]*)`", re.DOTALL)
+_named_field = re.compile(r"Object (?:missing required|contains unknown) field `(?P<name>[^`]*)`")
+
+
+def parse_chat_request(body: bytes, *, strict: bool = True) -> ChatRequest:
+    """The chat request in `body`; InvalidRequest names the first field that is wrong."""
+    request = _parse(body, _chat, ChatRequest, strict)
+    if request.max_tokens and request.max_completion_tokens:
+        raise InvalidRequest(
+            "max_tokens and max_completion_tokens are the same limit; send one of them.",
+            param="max_completion_tokens",
+        )
+    return request
+
+
+def parse_completion_request(body: bytes, *, strict: bool = True) -> CompletionRequest:
+    """The text completion request in `body`; InvalidRequest names the first wrong field."""
+    request = _parse(body, _completion, CompletionRequest, strict)
+    if isinstance(request.prompt, list):
+        _check_prompt_list(request.prompt)
+    return request
+
+
+def unknown_fields(body: bytes, request_type: type[GenerationRequest]) -> tuple[str, ...]:
+    """Top-level fields of `body` that neither work nor are known, sorted."""
+    names = set(_fields(body)) - set(request_type.__struct_fields__) - set(unsupported_fields)
+    return tuple(sorted(names))
+
+
+def replace_fields(body: bytes, values: Mapping[str, object]) -> bytes:
+    """The same JSON object with some top-level fields set; all others stay byte for byte."""
+    return msgspec.json.encode({**_fields(body), **values})
+
+
+def _parse(
+    body: bytes, decoder: msgspec.json.Decoder[Request], request_type: type[Request], strict: bool
+) -> Request:
+    fields = _fields(body)
+    for name in fields.keys() & unsupported_fields.keys():
+        _check_unsupported(name, _decode(fields[name], _any_value))
+    if strict:
+        unknown = fields.keys() - set(request_type.__struct_fields__) - unsupported_fields.keys()
+        for name in sorted(unknown):
+            raise InvalidRequest(
+                f"Unknown field {name!r}; remove it, or correct its name.", param=name
+            )
+    request = _decode(body, decoder)
+    if request.stream_options is not None and not request.stream:
+        raise InvalidRequest(
+            "stream_options is only allowed with stream: true.", param="stream_options"
+        )
+    return request
+
+
+def _fields(body: bytes) -> dict[str, msgspec.Raw]:
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"The body is not valid UTF-8 (byte {error.start}); encode it as UTF-8."
+        ) from None
+    return _decode(body, _raw_fields)
+
+
+Value = TypeVar("Value")
+
+
+def _decode(data: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[Value]) -> Value:
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"The body is not a JSON object: {error}.") from None
+    except RecursionError:
+        raise InvalidRequest("The body is nested too deeply; send a flatter one.") from None
+
+
+def _invalid(text: str) -> InvalidRequest:
+    """Turn a validation message, which ends in a JSON path, into an error that names the field."""
+    match = _validation_message.fullmatch(text)
+    what, path = (match["what"], match["path"]) if match else (text, "")
+    named = _named_field.match(what)
+    if named:
+        path = f"{path}.{named['name']}" if path else named["name"]
+        what = "Missing required field" if "missing" in what else "Unknown field"
+        return InvalidRequest(f"{what} {path!r}.", param=path)
+    if not path:
+        return InvalidRequest(f"The body must be a JSON object: {what}.")
+    return InvalidRequest(f"Invalid value for {path!r}: {what}.", param=path)
+
+
+def _check_unsupported(name: str, value: object) -> None:
+    if value is None or any(_same(value, neutral) for neutral in unsupported_fields[name]):
+        return
+    raise InvalidRequest(f"{name!r} is not supported by this server; leave it out.", param=name)
+
+
+def _same(value: object, neutral: object) -> bool:
+    """Equality that tells `false` from 0, which ask for different things in some fields."""
+    return isinstance(value, bool) == isinstance(neutral, bool) and value == neutral
+
+
+def _check_prompt_list(prompt: list[str | int | list[int]]) -> None:
+    """One prompt only: a list of one string, a list of token ids, or a list of one such list."""
+    if all(isinstance(item, int) for item in prompt):
+        return
+    if len(prompt) > 1:
+        raise InvalidRequest(
+            "Several prompts in one request are not supported; send one request for each.",
+            param="prompt",
+        )
+    if prompt[0] == []:
+        raise InvalidRequest("The prompt is empty; send at least one token.", param="prompt")

@@ -1,0 +1,143 @@
+"""What clients send: the chat and the text completion request, with every field's bounds.
+
+A field that stands here works. A field of OpenAI's or of another engine's API that does not work
+yet stands in `unsupported_fields` of `parsing`.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+token_id_max = 2**31 - 1
+stop_strings_max = 16
+stop_string_length_max = 1024  # characters
+stop_token_ids_max = 256
+prompt_tokens_max = 4_000_000  # far above any context; bounds the work of a hostile list
+
+TokenCount = Annotated[int, Meta(ge=1, le=token_id_max)]
+TokenId = Annotated[int, Meta(ge=0, le=token_id_max)]
+StopString = Annotated[str, Meta(min_length=1, max_length=stop_string_length_max)]
+Name = Annotated[str, Meta(max_length=512)]
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Extras of a stream."""
+
+    include_usage: bool | None = None  # one more chunk at the end, with the usage
+    continuous_usage_stats: bool | None = None  # the usage so far in every chunk
+    include_obfuscation: bool | None = None  # padding against traffic analysis; none is ever added
+
+
+class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A piece of a message's text."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One turn of a conversation. The fields that only take null are what answers carry."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart]
+    name: Name | None = None
+    tool_call_id: Name | None = None
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: Annotated[list[None], Meta(max_length=0)] | None = None
+    annotations: Annotated[list[None], Meta(max_length=0)] | None = None
+
+    @property
+    def text(self) -> str:
+        """The content with its parts joined."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that chat and text completion share."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=512)]
+    max_tokens: TokenCount | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=token_id_max)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=token_id_max)] | None = None  # 0 and -1 are off
+    min_p: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=stop_strings_max)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Meta(max_length=stop_token_ids_max)] | None = None
+    ignore_eos: bool | None = None
+    n: Literal[1] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None  # this and the next ones are for the caller's records only
+    metadata: dict[str, str] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """`stop` as a tuple, whichever form was sent."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def output_limit(self) -> int | None:
+        """The most output tokens the caller asked for, or None."""
+        return self.max_tokens
+
+    @property
+    def wants_usage_chunk(self) -> bool:
+        """Whether a stream ends with a chunk that carries the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def wants_usage_in_every_chunk(self) -> bool:
+        """Whether each chunk carries the usage so far."""
+        return bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
+
+class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    max_completion_tokens: TokenCount | None = None  # newer name of `max_tokens`
+
+    @property
+    def output_limit(self) -> int | None:
+        """The most output tokens the caller asked for, by either name, or None."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
+    """POST /v1/completions: one prompt, as text or as token ids."""
+
+    prompt: (
+        str
+        | Annotated[
+            list[str | TokenId | Annotated[list[TokenId], Meta(max_length=prompt_tokens_max)]],
+            Meta(min_length=1, max_length=prompt_tokens_max),
+        ]
+    )
+
+    @property
+    def prompt_text(self) -> str | None:
+        """The prompt if it was sent as text."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        first = self.prompt[0]
+        return first if isinstance(first, str) else None
+
+    @property
+    def prompt_token_ids(self) -> tuple[int, ...]:
+        """The prompt if it was sent as token ids; empty if it was text."""
+        if isinstance(self.prompt, str):
+            return ()
+        first = self.prompt[0]
+        ids = first if isinstance(first, list) else self.prompt
+        return tuple(item for item in ids if isinstance(item, int))

@@ -1,0 +1,103 @@
+"""What clients get in one piece: completions, usage, the list of models."""
+
+from typing import Literal
+
+import msgspec
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    """How the prompt tokens were had."""
+
+    cached_tokens: int = 0
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts of one request, from the engine's own token ids."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails = PromptTokensDetails()
+
+    @classmethod
+    def of(cls, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> "Usage":
+        """The usage with its total."""
+        return cls(
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            total_tokens=prompt_tokens + completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens),
+        )
+
+
+class AssistantMessage(msgspec.Struct, frozen=True):
+    """The answer's message."""
+
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    """One answer to a conversation."""
+
+    message: AssistantMessage
+    finish_reason: str
+    index: int = 0
+    logprobs: None = None
+
+
+class ChatCompletion(msgspec.Struct, frozen=True):
+    """The answer of POST /v1/chat/completions without streaming."""
+
+    id: str
+    created: int  # seconds since the epoch
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: Literal["chat.completion"] = "chat.completion"
+
+
+class TextChoice(msgspec.Struct, frozen=True):
+    """One continuation of a prompt."""
+
+    text: str
+    finish_reason: str
+    index: int = 0
+    logprobs: None = None
+
+
+class TextCompletion(msgspec.Struct, frozen=True):
+    """The answer of POST /v1/completions without streaming."""
+
+    id: str
+    created: int  # seconds since the epoch
+    model: str
+    choices: list[TextChoice]
+    usage: Usage
+    object: Literal["text_completion"] = "text_completion"
+
+
+class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One model of GET /v1/models."""
+
+    id: str
+    created: int  # seconds since the epoch
+    object: str
+    owned_by: str
+    max_model_len: int | None = None  # tokens of prompt and output together
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """The answer of GET /v1/models."""
+
+    data: list[ModelCard]
+    object: Literal["list"] = "list"
+
+
+class EndedRequest(msgspec.Struct, frozen=True):
+    """The answer of GET /internal/usage/{request_id}: what a request that ended used, exactly."""
+
+    request_id: str
+    usage: Usage
+    finish_reason: str  # stop, length, abort, error

@@ -1,0 +1,183 @@
+import json
+from typing import Any
+
+import pytest
+
+from headrace.base.errors import InvalidRequest
+from headrace.protocol.parsing import (
+    parse_chat_request,
+    parse_completion_request,
+    replace_fields,
+    unknown_fields,
+    unsupported_fields,
+)
+from headrace.protocol.requests import ChatRequest
+
+hello = [{"role": "user", "content": "hello"}]
+
+
+def chat_body(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": hello, **fields}).encode()
+
+
+def text_body(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "prompt": "hello", **fields}).encode()
+
+
+def refusal(body: bytes) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_chat_request(body)
+    return caught.value
+
+
+def test_all_supported_fields_are_read() -> None:
+    request = parse_chat_request(
+        chat_body(
+            max_completion_tokens=7,
+            min_tokens=2,
+            temperature=0.5,
+            top_p=0.9,
+            top_k=40,
+            min_p=0.05,
+            seed=-3,
+            stop=["a", "b"],
+            stop_token_ids=[1, 2],
+            ignore_eos=True,
+            n=1,
+            stream=True,
+            stream_options={"include_usage": True, "continuous_usage_stats": True},
+            user="u",
+            metadata={"k": "v"},
+        )
+    )
+    assert request.output_limit == 7
+    assert request.stop_strings == ("a", "b")
+    assert request.stop_token_ids == [1, 2]
+    assert (request.temperature, request.top_p, request.top_k) == (0.5, 0.9, 40)
+    assert request.wants_usage_chunk
+    assert request.wants_usage_in_every_chunk
+
+
+def test_text_parts_are_joined() -> None:
+    parts = [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]
+    request = parse_chat_request(chat_body(messages=[{"role": "user", "content": parts}]))
+    assert request.messages[0].text == "hello"
+
+
+def test_null_means_not_given() -> None:
+    nulls = dict.fromkeys(["max_tokens", "temperature", "stop", "n", "stream", "tools", "echo"])
+    request = parse_chat_request(chat_body(**nulls))
+    assert request.output_limit is None
+    assert request.stop_strings == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": "x", "size": 1}]}, "messages[0].size"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content[0].type",
+        ),
+        ({"model": 1}, "model"),
+        ({"model": ""}, "model"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 10**30}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_tokens": "7"}, "max_tokens"),
+        ({"max_tokens": 5, "max_completion_tokens": 5}, "max_completion_tokens"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.01}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"min_p": 1}, "min_p"),
+        ({"seed": 2**64}, "seed"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a", ""]}, "stop[1]"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
+        ({"n": 2}, "n"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
+        ({"logit_bias": {"1": 5}}, "logit_bias"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"logprobs": 0}, "logprobs"),
+        ({"temprature": 1}, "temprature"),
+    ],
+)
+def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
+    error = refusal(chat_body(**fields))
+    assert error.param == param
+    assert error.http_status == 400
+    assert param.rpartition(".")[2].partition("[")[0] in error.message
+
+
+@pytest.mark.parametrize("name", sorted(unsupported_fields))
+def test_an_unsupported_field_passes_only_where_it_asks_for_nothing(name: str) -> None:
+    for neutral in (None, *unsupported_fields[name]):
+        parse_chat_request(chat_body(**{name: neutral}))
+    assert refusal(chat_body(**{name: "something else"})).param == name
+
+
+def test_a_missing_field_is_named() -> None:
+    assert refusal(b'{"model":"m"}').param == "messages"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b'{"model":"m"} trailing',
+        b'{"model":NaN}',
+        b'{"model":"\xff"}',
+        b'{"unknown":"\xff"}',
+        b'{"model":"\\ud800"}',
+        b'{"metadata":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"temperature":1e999}',
+    ],
+)
+def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
+    assert refusal(body).http_status == 400
+
+
+def test_without_strict_unknown_fields_are_for_the_caller_to_report() -> None:
+    body = chat_body(zebra=1, apple=2, tools=None)
+    assert parse_chat_request(body, strict=False).model == "m"
+    assert unknown_fields(body, ChatRequest) == ("apple", "zebra")
+
+
+def test_replaced_fields_leave_the_others_byte_for_byte() -> None:
+    body = b'{"model":"a","temperature":0.10000,"messages":[ ]}'
+    changed = replace_fields(body, {"model": "b", "stream": True})
+    assert changed == b'{"model":"b","temperature":0.10000,"messages":[ ],"stream":true}'
+
+
+def test_a_prompt_is_text_or_token_ids() -> None:
+    assert parse_completion_request(text_body(prompt=["one"])).prompt_text == "one"
+    assert parse_completion_request(text_body(prompt="one")).prompt_text == "one"
+    assert parse_completion_request(text_body(prompt=[1, 2])).prompt_token_ids == (1, 2)
+    assert parse_completion_request(text_body(prompt=[[1, 2]])).prompt_token_ids == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "prompt", [[], [[]], ["a", "b"], [[1], [2]], [1, "a"], [1.5], [-1], 7, None, [[[1]]], [["a"]]]
+)
+def test_any_other_prompt_is_refused(prompt: object) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_completion_request(text_body(prompt=prompt))
+    assert caught.value.param is not None
+    assert caught.value.param.startswith("prompt")
