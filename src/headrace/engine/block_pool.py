@@ -1,0 +1,121 @@
+"""The pool of KV blocks: who holds which, what content free ones still have, which is reused next.
+
+A free block keeps its content and its hash until it is handed out again, so "free" and "cached" are
+one state, and the free list is the eviction order:
+
+    reused first                                              reused last
+    [ no hash ... | released earlier ... | ... released later: tail block ... first block ]
+
+A sequence's blocks are appended in reverse, so that the deepest block, shared by the fewest, goes
+before the first one. Every operation is O(1) a block.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+
+class BlockPool:
+    """Reference counts, the free list and the map from content hash to block."""
+
+    def __init__(self, num_blocks: int) -> None:
+        assert num_blocks > 0
+        self.num_blocks = num_blocks
+        self._reference_counts = [0] * num_blocks
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._hash_of: list[bytes | None] = [None] * num_blocks
+        self._block_of: dict[bytes, int] = {}
+
+    @property
+    def free_count(self) -> int:
+        """Blocks that can be handed out, those with reusable content included."""
+        return len(self._free)
+
+    @property
+    def used_count(self) -> int:
+        """Blocks that a sequence refers to."""
+        return self.num_blocks - len(self._free)
+
+    def allocate(self, count: int) -> list[int]:
+        """Hand out `count` blocks, their content forgotten; the caller has checked `free_count`."""
+        assert count <= len(self._free)
+        blocks = []
+        for _ in range(count):
+            block, _ = self._free.popitem(last=False)
+            self._drop_hash(block)
+            self._reference_counts[block] = 1
+            blocks.append(block)
+        return blocks
+
+    def touch(self, blocks: Iterable[int]) -> None:
+        """Refer to blocks found by `find` once more; free ones leave the free list."""
+        for block in blocks:
+            if self._reference_counts[block] == 0:
+                del self._free[block]
+            self._reference_counts[block] += 1
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Give back one reference to each block of a table, whose order is the sequence's."""
+        for block in reversed(blocks):
+            count = self._reference_counts[block] - 1
+            assert count >= 0
+            self._reference_counts[block] = count
+            if count == 0:
+                self._free[block] = None
+                if self._hash_of[block] is None:
+                    self._free.move_to_end(block, last=False)
+
+    def find(self, content_hash: bytes) -> int | None:
+        """The block with this content, in use or free."""
+        return self._block_of.get(content_hash)
+
+    def is_free(self, block: int) -> bool:
+        """Whether no sequence refers to it."""
+        return self._reference_counts[block] == 0
+
+    def register(self, block: int, content_hash: bytes) -> None:
+        """Make a full block's content findable.
+
+        If another block has the same content already, that one stays the one to be found: tables
+        only grow, so duplicates are not merged."""
+        assert self._reference_counts[block] > 0
+        if self._hash_of[block] is None and content_hash not in self._block_of:
+            self._hash_of[block] = content_hash
+            self._block_of[content_hash] = block
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Make the content of these blocks unfindable, because it cannot be trusted."""
+        for block in blocks:
+            self._drop_hash(block)
+
+    def forget_all(self) -> None:
+        """Make every block's content unfindable; references stay."""
+        self.forget(range(self.num_blocks))
+
+    def exclusive_count(self, tables: Iterable[Sequence[int]]) -> int:
+        """How many blocks would become free if these tables were released."""
+        references: dict[int, int] = {}
+        for table in tables:
+            for block in table:
+                references[block] = references.get(block, 0) + 1
+        return sum(self._reference_counts[block] == held for block, held in references.items())
+
+    def check_invariants(self, tables: Iterable[Sequence[int]]) -> None:
+        """Assert what must hold when `tables` are all the tables there are; for tests."""
+        references = [0] * self.num_blocks
+        for table in tables:
+            assert len(set(table)) == len(table), "a table holds a block twice"
+            for block in table:
+                references[block] += 1
+        assert references == self._reference_counts, "reference counts differ from the tables"
+        for block, count in enumerate(references):
+            assert (count == 0) == (block in self._free), f"block {block} is both free and in use"
+        for content_hash, block in self._block_of.items():
+            assert self._hash_of[block] == content_hash, "the hash map points at another content"
+        hashed = sum(content_hash is not None for content_hash in self._hash_of)
+        assert hashed == len(self._block_of), "a block has a hash that nothing finds"
+
+    def _drop_hash(self, block: int) -> None:
+        content_hash = self._hash_of[block]
+        if content_hash is not None:
+            self._hash_of[block] = None
+            del self._block_of[content_hash]

@@ -1,0 +1,209 @@
+"""The step loop's body: requests go in, each step gives their new tokens.
+
+`submit` and `abort` may be called from another thread while `step` runs: they only append to queues
+that a step empties. Everything else belongs to the thread that steps.
+"""
+
+from collections import deque
+from dataclasses import replace
+
+from headrace.base.clock import Clock
+from headrace.base.errors import Conflict, RateLimited
+from headrace.engine.batch import BatchBuilder
+from headrace.engine.drain_rate import DrainRate
+from headrace.engine.intake import accepted_max_tokens, context_limit
+from headrace.engine.request import EngineRequest, EngineStats, FinishReason, RequestOutput
+from headrace.engine.runner import ModelRunner, StepResult
+from headrace.engine.scheduler import ScheduledSequence, Scheduler, SchedulerConfig
+from headrace.engine.sequence import Sequence, SequenceState
+
+not_finite_token_id = -1  # StepResult.token_ids
+not_finite_error = (
+    "The model's output for this request was not finite; the request failed, others did not. "
+    "Send it again; if it fails again, the model file or this prompt is the cause."
+)
+
+
+class EngineCore:
+    """Continuous batching over one model runner."""
+
+    def __init__(self, runner: ModelRunner, config: SchedulerConfig, clock: Clock) -> None:
+        self._runner = runner
+        self._info = runner.info
+        self._config = config
+        self._clock = clock
+        self._scheduler = Scheduler(config, runner.info)
+        self._builder = BatchBuilder(
+            self._scheduler.rows_max,
+            self._scheduler.running_max,
+            self._scheduler.kv.block_count(context_limit(runner.info)),
+        )
+        self._sequences: dict[str, Sequence] = {}
+        self._arrivals: deque[Sequence] = deque()
+        self._aborts: deque[str] = deque()
+        self._arrival_count = 0
+        self._drain_rate = DrainRate()
+        self._stats = EngineStats()
+
+    def submit(self, request: EngineRequest) -> None:
+        """Queue a request; its first tokens come from one of the next steps.
+
+        Raises InvalidRequest, ContextLengthExceeded, Conflict for an id that is live, RateLimited
+        if the queue is full. `max_tokens` is cut to what the context leaves after the prompt."""
+        max_tokens = accepted_max_tokens(request, self._info)
+        if request.request_id in self._sequences:
+            raise Conflict(
+                f"Request id {request.request_id} is in use; send a new id for each request.",
+                param="request_id",
+            )
+        waiting_count = len(self._scheduler.waiting) + len(self._arrivals)
+        if waiting_count >= self._config.waiting_max:
+            retry_after_s = self._drain_rate.retry_after_s(self._clock.monotonic_s())
+            raise RateLimited(
+                f"The queue is full: {waiting_count} requests wait. Try again in "
+                f"{retry_after_s:.1f} s.",
+                retry_after_s=retry_after_s,
+                waiting_requests=waiting_count,
+            )
+        self._arrival_count += 1
+        sequence = Sequence(request, self._arrival_count, max_tokens)
+        self._sequences[request.request_id] = sequence
+        self._arrivals.append(sequence)
+
+    def abort(self, request_id: str) -> None:
+        """End a request with the next step, which frees what it holds; unknown ids are ignored."""
+        self._aborts.append(request_id)
+
+    def has_work(self) -> bool:
+        """Whether `step` would do anything."""
+        return bool(self._sequences or self._aborts)
+
+    def step(self) -> list[RequestOutput]:
+        """Run one step; what it produced, at most one output a request.
+
+        An abort that arrives while the runner works takes effect in this step."""
+        start_s = self._clock.monotonic_s()
+        outputs: list[RequestOutput] = []
+        self._take_arrivals()
+        self._apply_aborts(outputs)
+        scheduled = self._scheduler.schedule()
+        run_s = 0.0
+        if scheduled:
+            self._count_scheduled(scheduled, start_s)
+            batch, sampled = self._builder.build(scheduled)
+            run_start_s = self._clock.monotonic_s()
+            result = self._runner.execute(batch)
+            run_s = self._clock.monotonic_s() - run_start_s
+            self._apply_aborts(outputs)
+            self._absorb(scheduled, sampled, result, outputs)
+            self._stats.steps_total += 1
+        self._stats.step_seconds_total += run_s
+        self._stats.scheduler_seconds_total += self._clock.monotonic_s() - start_s - run_s
+        return outputs
+
+    def stats(self) -> EngineStats:
+        """A snapshot of the counters and gauges."""
+        pool = self._scheduler.kv.pool
+        return replace(
+            self._stats,
+            running_requests=len(self._scheduler.running),
+            waiting_requests=len(self._scheduler.waiting) + len(self._arrivals),
+            kv_blocks_total=pool.num_blocks,
+            kv_blocks_used=pool.used_count,
+            preemptions_total=self._scheduler.preemption_count,
+            finished_total=dict(self._stats.finished_total),
+        )
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between steps; for tests."""
+        self._scheduler.check_invariants()
+        arrivals = [s for s in self._arrivals if s.state is SequenceState.WAITING]
+        live = [*self._scheduler.waiting, *self._scheduler.running, *arrivals]
+        assert len(live) == len(self._sequences), "a request is lost or doubled"
+        for sequence in live:
+            assert self._sequences[sequence.request_id] is sequence
+            assert sequence.completion_count < sequence.max_tokens
+
+    def _take_arrivals(self) -> None:
+        while self._arrivals:
+            sequence = self._arrivals.popleft()
+            if sequence.state is SequenceState.WAITING:  # not aborted on its way here
+                self._scheduler.add(sequence)
+
+    def _apply_aborts(self, outputs: list[RequestOutput]) -> None:
+        while self._aborts:
+            sequence = self._sequences.get(self._aborts.popleft())
+            if sequence is not None:
+                outputs.append(self._finish(sequence, (), FinishReason.ABORT))
+
+    def _count_scheduled(self, scheduled: list[ScheduledSequence], now_s: float) -> None:
+        """Count prompts when first scheduled, and tokens that are computed again."""
+        stats = self._stats
+        for sequence, row_count in scheduled:
+            if not sequence.was_scheduled:
+                sequence.was_scheduled = True
+                sequence.cached_tokens = sequence.computed
+                stats.prompt_tokens_total += sequence.prompt_count
+                stats.cached_tokens_total += sequence.computed
+                self._drain_rate.record(now_s)
+            if sequence.computed < sequence.peak_computed:
+                again = min(sequence.computed + row_count, sequence.peak_computed)
+                stats.recomputed_tokens_total += again - sequence.computed
+
+    def _absorb(
+        self,
+        scheduled: list[ScheduledSequence],
+        sampled: list[Sequence],
+        result: StepResult,
+        outputs: list[RequestOutput],
+    ) -> None:
+        """Take in what the runner did; sequences aborted meanwhile are not running any more."""
+        token_ids: list[int] = result.token_ids.tolist()
+        if not_finite_token_id in token_ids:
+            self._fail_not_finite(sampled, token_ids, outputs)
+        running = SequenceState.RUNNING
+        for sequence, row_count in scheduled:
+            if sequence.state is running:
+                sequence.computed += row_count
+                sequence.peak_computed = max(sequence.peak_computed, sequence.computed)
+                self._scheduler.kv.commit(sequence)
+        for sequence, token_id in zip(sampled, token_ids, strict=True):
+            if sequence.state is running:
+                outputs.append(self._append_token(sequence, token_id))
+
+    def _append_token(self, sequence: Sequence, token_id: int) -> RequestOutput:
+        """Give a sequence its next token, and end it if that was the last."""
+        may_stop = sequence.completion_count >= sequence.min_tokens
+        if may_stop and token_id in sequence.stop_token_ids:
+            return self._finish(sequence, (), FinishReason.STOP)
+        sequence.tokens.append(token_id)
+        self._stats.completion_tokens_total += 1
+        if sequence.completion_count >= sequence.max_tokens:
+            return self._finish(sequence, (token_id,), FinishReason.LENGTH)
+        return RequestOutput(sequence.request_id, (token_id,), None, sequence.usage)
+
+    def _fail_not_finite(
+        self, sampled: list[Sequence], token_ids: list[int], outputs: list[RequestOutput]
+    ) -> None:
+        """End the sequences whose logits were not finite, and share nothing of their KV."""
+        for sequence, token_id in zip(sampled, token_ids, strict=True):
+            if token_id == not_finite_token_id and sequence.state is SequenceState.RUNNING:
+                self._scheduler.kv.forget(sequence)
+                outputs.append(
+                    self._finish(sequence, (), FinishReason.ERROR, error=not_finite_error)
+                )
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        token_ids: tuple[int, ...],
+        reason: FinishReason,
+        error: str | None = None,
+    ) -> RequestOutput:
+        """End a request and free all it holds."""
+        usage = sequence.usage
+        self._scheduler.remove(sequence)
+        del self._sequences[sequence.request_id]
+        finished = self._stats.finished_total
+        finished[reason.value] = finished.get(reason.value, 0) + 1
+        return RequestOutput(sequence.request_id, token_ids, reason, usage, error)

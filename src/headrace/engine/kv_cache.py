@@ -1,0 +1,167 @@
+"""Which KV blocks a sequence has, and which it can share: block tables and the prefix cache.
+
+A full block's hash chains over everything before it:
+
+    root    = H(namespace, salt)      namespace: model version and whatever else changes the KV
+    hash[0] = H(root, tokens[0:b])    salt: the tenant's, from a trusted caller
+    hash[i] = H(hash[i-1], tokens[i*b:(i+1)*b])
+
+with H = BLAKE2b of 128 bits, keyed by a secret of this process, so that nobody outside can make two
+prompts collide or compute a hash. Content is findable only after its step has run. A hit never
+covers the last token: its logits are needed.
+"""
+
+from array import array
+from collections.abc import Iterable
+from hashlib import blake2b
+
+import numpy as np
+
+from headrace.engine.block_pool import BlockPool
+from headrace.engine.sequence import Sequence, no_table
+
+hash_bytes = 16
+
+
+class KvCache:
+    """Block tables over one pool; with a `prefix_key` also content shared across requests."""
+
+    def __init__(
+        self, num_blocks: int, block_size_tokens: int, prefix_key: bytes | None, namespace: str
+    ) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.block_size_tokens = block_size_tokens
+        self._prefix_key = prefix_key
+        self._namespace = namespace.encode()
+        self._promised: dict[bytes, Sequence] = {}  # content that a running sequence will compute
+
+    def block_count(self, token_count: int) -> int:
+        """Blocks that hold this many tokens."""
+        return -(-token_count // self.block_size_tokens)
+
+    def find_prefix(self, sequence: Sequence) -> list[int]:
+        """The blocks that hold the sequence's longest known prefix, its last token excluded."""
+        if self._prefix_key is None:
+            return []
+        hits: list[int] = []
+        self._extend_hashes(sequence, self._shareable_blocks(sequence))
+        for content_hash in sequence.block_hashes[: self._shareable_blocks(sequence)]:
+            block = self.pool.find(content_hash)
+            if block is None:
+                break
+            hits.append(block)
+        return hits
+
+    def promised_by(self, sequence: Sequence, hit_count: int) -> Sequence | None:
+        """The running sequence that is about to compute the first block `find_prefix` missed."""
+        if self._prefix_key is None or hit_count >= self._shareable_blocks(sequence):
+            return None
+        return self._promised.get(sequence.block_hashes[hit_count])
+
+    def admission_cost(self, sequence: Sequence, hits: Iterable[int]) -> int:
+        """Free blocks that holding all of the sequence's tokens takes.
+
+        A hit that no one refers to costs what a new block does: it leaves the free list too."""
+        shared = sum(not self.pool.is_free(block) for block in hits)
+        return self.block_count(sequence.total) - shared
+
+    def admit(self, sequence: Sequence, hits: list[int]) -> None:
+        """Give a sequence its hits and new blocks for the rest of its tokens."""
+        assert not sequence.blocks
+        self.pool.touch(hits)
+        needed = self.block_count(sequence.total)
+        sequence.blocks = hits + self.pool.allocate(needed - len(hits))
+        full_length = self.block_count(sequence.prompt_count + sequence.max_tokens)
+        sequence.table = np.empty(full_length, np.int32)
+        sequence.table[:needed] = sequence.blocks
+        sequence.computed = len(hits) * self.block_size_tokens
+        sequence.committed_blocks = len(hits)
+        if self._prefix_key is not None:
+            for content_hash in sequence.block_hashes[len(hits) :]:
+                self._promised.setdefault(content_hash, sequence)
+
+    def grow(self, sequence: Sequence) -> bool:
+        """Make room for all tokens of a running sequence; False if the pool is empty."""
+        count = len(sequence.blocks)
+        if sequence.total <= count * self.block_size_tokens:
+            return True
+        if not self.pool.free_count:
+            return False
+        (block,) = self.pool.allocate(1)
+        sequence.blocks.append(block)
+        sequence.table[count] = block
+        return True
+
+    def commit(self, sequence: Sequence) -> None:
+        """Make the full blocks among the computed tokens findable."""
+        full = sequence.computed // self.block_size_tokens
+        if self._prefix_key is None or full <= sequence.committed_blocks:
+            return
+        self._extend_hashes(sequence, full)
+        for index in range(sequence.committed_blocks, full):
+            content_hash = sequence.block_hashes[index]
+            self.pool.register(sequence.blocks[index], content_hash)
+            self._withdraw(sequence, content_hash)
+        sequence.committed_blocks = full
+
+    def release(self, sequence: Sequence) -> None:
+        """Give back every block; its content stays findable until it is reused. Idempotent."""
+        for content_hash in sequence.block_hashes[sequence.committed_blocks :]:
+            self._withdraw(sequence, content_hash)
+        self.pool.release(sequence.blocks)
+        sequence.blocks = []
+        sequence.table = no_table
+        sequence.computed = 0
+        sequence.committed_blocks = 0
+
+    def forget(self, sequence: Sequence) -> None:
+        """Never offer the sequence's blocks to others: something in them was not finite."""
+        self.pool.forget(sequence.blocks)
+
+    def check_invariants(self, running: Iterable[Sequence]) -> None:
+        """Assert what must hold when `running` are all sequences that have blocks; for tests."""
+        sequences = list(running)
+        self.pool.check_invariants(sequence.blocks for sequence in sequences)
+        for sequence in sequences:
+            count = len(sequence.blocks)
+            assert list(sequence.table[:count]) == sequence.blocks, "table row differs"
+            assert sequence.computed <= count * self.block_size_tokens, "computed without a block"
+            assert sequence.committed_blocks * self.block_size_tokens <= sequence.computed
+        for owner in self._promised.values():
+            assert any(owner is sequence for sequence in sequences), "promised by no running one"
+
+    def _shareable_blocks(self, sequence: Sequence) -> int:
+        """Full blocks before the last token."""
+        return (sequence.total - 1) // self.block_size_tokens
+
+    def _withdraw(self, sequence: Sequence, content_hash: bytes) -> None:
+        if self._promised.get(content_hash) is sequence:
+            del self._promised[content_hash]
+
+    def _extend_hashes(self, sequence: Sequence, count: int) -> None:
+        """Compute the chain up to `count` blocks; each is computed once in a sequence's life."""
+        assert self._prefix_key is not None
+        hashes = sequence.block_hashes
+        if len(hashes) >= count:
+            return
+        parent = hashes[-1] if hashes else self._root(sequence.request.cache_salt)
+        size = self.block_size_tokens
+        for index in range(len(hashes), count):
+            tokens: array[int] = sequence.tokens[index * size : (index + 1) * size]
+            parent = blake2b(
+                parent + tokens.tobytes(),
+                digest_size=hash_bytes,
+                key=self._prefix_key,
+                person=b"headrace kvblock",
+            ).digest()
+            hashes.append(parent)
+
+    def _root(self, salt: str) -> bytes:
+        """Where a tenant's chains start; the length keeps namespace and salt apart."""
+        assert self._prefix_key is not None
+        return blake2b(
+            len(self._namespace).to_bytes(8, "little") + self._namespace + salt.encode(),
+            digest_size=hash_bytes,
+            key=self._prefix_key,
+            person=b"headrace kv root",
+        ).digest()

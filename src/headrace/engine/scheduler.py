@@ -1,0 +1,226 @@
+"""Which sequences get how many rows in the next step, and who must give way when blocks run out.
+
+    1. A waiting request of a strictly higher class than a running one may take its place or its
+       blocks. It is then running like the others.
+    2. Running sequences, in order of (class, arrival): one row to each that decodes, what is left
+       of the row budget to chunks. One that cannot get its next block preempts the last of the
+       order, which is of the lowest class and the youngest in it; that may be itself.
+    3. Only if nothing was preempted: waiting ones, in the same order, while the whole of their
+       tokens fits.
+
+Progress: the first of the order is never preempted by rule 2, and by rule 1 only for a higher
+class. Every request fits the pool alone (`intake.py`). So the oldest of the top class always
+finishes, and by induction so does everyone, as long as higher classes leave room. Rule 1 compares
+classes only, never arrival times, so equals do not evict each other in turn.
+
+Preemption frees all blocks and computes again later; the prefix cache often still has them.
+"""
+
+from bisect import insort
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple
+
+from headrace.engine.growth import GrowthEstimate
+from headrace.engine.kv_cache import KvCache
+from headrace.engine.runner import RunnerInfo
+from headrace.engine.sequence import Sequence, SequenceState
+
+deferred_max = 32  # requests passed over in a step because another computes their prefix right now
+order_of = attrgetter("order")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """What an operator may choose; the runner's own limits cap it."""
+
+    prefix_cache_key: bytes | None  # 16 to 64 secret random bytes; None turns prefix caching off
+    cache_namespace: str = ""  # model version and whatever else changes the KV
+    step_rows: int = 128  # rows (tokens) of one step: throughput against the pause of decoders
+    sequences_max: int = 128  # running at once
+    waiting_max: int = 1024  # queued at once; more are refused with RateLimited
+
+
+class ScheduledSequence(NamedTuple):
+    """One sequence's share of a step."""
+
+    sequence: Sequence
+    row_count: int
+
+
+class Scheduler:
+    """The waiting queue, the running list and the rules between them; computes nothing itself."""
+
+    def __init__(self, config: SchedulerConfig, info: RunnerInfo) -> None:
+        self.kv = KvCache(
+            info.num_blocks, info.block_size_tokens, config.prefix_cache_key, config.cache_namespace
+        )
+        self.rows_max = min(config.step_rows, info.rows_max)
+        # Never more decoders than rows, so that a prefill among the running always advances.
+        self.running_max = min(config.sequences_max, info.sequences_max, self.rows_max)
+        self.waiting: list[Sequence] = []  # sorted by order
+        self.running: list[Sequence] = []  # sorted by order
+        self.preemption_count = 0
+        self._growth = GrowthEstimate(info.block_size_tokens)
+        self._free_slots = list(range(self.running_max - 1, -1, -1))
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence behind those of its class that came before."""
+        sequence.state = SequenceState.WAITING
+        insort(self.waiting, sequence, key=order_of)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Take a sequence out, wherever it is, with all that it holds. Idempotent."""
+        if sequence.state is SequenceState.WAITING:
+            if sequence in self.waiting:  # else it is still on its way to `add`
+                self.waiting.remove(sequence)
+        elif sequence.state is SequenceState.RUNNING:
+            self._stop_running(sequence)
+        sequence.state = SequenceState.FINISHED
+
+    def schedule(self) -> list[ScheduledSequence]:
+        """Choose the next step's rows, decoding sequences first, then chunks."""
+        preemptions_before = self.preemption_count
+        self._admit_above_lower_classes()
+        decodes, chunks, rows_left = self._schedule_running()
+        if self.preemption_count == preemptions_before:
+            self._admit_waiting(chunks, rows_left)
+            self._growth.quiet_step()
+        return decodes + chunks
+
+    def check_invariants(self) -> None:
+        """Assert what must hold between steps; for tests."""
+        self.kv.check_invariants(self.running)
+        assert len(self.running) <= self.running_max
+        assert sorted(self.waiting, key=order_of) == self.waiting
+        assert sorted(self.running, key=order_of) == self.running
+        slots = [sequence.slot for sequence in self.running]
+        assert sorted(slots + self._free_slots) == list(range(self.running_max))
+        for sequence in self.waiting:
+            assert sequence.state is SequenceState.WAITING
+            assert not sequence.blocks, "a waiting sequence holds blocks"
+            assert sequence.computed == 0
+        for sequence in self.running:
+            assert sequence.state is SequenceState.RUNNING
+            assert sequence.computed < sequence.total, "a running sequence has nothing to compute"
+            assert sequence.completion_count < sequence.max_tokens
+            assert sequence.committed_blocks <= len(sequence.blocks)
+
+    def _schedule_running(self) -> tuple[list[ScheduledSequence], list[ScheduledSequence], int]:
+        decodes: list[ScheduledSequence] = []
+        chunks: list[ScheduledSequence] = []
+        running = self.running
+        rows_left = self.rows_max - sum(s.computed + 1 == s.total for s in running)
+        index = 0
+        while index < len(running):
+            sequence = running[index]
+            if not self._grow(sequence):
+                break  # it was the last and has preempted itself
+            wanted = sequence.total - sequence.computed
+            if wanted == 1:
+                decodes.append(ScheduledSequence(sequence, 1))
+            elif rows_left:
+                chunks.append(ScheduledSequence(sequence, min(wanted, rows_left)))
+                rows_left -= chunks[-1].row_count
+            index += 1
+        return decodes, chunks, rows_left
+
+    def _grow(self, sequence: Sequence) -> bool:
+        """Get the block for the sequence's next row, if need be from others; False: it gave way."""
+        while not self.kv.grow(sequence):
+            victim = self.running[-1]
+            self._growth.preempted()
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _admit_waiting(self, chunks: list[ScheduledSequence], rows_left: int) -> None:
+        deferred = 0
+        index = 0
+        while rows_left and index < len(self.waiting):
+            sequence = self.waiting[index]
+            hits = self.kv.find_prefix(sequence)
+            if self._is_deferred(sequence, len(hits)):
+                deferred += 1
+                index += 1
+                if deferred == deferred_max:
+                    break
+                continue
+            if not self._has_room(sequence, hits, self._reserve(sequence)):
+                break
+            self._admit(sequence, hits)
+            chunks.append(
+                ScheduledSequence(sequence, min(sequence.total - sequence.computed, rows_left))
+            )
+            rows_left -= chunks[-1].row_count
+
+    def _admit_above_lower_classes(self) -> None:
+        """Admit the first waiting request if it is of a higher class than one that runs.
+
+        Lower classes give way for its slot or blocks, and only if that is enough."""
+        if not self.waiting or not self.running:
+            return
+        sequence = self.waiting[0]
+        if sequence.priority >= self.running[-1].priority:
+            return
+        hits = self.kv.find_prefix(sequence)
+        if self._is_deferred(sequence, len(hits)):
+            return
+        reserve = self._reserve(sequence)
+        if not self._has_room(sequence, hits, reserve):
+            freed = self._freed_by_lower_classes(sequence, hits)
+            if self.kv.admission_cost(sequence, hits) + reserve > self.kv.pool.free_count + freed:
+                return
+            while not self._has_room(sequence, hits, reserve):
+                assert self.running[-1].priority > sequence.priority
+                self._preempt(self.running[-1])
+        self._admit(sequence, hits)
+
+    def _freed_by_lower_classes(self, sequence: Sequence, hits: list[int]) -> int:
+        """Blocks, not counting `hits`, that only running ones of lower classes hold."""
+        kept = set(hits)
+        return self.kv.pool.exclusive_count(
+            [block for block in other.blocks if block not in kept]
+            for other in self.running
+            if other.priority > sequence.priority
+        )
+
+    def _is_deferred(self, sequence: Sequence, hit_count: int) -> bool:
+        """Whether to wait, because a running request is computing the next block of its prefix.
+
+        Only for one of its own class or a higher one, which a lower class cannot hold up."""
+        owner = self.kv.promised_by(sequence, hit_count)
+        return owner is not None and owner.priority <= sequence.priority
+
+    def _has_room(self, sequence: Sequence, hits: list[int], reserve: int) -> bool:
+        """Whether a slot is free, and blocks for all its tokens beside `reserve` of them."""
+        if len(self.running) == self.running_max:
+            return False
+        return self.kv.admission_cost(sequence, hits) + reserve <= self.kv.pool.free_count
+
+    def _reserve(self, sequence: Sequence) -> int:
+        """Blocks to leave free for its own growth and that of its class and those above.
+
+        None if no such request runs: it is then the first of the order, which never gives way."""
+        others = [other for other in self.running if other.priority <= sequence.priority]
+        return self._growth.blocks([*others, sequence]) if others else 0
+
+    def _admit(self, sequence: Sequence, hits: list[int]) -> None:
+        self.waiting.remove(sequence)
+        self.kv.admit(sequence, hits)
+        sequence.slot = self._free_slots.pop()
+        sequence.state = SequenceState.RUNNING
+        insort(self.running, sequence, key=order_of)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.preemption_count += 1
+        sequence.preemption_count += 1
+        self._stop_running(sequence)
+        self.add(sequence)
+
+    def _stop_running(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._free_slots.append(sequence.slot)
+        sequence.slot = -1
+        self.kv.release(sequence)
