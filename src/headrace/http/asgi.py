@@ -1,0 +1,149 @@
+"""Raw ASGI in a few helpers: a body with a bound, one-piece answers, event streams, disconnects.
+
+Routes on the hot path use these and no framework: a stream's chunk is one `send`, one write.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from types import TracebackType
+from typing import Any
+
+from headrace.base.errors import ClientClosed, HeadraceError, PayloadTooLarge
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+# A body over the limit is still read up to here before the refusal is sent: closing a connection
+# on a client that is writing resets it, and the client would never see why.
+discarded_bytes_max = 64 * 1024 * 1024
+
+json_header: Header = (b"content-type", b"application/json")
+stream_headers: tuple[Header, ...] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies must pass each chunk on at once
+)
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The value of the first header of this lower-case name, or None."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return None
+
+
+async def read_body(receive: Receive, limit_bytes: int) -> bytes:
+    """The whole body; PayloadTooLarge over the limit, ClientClosed if the client goes away."""
+    pieces: list[bytes] = []
+    size_bytes = 0
+    more = True
+    while more and size_bytes <= discarded_bytes_max:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientClosed("The client went away while it sent its request.")
+        piece = message.get("body", b"")
+        more = message.get("more_body", False)
+        size_bytes += len(piece)
+        if size_bytes > limit_bytes:
+            pieces.clear()
+        else:
+            pieces.append(piece)
+    if size_bytes > limit_bytes:
+        raise PayloadTooLarge(
+            f"The body is larger than {limit_bytes} bytes; send less.", limit_bytes=limit_bytes
+        )
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def send_bytes(send: Send, status: int, body: bytes, headers: Iterable[Header]) -> None:
+    """Answer in one piece."""
+    length = (b"content-length", b"%d" % len(body))
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_json(send: Send, status: int, body: bytes, headers: Iterable[Header] = ()) -> None:
+    """Answer with JSON that is encoded already."""
+    await send_bytes(send, status, body, (json_header, *headers))
+
+
+def error_headers(error: HeadraceError) -> list[Header]:
+    """The headers that go with an error's body: when to retry, whether the connection ends."""
+    headers: list[Header] = []
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+    if error.http_status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, PayloadTooLarge):
+        headers.append((b"connection", b"close"))
+    return headers
+
+
+class EventStream:
+    """An answer of server-sent events; every `write` is flushed at once."""
+
+    def __init__(self, send: Send, headers: Iterable[Header] = ()) -> None:
+        self._send = send
+        self._headers = [*stream_headers, *headers]
+        self.started = False
+
+    async def write(self, data: bytes) -> None:
+        """Send whole events; the first call sends the status and headers before them.
+
+        Waits while the client's connection is congested."""
+        if not self.started:
+            self.started = True
+            await self._send(
+                {"type": "http.response.start", "status": 200, "headers": self._headers}
+            )
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def close(self, data: bytes = b"") -> None:
+        """Send the last events and end the answer."""
+        if data or not self.started:
+            await self.write(data)
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class DisconnectScope:
+    """`async with DisconnectScope(receive)`: the block is cancelled when the client goes away.
+
+    The cancellation leaves the block as ClientClosed. Enter it once the body is read, and leave it
+    before the answer's last piece is sent: after that a server reports every request as gone."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._gone = False
+
+    async def __aenter__(self) -> "DisconnectScope":
+        task = asyncio.current_task()
+        assert task is not None, "a disconnect scope needs a task to cancel"
+        self._task = task
+        self._cancellations = task.cancelling()
+        self._watcher = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._watcher.cancel()
+        if not self._gone:
+            return
+        others = self._task.uncancel() > self._cancellations
+        if kind is asyncio.CancelledError and not others:
+            raise ClientClosed("The client went away before its answer was complete.") from None
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        self._task.cancel()

@@ -1,0 +1,154 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
+
+import pytest
+
+from headrace.base.errors import ConfigurationError
+from headrace.http import asgi, server
+
+
+@asynccontextmanager
+async def serving(
+    app: asgi.App, *, drain_timeout_s: float = 30, on_drain: Callable[[], None] | None = None
+) -> AsyncIterator[tuple[int, asyncio.Event, "asyncio.Task[None]"]]:
+    sock = server.bind("127.0.0.1", 0)
+    port = server.address_of(sock)[1]
+    stop = asyncio.Event()
+    task = asyncio.create_task(
+        server.serve(app, sock, drain_timeout_s=drain_timeout_s, stop=stop, on_drain=on_drain)
+    )
+    try:
+        yield port, stop, task
+    finally:
+        stop.set()
+        await task
+
+
+@asynccontextmanager
+async def connection(
+    port: int,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def connect_until_refused(port: int) -> None:
+    while True:
+        async with connection(port):
+            pass
+
+
+async def hello(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+    body = await asgi.read_body(receive, 1000)
+    await asgi.send_json(send, 200, body or b'"hello"')
+
+
+def get(path: bytes = b"/", headers: bytes = b"") -> bytes:
+    return b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n"
+
+
+async def test_an_app_is_served() -> None:
+    async with serving(hello) as (port, _, _), connection(port) as (reader, writer):
+        writer.write(get(headers=b"Connection: close\r\n"))
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b'"hello"')
+
+
+def test_a_taken_port_is_named_with_what_to_do() -> None:
+    with closing(server.bind("127.0.0.1", 0)) as sock:
+        port = server.address_of(sock)[1]
+        with pytest.raises(ConfigurationError, match=f"port {port}: another process listens"):
+            server.bind("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 70_000), ("no such host", 0)])
+def test_an_impossible_address_is_a_setup_error(host: str, port: int) -> None:
+    with pytest.raises(ConfigurationError, match=r"Cannot listen on|no port"):
+        server.bind(host, port)
+
+
+def test_loopback_hosts_are_known() -> None:
+    assert all(map(server.is_loopback, ("127.0.0.1", "localhost", "::1")))
+    assert not any(map(server.is_loopback, ("0.0.0.0", "::", "10.0.0.1")))
+
+
+async def test_draining_finishes_a_running_request_and_accepts_no_other() -> None:
+    entered, proceed, draining = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        entered.set()
+        await proceed.wait()
+        await asgi.send_json(send, 200, b'"done"')
+
+    async with serving(slow, on_drain=draining.set) as (port, stop, task):
+        async with connection(port) as (reader, writer):
+            writer.write(get())
+            await entered.wait()
+            stop.set()
+            await draining.wait()
+            with pytest.raises(ConnectionError):
+                await connect_until_refused(port)
+            proceed.set()
+            assert (await reader.read()).endswith(b'"done"')
+        await task
+
+
+async def test_what_outlives_the_drain_timeout_is_cut() -> None:
+    entered, cut = asyncio.Event(), asyncio.Event()
+
+    async def endless(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        stream = asgi.EventStream(send)
+        await stream.write(b"data: 1\n\n")
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cut.set()
+
+    async with serving(endless, drain_timeout_s=0) as (port, stop, task):
+        async with connection(port) as (reader, writer):
+            writer.write(get())
+            await entered.wait()
+            stop.set()
+            await cut.wait()
+            assert b"data: 1" in await reader.read()
+        await task
+
+
+async def test_each_pipelined_request_learns_that_the_client_left() -> None:
+    entered, gone = asyncio.Event(), asyncio.Event()
+
+    async def waits(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        await asgi.read_body(receive, 1000)
+        entered.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    async with serving(waits) as (port, _, _):
+        async with connection(port) as (_, writer):
+            writer.write(get() + get())
+            await entered.wait()
+        await gone.wait()
+
+
+async def test_endless_pipelining_is_cut_off() -> None:
+    async def waits(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async with serving(waits) as (port, _, _), connection(port) as (reader, writer):
+        writer.write(get() * 100)
+        assert await reader.read() == b""
+
+
+async def test_endless_headers_are_refused() -> None:
+    async with serving(hello) as (port, _, _), connection(port) as (reader, writer):
+        writer.write(get(headers=b"X-Long: " + b"x" * 2 * server.header_bytes_max + b"\r\n"))
+        assert (await reader.read()).startswith(b"HTTP/1.1 400")
