@@ -1,0 +1,253 @@
+"""Admission: no request starts unless its worst case is covered, and no credit is spent twice.
+
+    spendable = balance in the last snapshot
+              - settlements that the snapshot does not contain yet
+              - worst cases of the requests that run now
+              - the tenant's floor
+
+A settlement leaves the second line when a snapshot arrives whose journal sequence covers it, so
+that there is no moment in which it is counted in neither. One `Admission` serves one gateway; it
+is synchronous, does no I/O, and may be called from several threads.
+"""
+
+import heapq
+import threading
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from headrace.base.clock import Clock
+from headrace.base.errors import Conflict, PaymentRequired, Unavailable
+from headrace.base.money import format_usd
+from headrace.ledger.rating import rate, worst_case_nanousd
+from headrace.ledger.reservation import (
+    Outcome,
+    Reservation,
+    Settlement,
+    TokenUsage,
+    UsageSource,
+)
+from headrace.spec.prices import PriceVersion
+
+# Bounds the memory of the holds, and the settlements that must still find room on a full disk.
+running_requests_max = 16_384
+
+
+class UnpricedPolicy(StrEnum):
+    """What happens to a request for a model that has no price in force."""
+
+    REFUSE = "refuse"
+    UNRATED = "unrated"  # admit it for tenants without a floor; its usage is rated later
+
+
+class Unposted(NamedTuple):
+    """A settlement in the journal that the balances may not contain yet."""
+
+    sequence: int
+    tenant_id: str
+    amount_nanousd: int
+
+
+class Admission:
+    """The holds of the requests that run now, over the balances of the ledger."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        unpriced: UnpricedPolicy = UnpricedPolicy.REFUSE,
+        requests_max: int = running_requests_max,
+    ) -> None:
+        self._clock = clock
+        self._unpriced = unpriced
+        self._requests_max = requests_max
+        self._lock = threading.Lock()
+        self._running: dict[str, Reservation] = {}  # by request id
+        self._settling: dict[str, Unposted] = {}  # settled, not yet in the journal
+        self._unposted: list[Unposted] = []  # a heap; the lowest sequence first
+        self._balances: Mapping[str, int] = {}
+        self._sequence = 0  # of the journal, that the balances contain
+        self._held: dict[str, int] = {}  # running and unposted amounts by tenant id
+
+    def load(self, balances_nanousd: Mapping[str, int], sequence: int) -> None:
+        """Take a newer snapshot, which contains this journal's settlements up to `sequence`.
+
+        An older snapshot than the last is ignored."""
+        with self._lock:
+            if sequence < self._sequence:
+                return
+            self._balances = balances_nanousd
+            self._sequence = sequence
+            while self._unposted and self._unposted[0].sequence <= sequence:
+                posted = heapq.heappop(self._unposted)
+                self._release(posted.tenant_id, posted.amount_nanousd)
+
+    def reserve(
+        self,
+        *,
+        request_id: str,
+        tenant_id: str,
+        project_id: str,
+        key_id: str,
+        model: str,
+        price: PriceVersion | None,
+        credit_floor_nanousd: int | None,
+        prompt_tokens_max: int,
+        output_tokens_max: int,
+    ) -> Reservation:
+        """Set the worst case aside, or refuse: all or nothing.
+
+        A floor of None means postpaid: nothing is refused for want of credit. Raises
+        PaymentRequired with `needed_nanousd` and `available_nanousd`; Unavailable if the model
+        has no price or too many requests run."""
+        if price is None and (
+            self._unpriced is UnpricedPolicy.REFUSE or credit_floor_nanousd is not None
+        ):
+            raise Unavailable(
+                f"the model {model!r} has no price in force; its operator must set one",
+                model=model,
+            )
+        amount_nanousd = (
+            0
+            if price is None
+            else worst_case_nanousd(price.price, prompt_tokens_max, output_tokens_max)
+        )
+        reservation = Reservation(
+            request_id=request_id,
+            tenant_id=tenant_id,
+            project_id=project_id,
+            key_id=key_id,
+            model=model,
+            price=price,
+            prompt_tokens_max=prompt_tokens_max,
+            output_tokens_max=output_tokens_max,
+            amount_nanousd=amount_nanousd,
+            reserve_time=self._clock.wall_s(),
+        )
+        with self._lock:
+            self._check_room(request_id)
+            if credit_floor_nanousd is not None:
+                available_nanousd = self._available(tenant_id) - credit_floor_nanousd
+                if amount_nanousd > available_nanousd:
+                    raise insufficient(amount_nanousd, available_nanousd)
+            self._running[request_id] = reservation
+            self._held[tenant_id] = self._held.get(tenant_id, 0) + amount_nanousd
+        return reservation
+
+    def settle(
+        self,
+        reservation: Reservation,
+        usage: TokenUsage,
+        outcome: Outcome,
+        source: UsageSource = UsageSource.ENGINE,
+    ) -> Settlement:
+        """End a reservation at what was used, exactly once; Conflict at the second time.
+
+        The amount stays held until `journaled` and a snapshot that contains it."""
+        settlement = settle_reservation(reservation, usage, outcome, source, self._clock.wall_s())
+        with self._lock:
+            if self._running.pop(reservation.request_id, None) is None:
+                raise Conflict(
+                    f"the request {reservation.request_id} is settled already, or was never "
+                    "admitted here",
+                    request_id=reservation.request_id,
+                )
+            self._settling[reservation.request_id] = Unposted(
+                0, reservation.tenant_id, settlement.amount_nanousd or 0
+            )
+            self._release(
+                reservation.tenant_id, reservation.amount_nanousd - (settlement.amount_nanousd or 0)
+            )
+        return settlement
+
+    def journaled(self, request_id: str, sequence: int) -> None:
+        """Say where in the journal a settlement went."""
+        with self._lock:
+            self._unpost(self._settling.pop(request_id)._replace(sequence=sequence))
+
+    def replayed(self, settlement: Settlement, sequence: int) -> None:
+        """Hold a settlement that an earlier process left in the journal."""
+        amount_nanousd = settlement.amount_nanousd or 0
+        with self._lock:
+            tenant_id = settlement.tenant_id
+            self._held[tenant_id] = self._held.get(tenant_id, 0) + amount_nanousd
+            self._unpost(Unposted(sequence, tenant_id, amount_nanousd))
+
+    def cancel(self, reservation: Reservation) -> None:
+        """Forget a reservation that the journal refused; nothing was used."""
+        with self._lock:
+            if self._running.pop(reservation.request_id, None) is not None:
+                self._release(reservation.tenant_id, reservation.amount_nanousd)
+
+    def available_nanousd(self, tenant_id: str) -> int:
+        """The balance less everything that is held; the tenant's floor is not in it."""
+        with self._lock:
+            return self._available(tenant_id)
+
+    def running_count(self) -> int:
+        """How many requests hold a reservation."""
+        with self._lock:
+            return len(self._running)
+
+    def _available(self, tenant_id: str) -> int:
+        return self._balances.get(tenant_id, 0) - self._held.get(tenant_id, 0)
+
+    def _check_room(self, request_id: str) -> None:
+        if request_id in self._running or request_id in self._settling:
+            raise Conflict(f"the request {request_id} is admitted already", request_id=request_id)
+        if len(self._running) >= self._requests_max:
+            raise Unavailable(
+                f"{self._requests_max} requests run already; try again",
+                retry_after_s=1.0,
+                limit=self._requests_max,
+            )
+
+    def _unpost(self, unposted: Unposted) -> None:
+        """Hold a settlement until the balances contain it, unless they do already."""
+        if unposted.sequence <= self._sequence:
+            self._release(unposted.tenant_id, unposted.amount_nanousd)
+        else:
+            heapq.heappush(self._unposted, unposted)
+
+    def _release(self, tenant_id: str, amount_nanousd: int) -> None:
+        """Hold less; a tenant that holds nothing takes no memory."""
+        left = self._held.get(tenant_id, 0) - amount_nanousd
+        if left:
+            self._held[tenant_id] = left
+        else:
+            self._held.pop(tenant_id, None)
+
+
+def settle_reservation(
+    reservation: Reservation,
+    usage: TokenUsage,
+    outcome: Outcome,
+    source: UsageSource,
+    settle_time: float,
+) -> Settlement:
+    """The settlement of a reservation at the price that was fixed at admission; pure."""
+    price = reservation.price
+    return Settlement(
+        request_id=reservation.request_id,
+        tenant_id=reservation.tenant_id,
+        project_id=reservation.project_id,
+        key_id=reservation.key_id,
+        model=reservation.model,
+        usage=usage,
+        outcome=outcome,
+        source=source,
+        price_book_id=None if price is None else price.price_book_id,
+        charge=None if price is None else rate(price.price, usage, reservation.amount_nanousd),
+        settle_time=settle_time,
+    )
+
+
+def insufficient(needed_nanousd: int, available_nanousd: int) -> PaymentRequired:
+    """The refusal, with its numbers."""
+    return PaymentRequired(
+        f"this request may cost up to ${format_usd(needed_nanousd)} and only "
+        f"${format_usd(max(0, available_nanousd))} of credit is free; add credit or lower "
+        "max_tokens",
+        needed_nanousd=needed_nanousd,
+        available_nanousd=available_nanousd,
+    )

@@ -1,0 +1,331 @@
+"""The gateway's memory of money: an append-only file that a request's end is written to first.
+
+One writer thread takes whatever was appended meanwhile, writes it and syncs once for all of it,
+so that the event loop never waits for a disk and a busy gateway pays one sync for many requests.
+
+While the disk is full or broken no reservation is accepted, checkpoints are dropped, and
+settlements go to space that was set aside, or wait in memory until there is some. Their number is
+bounded, because each belongs to a reservation that was accepted before. See `segment_writer`.
+"""
+
+import asyncio
+import fcntl
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.base.clock import Clock, SystemClock
+from headrace.base.errors import ConfigurationError, HeadraceError, Unavailable
+from headrace.base.ids import new_id
+from headrace.ledger.disk import Disk, PosixDisk, sync_directory
+from headrace.ledger.frames import encode_frame
+from headrace.ledger.replay import Running, apply, replay
+from headrace.ledger.reservation import Checkpoint, Reserve
+from headrace.ledger.segment_writer import SegmentWriter, WriterState
+from headrace.ledger.segments import JournalRecord, encoder, first_sequence_of, list_segments
+
+
+class JournalLimits(NamedTuple):
+    """The bounds of a journal."""
+
+    segment_bytes: int = 16 * 1024 * 1024  # deleted as a whole, so small against the total
+    total_bytes: int = 1024 * 1024 * 1024  # two million requests that no ledger has taken yet
+    emergency_bytes: int = 8 * 1024 * 1024  # a settlement of every request that may run at once
+    pending_records: int = 8192  # that wait for the writer; more means that the disk is too slow
+    retry_s: float = 1.0  # between attempts to get back to a healthy disk
+    carry_timeout_s: float = 10.0  # for the running requests of a segment to be written anew
+
+
+class AsyncWaiter(NamedTuple):
+    """Somebody on an event loop who waits for a record to be durable."""
+
+    sequence: int
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[None]
+
+
+class Journal:
+    """An open journal; `append`, then wait for what must not be lost. Safe from any thread."""
+
+    def __init__(
+        self,
+        directory: Path,
+        limits: JournalLimits | None = None,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Replay what is there and start the writer.
+
+        ConfigurationError if another process has it open, or if the disk is full already."""
+        self._limits = limits or JournalLimits()
+        self._clock = clock or SystemClock()
+        self.directory = directory
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock_descriptor = lock_directory(directory)
+        try:
+            self.journal_id = read_or_make_id(directory, self._clock)
+            found = replay(directory)
+            self._writer = SegmentWriter(
+                directory,
+                disk or PosixDisk(),
+                segment_bytes=self._limits.segment_bytes,
+                emergency_bytes=self._limits.emergency_bytes,
+                next_sequence=found.last_sequence + 1,
+            )
+        except OSError as error:
+            os.close(self._lock_descriptor)
+            raise ConfigurationError(
+                f"the journal {directory} cannot be written: {error.strerror}; free some space or "
+                "fix its permissions"
+            ) from error
+        self.problems = found.problems  # damage found by the replay, for people
+        self._running = found.running
+        self._sequence = self._durable_sequence = found.last_sequence
+        self._total_bytes = size_of_segments(directory)
+        self._restore_at_s = 0.0
+        self._pending: list[bytes] = []  # framed, from `_durable_sequence + 1` on
+        self._waiters: list[AsyncWaiter] = []
+        self._closing = False
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._progress = threading.Condition(self._lock)
+        self._thread = threading.Thread(target=self._write_all, name="headrace-journal")
+        self._thread.start()
+
+    def append(self, record: JournalRecord) -> int:
+        """Queue a record to be written and return its sequence; never waits for the disk.
+
+        Raises Unavailable for a `Reserve` while the disk is full, the ledger is too far behind,
+        or too much waits to be written. Others are always taken; a `Checkpoint` that finds no
+        room is dropped."""
+        payload = encoder.encode(record)
+        with self._lock:
+            if isinstance(record, Reserve):
+                self._refuse_if_unhealthy()
+            return self._append(record, payload)
+
+    def wait_durable(self, sequence: int, timeout_s: float) -> None:
+        """Return when a record is on stable storage; Unavailable if it is not by then.
+
+        The record is not lost by that: the writer keeps trying."""
+        with self._lock:
+            self._progress.wait_for(
+                lambda: self._durable_sequence >= sequence or self.is_stalled, timeout_s
+            )
+            if self._durable_sequence < sequence:
+                raise not_durable()
+
+    async def durable(self, sequence: int) -> None:
+        """As `wait_durable` for an event loop, which goes on meanwhile; no timeout of its own."""
+        with self._lock:
+            if self._durable_sequence >= sequence:
+                return
+            if self.is_stalled:
+                raise not_durable()
+            loop = asyncio.get_running_loop()
+            waiter = AsyncWaiter(sequence, loop, loop.create_future())
+            self._waiters.append(waiter)
+        await waiter.future
+
+    @property
+    def durable_sequence(self) -> int:
+        """Every record up to here is on stable storage."""
+        return self._durable_sequence
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether records wait in memory, because the disk takes none at all."""
+        return self._writer.state is WriterState.STALLED
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether reservations are accepted."""
+        with self._lock:
+            return self._unhealthy_reason() is None
+
+    def running(self) -> list[Running]:
+        """The requests without a settlement; right after opening those that a crash left."""
+        with self._lock:
+            return list(self._running.values())
+
+    def trim(self, shipped_sequence: int) -> None:
+        """Delete segments that are shipped; requests that still run are written anew first.
+
+        Call it from the shipper's thread. Unavailable if the disk does not take them."""
+        segments = list_segments(self.directory)
+        ends = [first_sequence_of(path) - 1 for path in segments[1:]]  # the newest has none
+        shipped = [
+            path for path, end in zip(segments, ends, strict=False) if end <= shipped_sequence
+        ]
+        if not shipped:
+            return
+        with self._lock:
+            carried = self._carry_forward(ends[len(shipped) - 1])
+        self.wait_durable(carried, timeout_s=self._limits.carry_timeout_s)
+        for path in shipped:
+            path.unlink()
+        with self._lock:
+            self._total_bytes = size_of_segments(self.directory)
+
+    def close(self) -> None:
+        """Write what is queued and stop; Unavailable if the disk did not take it."""
+        with self._lock:
+            self._closing = True
+            self._work.notify()
+        self._thread.join()
+        self._writer.close()
+        os.close(self._lock_descriptor)
+        if self._durable_sequence < self._sequence:
+            raise not_durable()
+
+    def _append(self, record: JournalRecord, payload: bytes) -> int:
+        """Number and queue one record; the caller holds the lock."""
+        if isinstance(record, Checkpoint) and self._writer.state is not WriterState.WRITING:
+            apply(self._running, record, self._sequence)
+            return self._sequence
+        self._sequence += 1
+        self._pending.append(encode_frame(self._sequence, payload))
+        apply(self._running, record, self._sequence)
+        self._work.notify()
+        return self._sequence
+
+    def _carry_forward(self, end_sequence: int) -> int:
+        """Write the running requests of old segments again; the last sequence that did."""
+        carried = 0
+        for running in list(self._running.values()):
+            if running.sequence <= end_sequence:
+                reserve = Reserve(running.reservation)
+                checkpoint = Checkpoint(running.reservation.request_id, running.usage)
+                self._append(reserve, encoder.encode(reserve))
+                carried = self._append(checkpoint, encoder.encode(checkpoint))
+        return carried
+
+    def _refuse_if_unhealthy(self) -> None:
+        reason = self._unhealthy_reason()
+        if reason is not None:
+            raise Unavailable(
+                f"no request can be admitted now: {reason}", retry_after_s=self._limits.retry_s
+            )
+
+    def _unhealthy_reason(self) -> str | None:
+        """Why no reservation is accepted; the caller holds the lock."""
+        if self._writer.state is not WriterState.WRITING:
+            return f"the disk that holds the journal {self.directory} is full or fails"
+        if self._total_bytes >= self._limits.total_bytes:
+            return (
+                f"the journal {self.directory} holds {self._total_bytes} bytes that the ledger "
+                "has not taken; check the database"
+            )
+        if len(self._pending) >= self._limits.pending_records:
+            return f"the disk that holds the journal {self.directory} is too slow"
+        return None
+
+    def _write_all(self) -> None:
+        """The writer thread: batch after batch, until closed."""
+        while self._wait_for_work():
+            if self._clock.monotonic_s() >= self._restore_at_s:
+                self._restore_at_s = self._clock.monotonic_s() + self._limits.retry_s
+                self._writer.restore()
+            self._write_batch()
+
+    def _wait_for_work(self) -> bool:
+        """Sleep until there is something to write or to repair; False: it is time to stop."""
+        with self._lock:
+            if self.is_stalled:
+                if self._closing:
+                    return False
+                self._work.wait(self._limits.retry_s)
+                return True
+            healthy = self._writer.state is WriterState.WRITING
+            self._work.wait_for(
+                lambda: bool(self._pending) or self._closing,
+                None if healthy else self._limits.retry_s,
+            )
+            return bool(self._pending) or not self._closing
+
+    def _write_batch(self) -> None:
+        """Make everything that is queued durable, or tell those who wait that it is not."""
+        with self._lock:
+            batch = list(self._pending)
+            first_sequence = self._durable_sequence + 1
+        if not batch:
+            return
+        data = b"".join(batch)
+        try:
+            self._writer.write(first_sequence, data)
+        except OSError:
+            written = False
+        else:
+            written = True
+        with self._lock:
+            if written:
+                del self._pending[: len(batch)]
+                self._durable_sequence += len(batch)
+                self._total_bytes += len(data)
+            self._wake(None if written else not_durable())
+
+    def _wake(self, error: HeadraceError | None) -> None:
+        """Answer those whose records are durable now, or everybody with an error."""
+        self._progress.notify_all()
+        done: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+        waiting: list[AsyncWaiter] = []
+        for waiter in self._waiters:
+            if error is None and waiter.sequence > self._durable_sequence:
+                waiting.append(waiter)
+            else:
+                done.setdefault(waiter.loop, []).append(waiter.future)
+        self._waiters = waiting
+        for loop, futures in done.items():
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits on it
+                loop.call_soon_threadsafe(answer, futures, error)
+
+
+def answer(futures: list[asyncio.Future[None]], error: HeadraceError | None) -> None:
+    """End waits, on the loop that they belong to."""
+    for future in futures:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+
+def not_durable() -> Unavailable:
+    """The error of a record that is not on stable storage yet."""
+    return Unavailable(
+        "the journal's disk is full or fails; the record is kept in memory and written when there "
+        "is space"
+    )
+
+
+def size_of_segments(directory: Path) -> int:
+    """What all segments take on the disk, in bytes."""
+    return sum(path.stat().st_size for path in list_segments(directory))
+
+
+def lock_directory(directory: Path) -> int:
+    """Keep other processes out; the lock goes with the descriptor or the process."""
+    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ConfigurationError(
+            f"another process writes the journal {directory}; stop it, or use another directory"
+        ) from None
+    return descriptor
+
+
+def read_or_make_id(directory: Path, clock: Clock) -> str:
+    """The journal's name in the ledger; it stays with the directory."""
+    path = directory / "id"
+    if not path.exists():
+        draft = directory / "id.new"
+        draft.write_text(new_id("jrn", clock))
+        draft.chmod(0o600)
+        draft.rename(path)
+        sync_directory(directory)
+    return path.read_text()

@@ -1,0 +1,119 @@
+"""Reserve, checkpoint, settle: admission and journal as one, which is what a gateway calls.
+
+    reservation = meter.reserve(...)                       before anything is sent to an engine
+    meter.checkpoint(reservation, usage)                   now and then while tokens pass
+    sequence = meter.settle(reservation, usage, outcome)   in `finally`
+    await meter.durable(sequence)                          before the last byte goes out
+
+One event loop calls it; only `durable` waits.
+"""
+
+from headrace.base.clock import Clock
+from headrace.base.errors import Unavailable
+from headrace.ledger.admission import Admission, settle_reservation
+from headrace.ledger.journal import Journal
+from headrace.ledger.journal_reader import JournalReader
+from headrace.ledger.reservation import (
+    Checkpoint,
+    Outcome,
+    Reservation,
+    Reserve,
+    Settle,
+    Settlement,
+    TokenUsage,
+    UsageSource,
+)
+from headrace.spec.prices import PriceVersion
+from headrace.storage import LedgerSnapshot
+
+records_per_read = 1_000
+
+
+class Meter:
+    """The money side of one gateway."""
+
+    def __init__(self, admission: Admission, journal: Journal, clock: Clock) -> None:
+        self._admission = admission
+        self._journal = journal
+        self._clock = clock
+
+    def recover(self, snapshot: LedgerSnapshot) -> list[Settlement]:
+        """Call once before serving: take the balances, hold what they do not contain yet, and
+        settle the requests that a crash left running, at their last checkpoint."""
+        booked_sequence = snapshot.sequences.get(self._journal.journal_id, 0)
+        self._admission.load(snapshot.balances_nanousd, booked_sequence)
+        reader = JournalReader(self._journal.directory)
+        while records := reader.read(self._journal.durable_sequence, records_per_read):
+            for sequence, record in records:
+                if isinstance(record, Settle):
+                    self._admission.replayed(record.settlement, sequence)
+        recovered = [
+            settle_reservation(
+                running.reservation,
+                running.usage,
+                Outcome.FAILED,
+                UsageSource.RECOVERED,
+                self._clock.wall_s(),
+            )
+            for running in self._journal.running()
+        ]
+        for settlement in recovered:
+            self._admission.replayed(settlement, self._journal.append(Settle(settlement)))
+        return recovered
+
+    def reserve(
+        self,
+        *,
+        request_id: str,
+        tenant_id: str,
+        project_id: str,
+        key_id: str,
+        model: str,
+        price: PriceVersion | None,
+        credit_floor_nanousd: int | None,
+        prompt_tokens_max: int,
+        output_tokens_max: int,
+    ) -> Reservation:
+        """Set the worst case aside and write it down; see `Admission.reserve` for refusals.
+
+        Raises Unavailable too while the journal takes no reservations."""
+        reservation = self._admission.reserve(
+            request_id=request_id,
+            tenant_id=tenant_id,
+            project_id=project_id,
+            key_id=key_id,
+            model=model,
+            price=price,
+            credit_floor_nanousd=credit_floor_nanousd,
+            prompt_tokens_max=prompt_tokens_max,
+            output_tokens_max=output_tokens_max,
+        )
+        try:
+            self._journal.append(Reserve(reservation))
+        except Unavailable:
+            self._admission.cancel(reservation)
+            raise
+        return reservation
+
+    def checkpoint(self, reservation: Reservation, usage: TokenUsage) -> None:
+        """Write down what a running request has used, in case this process dies."""
+        self._journal.append(Checkpoint(reservation.request_id, usage))
+
+    def settle(
+        self,
+        reservation: Reservation,
+        usage: TokenUsage,
+        outcome: Outcome,
+        source: UsageSource = UsageSource.ENGINE,
+    ) -> int:
+        """End a request, exactly once, and return where that stands in the journal.
+
+        Conflict at the second time. Never refused by a full disk."""
+        settlement = self._admission.settle(reservation, usage, outcome, source)
+        sequence = self._journal.append(Settle(settlement))
+        self._admission.journaled(reservation.request_id, sequence)
+        return sequence
+
+    async def durable(self, sequence: int) -> None:
+        """Return when everything up to a record is on stable storage; see `Journal.durable`."""
+        await self._journal.durable(sequence)

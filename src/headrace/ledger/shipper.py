@@ -1,0 +1,106 @@
+"""Carries settlements from the journal to the ledger: at least once there, exactly once at rest.
+
+The ledger keeps the journal's cursor in the same transaction as the settlements, and books a
+request id once for ever. So a batch may be posted again after any crash, and starting from the
+oldest segment is always right. Nothing leaves the journal before it is committed.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+from headrace.base.errors import HeadraceError
+from headrace.ledger.admission import Admission
+from headrace.ledger.journal import Journal
+from headrace.ledger.journal_reader import JournalReader
+from headrace.ledger.reservation import Settle, Settlement
+from headrace.ledger.segments import Numbered
+from headrace.storage import LedgerSnapshot
+
+batch_records_max = 2_000  # one transaction; small enough that other writers wait little
+interval_s = 0.5  # between passes when there is nothing to do
+backoff_s_min = 0.5
+backoff_s_max = 30.0
+
+
+class LedgerSink(Protocol):
+    """The part of `storage.LedgerStore` that shipping needs."""
+
+    def post(
+        self,
+        records: Sequence[Settlement],
+        *,
+        journal_id: str | None = None,
+        sequence: int | None = None,
+    ) -> int:
+        """Book settlements and the cursor together; how many were new."""
+        ...
+
+    def snapshot(self) -> LedgerSnapshot:
+        """Balances, and how much of each journal they contain."""
+        ...
+
+
+class Shipper:
+    """One journal's way into the ledger, and the balances' way back to admission."""
+
+    def __init__(self, journal: Journal, ledger: LedgerSink, admission: Admission) -> None:
+        self._journal = journal
+        self._ledger = ledger
+        self._admission = admission
+        self._reader = JournalReader(journal.directory)
+        self._batch: list[Numbered] = []  # read and not committed yet
+        self.shipped_sequence = 0
+        self.last_error: HeadraceError | None = None  # of the last pass; None: it went well
+
+    def ship_once(self) -> int:
+        """Post one batch, refresh the balances, drop what is not needed; records carried.
+
+        Raises what the ledger or the disk raises; the same batch is posted the next time."""
+        if not self._batch:
+            self._batch = self._reader.read(self._journal.durable_sequence, batch_records_max)
+        count = len(self._batch)
+        if count:
+            settlements = [
+                record.settlement for _, record in self._batch if isinstance(record, Settle)
+            ]
+            self._ledger.post(
+                settlements,
+                journal_id=self._journal.journal_id,
+                sequence=self._batch[-1].sequence,
+            )
+            self.shipped_sequence = self._batch[-1].sequence
+            self._batch = []
+        self.refresh()
+        self._journal.trim(self.shipped_sequence)
+        return count
+
+    def refresh(self) -> None:
+        """Give admission the ledger's balances of now."""
+        snapshot = self._ledger.snapshot()
+        self._admission.load(
+            snapshot.balances_nanousd, snapshot.sequences.get(self._journal.journal_id, 0)
+        )
+
+    def drain(self) -> None:
+        """Ship everything that is durable now."""
+        while self.ship_once():
+            pass
+
+    def run(self, stop: threading.Event) -> None:
+        """Ship until told to stop, slower and slower while the ledger is away.
+
+        It tries once more to drain when it stops; what is left is shipped at the next start."""
+        delay_s = 0.0
+        while not stop.wait(delay_s):
+            try:
+                delay_s = 0.0 if self.ship_once() else interval_s
+            except HeadraceError as error:
+                self.last_error = error
+                delay_s = min(backoff_s_max, max(backoff_s_min, delay_s * 2))
+            else:
+                self.last_error = None
+        try:
+            self.drain()
+        except HeadraceError as error:
+            self.last_error = error
