@@ -1,0 +1,142 @@
+"""`headrace deployments`: models on engines, desired against observed."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from headrace.cli import output
+from headrace.cli.admin_client import path_of
+from headrace.cli.platform import Platform, platform_command, platform_group
+from headrace.cli.views import format_moment
+
+DeploymentArgument = Annotated[
+    str, typer.Argument(metavar="DEPLOYMENT", help="Its name, model/name or id.")
+]
+
+
+class DeploymentView(msgspec.Struct, frozen=True):
+    """What is shown of a deployment."""
+
+    id: str
+    name: str
+    model: str
+    version: str
+    engine: str
+    replicas: int
+    ready_replicas: int
+    reasons: list[str]
+    threads: int | None
+    engine_arguments: list[str]
+    generation: int
+    create_time: str
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = platform_group(
+        "deployments", "Models on engines: create, list, show, scale, delete.", app
+    )
+    platform_command(group, "create")(create)
+    platform_command(group, "list")(list_all)
+    platform_command(group, "show")(show)
+    platform_command(group, "scale")(scale)
+    platform_command(group, "delete")(delete)
+
+
+def create(
+    platform: Platform,
+    model: Annotated[str, typer.Argument(help="A model's name or id.")],
+    *,
+    name: Annotated[str | None, typer.Option(help="Default: the model's name.")] = None,
+    version: Annotated[
+        str | None, typer.Option(help="A version's name or id; default: the active one.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="The engine's name.")] = "headrace",
+    replicas: Annotated[int, typer.Option(help="How many replicas.")] = 1,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads a replica; default: an equal share.")
+    ] = None,
+    engine_arguments: Annotated[
+        list[str] | None, typer.Option("--engine-argument", help="Passed on; repeatable.")
+    ] = None,
+) -> None:
+    """Ask for replicas of a model; the control plane starts them."""
+    body = {
+        "model": model,
+        "name": name,
+        "version": version,
+        "engine": engine,
+        "replicas": replicas,
+        "threads": threads,
+        "engine_arguments": engine_arguments,
+    }
+    platform.show(platform.client.send("POST", "/deployments", body), DeploymentView, _fields)
+
+
+def list_all(
+    platform: Platform,
+    *,
+    model: Annotated[str | None, typer.Option(help="Only this model's.")] = None,
+) -> None:
+    """List deployments."""
+    platform.show_list(
+        platform.client.list("/deployments", {"model": model}),
+        DeploymentView,
+        ("NAME", "ID", "MODEL", "ENGINE", ">READY", "WHY NOT"),
+        lambda deployment: (
+            deployment.name,
+            deployment.id,
+            f"{deployment.model}@{deployment.version}",
+            deployment.engine,
+            _ready(deployment),
+            "; ".join(deployment.reasons) or "-",
+        ),
+        empty="no deployments yet; create one with `headrace deployments create MODEL`",
+    )
+
+
+def show(platform: Platform, deployment: DeploymentArgument) -> None:
+    """Show one deployment, and why it is not ready."""
+    platform.show(platform.client.get(_path(deployment)), DeploymentView, _fields)
+
+
+def scale(
+    platform: Platform,
+    deployment: DeploymentArgument,
+    replicas: Annotated[int, typer.Argument(metavar="REPLICAS", help="How many from now on.")],
+) -> None:
+    """Set how many replicas there should be."""
+    answer = platform.client.send("PATCH", _path(deployment), {"replicas": replicas})
+    platform.show(answer, DeploymentView, _fields)
+
+
+def delete(platform: Platform, deployment: DeploymentArgument) -> None:
+    """Delete a deployment; its replicas finish their work and stop."""
+    platform.client.send("DELETE", _path(deployment))
+    if platform.as_json:
+        output.write_json({"deleted": deployment})
+    else:
+        output.note(f"deleted {deployment}; its replicas finish their work and stop")
+
+
+def _path(deployment: str) -> str:
+    return f"/deployments/{path_of(deployment, keep_slash=True)}"
+
+
+def _fields(deployment: DeploymentView) -> list[tuple[str, str]]:
+    fields = [
+        ("name", deployment.name),
+        ("id", deployment.id),
+        ("model", f"{deployment.model}@{deployment.version}"),
+        ("engine", " ".join([deployment.engine, *deployment.engine_arguments])),
+        ("ready", _ready(deployment)),
+        ("threads", "an equal share" if deployment.threads is None else str(deployment.threads)),
+        ("generation", str(deployment.generation)),
+        ("created", format_moment(deployment.create_time)),
+    ]
+    return [*fields, *(("why not", reason) for reason in deployment.reasons)]
+
+
+def _ready(deployment: DeploymentView) -> str:
+    return f"{deployment.ready_replicas}/{deployment.replicas}"

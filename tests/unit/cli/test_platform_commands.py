@@ -1,0 +1,193 @@
+"""The platform's commands against a real admin API: what they do, what they write."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headrace.base.ids import new_id
+from headrace.spec.api_key_format import parse_key
+from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
+from headrace.spec.tenancy import ApiKey, Project, Tenant
+
+from .conftest import RunningPlatform
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run_json(run: Run, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+    """Run a command with --json and return what it wrote."""
+
+    def run_and_parse(*arguments: str) -> dict[str, Any]:
+        assert run(*arguments, "--json") == 0
+        written = capsys.readouterr()
+        assert written.err == ""
+        parsed = json.loads(written.out)
+        assert isinstance(parsed, dict)
+        return parsed
+
+    return run_and_parse
+
+
+def test_from_nothing_to_a_key(
+    platform: RunningPlatform, run_json: Callable[..., dict[str, Any]]
+) -> None:
+    run_json("tenants", "create", "acme", "--credit-usd", "5")
+    run_json("projects", "create", "web", "--tenant", "acme")
+    for model in ("small", "big"):
+        run_json("models", "create", model, "--source", f"{model}.gguf")
+    created = run_json(
+        "keys", "create", "--project", "web", "--models", "small,big", "--expires-in", "30d"
+    )
+    parsed = parse_key(str(created["key"]))
+    assert parsed is not None
+    assert parsed.key_id == created["id"]
+    stored = platform.database.store.get(ApiKey, parsed.key_id)
+    assert stored.models == ("small", "big")
+    assert stored.expire_time == platform.clock.wall_s() + 30 * 86_400
+    assert run_json("keys", "revoke", str(created["id"]))["state"] == "revoked"
+
+
+def test_tables_are_for_people(
+    platform: RunningPlatform, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("tenants", "create", "acme", "--credit-usd", "5")
+    run("projects", "create", "web", "--tenant", "acme")
+    capsys.readouterr()
+    assert run("keys", "create", "--project", "acme/web") == 0
+    created = capsys.readouterr()
+    assert "hr_" in created.out
+    assert created.err == "Keep the key now: it can't be shown again.\n"
+    run("keys", "list")
+    listed = capsys.readouterr().out
+    assert "acme/web" in listed
+    assert "hr_" not in listed
+    run("tenants", "list")
+    assert "$5.00" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        (("tenants", "list"), "headrace tenants create"),
+        (("projects", "list"), "headrace projects create"),
+        (("keys", "list"), "headrace keys create"),
+        (("models", "list"), "headrace models create"),
+        (("deployments", "list"), "headrace deployments create"),
+        (("replicas", "list"), "headrace deployments list"),
+        (("usage",), "no usage"),
+    ],
+)
+def test_an_empty_list_says_what_to_do(
+    platform: RunningPlatform,
+    run: Run,
+    capsys: pytest.CaptureFixture[str],
+    command: tuple[str, ...],
+    hint: str,
+) -> None:
+    assert run(*command) == 0
+    assert hint in capsys.readouterr().out
+
+
+def test_deployments_scale_and_show_why_they_are_not_ready(
+    platform: RunningPlatform,
+    run: Run,
+    run_json: Callable[..., dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_json("models", "create", "small", "--source", "small.gguf")
+    arguments = ("--engine-argument=--kv-tokens", "--engine-argument=4096")
+    created = run_json("deployments", "create", "small", "--threads", "2", *arguments)
+    assert created["engine_arguments"] == ["--kv-tokens", "4096"]
+    deployment = platform.database.store.get(Deployment, str(created["id"]))
+    platform.database.store.create(
+        Replica(
+            id=new_id("rep", platform.clock),
+            name="small-a",
+            parent_id=deployment.id,
+            create_time=platform.clock.wall_s(),
+            state=ReplicaState.LOADING,
+            progress=0.4,
+            detail="mapping weights",
+            engine_key="canary-key",
+        )
+    )
+    assert run_json("deployments", "scale", "small", "3")["replicas"] == 3
+    run("deployments", "show", "small")
+    shown = capsys.readouterr().out
+    assert "0/3" in shown
+    assert "small-a is loading: mapping weights" in shown
+    run("replicas", "list", "--deployment", "small")
+    replicas = capsys.readouterr().out
+    assert "loading 40%" in replicas
+    assert "canary-key" not in replicas
+    assert run_json("deployments", "delete", "small") == {"deleted": "small"}
+
+
+def test_usage_sums_by_group(
+    platform: RunningPlatform,
+    run: Run,
+    run_json: Callable[..., dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tenant = Tenant(id=new_id("ten", platform.clock), name="acme", create_time=0)
+    platform.database.store.create(tenant)
+    for number, model in enumerate(("small", "small", "big")):
+        platform.database.ledger.post(
+            [
+                Settlement(
+                    request_id=f"req-{number}",
+                    tenant_id=tenant.id,
+                    project_id="prj_1",
+                    key_id="key_1",
+                    model=model,
+                    usage=TokenUsage(prompt_tokens=1000, cached_tokens=10, completion_tokens=7),
+                    outcome=Outcome.ABORTED,
+                    source=UsageSource.ENGINE,
+                    price_book_id="prb_1",
+                    charge=Charge(input_nanousd=1_500_000_000),
+                    settle_time=1_790_000_000.0,
+                )
+            ]
+        )
+    found = run_json("usage", "--by", "tenant,model,day", "--since", "2026-09-21")
+    assert [(item["model"], item["requests"]) for item in found["items"]] == [
+        ("big", 1),
+        ("small", 2),
+    ]
+    run("usage", "--by", "model")
+    table = capsys.readouterr().out
+    assert "2,000" in table
+    assert "$3.00" in table
+    assert "total" in table
+
+
+def test_the_servers_refusal_is_one_line(
+    platform: RunningPlatform, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("tenants", "show", "nobody") == 1
+    assert capsys.readouterr().err == "headrace: there is no tenant named 'nobody'\n"
+
+
+def test_slashes_in_names_reach_the_server(
+    platform: RunningPlatform, run_json: Callable[..., dict[str, Any]]
+) -> None:
+    run_json("models", "create", "org/small", "--source", "s.gguf")
+    run_json("deployments", "create", "org/small", "--name", "main")
+    assert run_json("models", "show", "org/small")["name"] == "org/small"
+    assert run_json("deployments", "show", "org/small/main")["name"] == "main"
+
+
+def test_lists_cross_page_borders(
+    platform: RunningPlatform, run_json: Callable[..., dict[str, Any]]
+) -> None:
+    for number in range(501):
+        platform.database.store.create(
+            Project(
+                id=new_id("prj", platform.clock), name=f"p{number}", parent_id="t", create_time=0
+            )
+        )
+    assert len(run_json("projects", "list")["items"]) == 501
