@@ -91,7 +91,9 @@ class Journal:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._progress = threading.Condition(self._lock)
-        self._thread = threading.Thread(target=self._write_all, name="headrace-journal")
+        self._thread = threading.Thread(
+            target=self._write_all, name="headrace-journal", daemon=True
+        )
         self._thread.start()
 
     def append(self, record: JournalRecord) -> int:
@@ -168,6 +170,13 @@ class Journal:
             path.unlink()
         with self._lock:
             self._total_bytes = size_of_segments(self.directory)
+
+    def renew_id(self) -> None:
+        """Take a new name in the ledger, where the old one stands for more than is here.
+
+        That happens when an old copy of the directory is put back; see `Meter.recover`."""
+        (self.directory / "id").unlink()
+        self.journal_id = read_or_make_id(self.directory, self._clock)
 
     def close(self) -> None:
         """Write what is queued and stop; Unavailable if the disk did not take it."""

@@ -41,6 +41,11 @@ class Meter:
         """Call once before serving: take the balances, hold what they do not contain yet, and
         settle the requests that a crash left running, at their last checkpoint."""
         booked_sequence = snapshot.sequences.get(self._journal.journal_id, 0)
+        if booked_sequence > self._journal.durable_sequence:
+            # An old copy of the journal was put back. Under its old name its new records would
+            # count as booked; under a new one all are posted, and the ledger knows its own.
+            self._journal.renew_id()
+            booked_sequence = 0
         self._admission.load(snapshot.balances_nanousd, booked_sequence)
         reader = JournalReader(self._journal.directory)
         while records := reader.read(self._journal.durable_sequence, records_per_read):

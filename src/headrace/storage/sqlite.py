@@ -20,23 +20,25 @@ from headrace.storage.failures import translated
 from headrace.storage.schema_version import is_current
 from headrace.storage.sessions import Sessions
 
-busy_timeout_s = 10.0  # how long a writer waits for the writers of other processes
+default_busy_timeout_s = 10.0  # how long a writer waits for the writers of other processes
 connections_max = 16  # threads that read at once; the default executor of asyncio has fewer
 pool_timeout_s = 10.0
 
 
-def open_sqlite(path: Path | str, clock: Clock | None = None) -> Database:
+def open_sqlite(
+    path: Path | str, clock: Clock | None = None, *, busy_timeout_s: float = default_busy_timeout_s
+) -> Database:
     """Open the database file, make it if it is missing, and bring it to this program's tables.
 
     The file is readable by its owner only. SetupError if it is damaged, newer than this program
     or out of reach; Unavailable if it is locked or the disk is full."""
     path = Path(path)
     create_private(path)
-    engine = make_engine(path)
+    engine = make_engine(path, busy_timeout_s)
     sessions = Sessions(engine, str(path))
     try:
         with translated(str(path)):
-            use_write_ahead_log(path)
+            use_write_ahead_log(path, busy_timeout_s)
         with sessions.read() as connection:
             current = is_current(connection, str(path))
         if not current:
@@ -68,13 +70,13 @@ def create_private(path: Path) -> None:
         ) from error
 
 
-def use_write_ahead_log(path: Path) -> None:
+def use_write_ahead_log(path: Path, busy_timeout_s: float) -> None:
     """Set the journal mode, which stays with the file."""
     with closing(sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode=WAL")
 
 
-def make_engine(path: Path) -> Engine:
+def make_engine(path: Path, busy_timeout_s: float) -> Engine:
     """An engine whose transactions begin as asked: reads deferred, writes immediate."""
     engine = create_engine(
         URL.create("sqlite+pysqlite", database=str(path)),

@@ -1,0 +1,48 @@
+"""Which price is in force."""
+
+import pytest
+
+from headrace.spec.prices import Price, PriceBook, price_at
+
+
+def price(amount: int) -> Price:
+    return Price(
+        input_nanousd_per_million=amount,
+        cached_input_nanousd_per_million=amount,
+        output_nanousd_per_million=amount,
+    )
+
+
+def book(name: str, effective: float, made: float = 0.0, **amounts: int) -> PriceBook:
+    return PriceBook(
+        id=name,
+        name=name,
+        create_time=made,
+        effective_time=effective,
+        prices={model: price(amount) for model, amount in amounts.items()},
+    )
+
+
+books = [book("one", 10, a=1, b=2), book("two", 20, a=3), book("three", 20, made=5.0, a=4)]
+
+
+@pytest.mark.parametrize(
+    ("model", "time_s", "book_id", "amount"),
+    [("a", 10, "one", 1), ("a", 19.9, "one", 1), ("b", 99, "one", 2), ("a", 20, "three", 4)],
+)
+def test_the_latest_book_in_force_that_names_the_model_decides(
+    model: str, time_s: float, book_id: str, amount: int
+) -> None:
+    found = price_at(books, model, time_s)
+    assert found is not None
+    assert (found.price_book_id, found.price) == (book_id, price(amount))
+
+
+@pytest.mark.parametrize(("model", "time_s"), [("a", 9.9), ("c", 99)])
+def test_a_model_that_no_book_names_yet_has_no_price(model: str, time_s: float) -> None:
+    assert price_at(books, model, time_s) is None
+
+
+def test_a_negative_price_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        price(-1)
