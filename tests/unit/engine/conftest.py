@@ -1,0 +1,128 @@
+"""An engine over the fake runner, with a record of every batch it ran."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from headrace.engine.core import EngineCore
+from headrace.engine.request import EngineRequest, FinishReason, RequestOutput, SamplingParams
+from headrace.engine.runner import StepBatch
+from headrace.engine.scheduler import SchedulerConfig
+from headrace.sim.clock import ManualClock
+from headrace.sim.runner import FakeModel, FakeRunner
+
+
+class Harness:
+    """Submits by short calls, steps, checks invariants and remembers what came out."""
+
+    def __init__(
+        self,
+        *,
+        model: FakeModel,
+        num_blocks: int,
+        max_model_len: int,
+        rows_max: int,
+        sequences_max: int,
+        caching: bool,
+        waiting_max: int,
+    ) -> None:
+        self.model = model
+        self.clock = ManualClock()
+        self.row_counts: list[list[int]] = []  # of each step, by sequence
+        self.during_step: Callable[[], None] | None = None
+        self.runner = FakeRunner(
+            model,
+            num_blocks=num_blocks,
+            block_size_tokens=4,
+            max_model_len=max_model_len,
+            rows_max=rows_max,
+            sequences_max=sequences_max,
+            during_step=self._record,
+        )
+        config = SchedulerConfig(b"k" * 32 if caching else None, waiting_max=waiting_max)
+        self.core = EngineCore(self.runner, config, self.clock)
+        self.requests: dict[str, EngineRequest] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.last: dict[str, RequestOutput] = {}
+        self.finish_order: list[str] = []
+
+    def submit(
+        self,
+        request_id: str,
+        prompt: int | tuple[int, ...],
+        *,
+        priority: int = 0,
+        salt: str = "",
+        sampling: SamplingParams | None = None,
+        max_tokens: int = 8,
+    ) -> None:
+        if isinstance(prompt, int):  # a prompt of that length that shares nothing with others
+            start = 100 * (len(self.requests) + 1)
+            prompt = tuple(range(start, start + prompt))
+        sampling = sampling or SamplingParams(temperature=0, max_tokens=max_tokens)
+        request = EngineRequest(request_id, prompt, sampling, priority, salt)
+        self.core.submit(request)
+        self.requests[request_id] = request
+        self.tokens[request_id] = []
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            for output in self.core.step():
+                self.tokens[output.request_id] += output.token_ids
+                self.last[output.request_id] = output
+                if output.finish_reason is not None:
+                    self.finish_order.append(output.request_id)
+            self.core.check_invariants()
+
+    def run(self) -> None:
+        self.step_until(lambda: not self.core.has_work())
+
+    def step_until(self, holds: Callable[[], bool]) -> None:
+        for _ in range(2000):
+            if holds():
+                return
+            self.step()
+        raise AssertionError("the engine did not get there")
+
+    def reason(self, request_id: str) -> FinishReason | None:
+        return self.last[request_id].finish_reason if request_id in self.last else None
+
+    def expected(self, request_id: str) -> list[int]:
+        request = self.requests[request_id]
+        limit = self.runner.info.max_model_len
+        return self.model.generate(request.prompt_token_ids, request.sampling, limit)[0]
+
+    def _record(self, batch: StepBatch) -> None:
+        starts = batch.row_starts.tolist()
+        self.row_counts.append([b - a for a, b in pairwise(starts)])
+        if self.during_step is not None:
+            self.during_step()
+
+
+MakeEngine = Callable[..., Harness]
+
+
+@pytest.fixture
+def make_engine() -> MakeEngine:
+    def make(
+        *,
+        model: FakeModel | None = None,
+        num_blocks: int = 64,
+        max_model_len: int = 128,
+        rows_max: int = 64,
+        sequences_max: int = 16,
+        caching: bool = True,
+        waiting_max: int = 64,
+    ) -> Harness:
+        return Harness(
+            model=model or FakeModel(10_000),
+            num_blocks=num_blocks,
+            max_model_len=max_model_len,
+            rows_max=rows_max,
+            sequences_max=sequences_max,
+            caching=caching,
+            waiting_max=waiting_max,
+        )
+
+    return make
