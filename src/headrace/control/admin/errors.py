@@ -6,27 +6,21 @@
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from starlette.responses import Response
 
 from headrace.base.errors import HeadraceError, InvalidRequest
+from headrace.protocol.errors import error_body
 
 
 def error_answer(error: HeadraceError) -> Response:
     """The answer that reports `error`."""
-    body = {
-        "message": error.message,
-        "type": error.type,
-        "param": error.param,
-        "code": error.code,
-    }
     headers = {"cache-control": "no-store"}
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
     if error.http_status == 401:
         headers["www-authenticate"] = 'Bearer realm="headrace admin"'
     return Response(
-        msgspec.json.encode({"error": {**error.fields, **body}}, enc_hook=str),
+        error_body(error),
         status_code=error.http_status,
         headers=headers,
         media_type="application/json",
