@@ -181,6 +181,8 @@ class Journal:
     def close(self) -> None:
         """Write what is queued and stop; Unavailable if the disk did not take it."""
         with self._lock:
+            if self._closing:
+                return
             self._closing = True
             self._work.notify()
         self._thread.join()
