@@ -151,6 +151,25 @@ def test_a_request_that_arrives_and_leaves_while_the_runner_works_never_runs(
     assert [len(counts) for counts in engine.row_counts] == [1, 1, 1, 1]
 
 
+def test_a_step_that_the_runner_could_not_finish_is_repeated_by_the_next(
+    make_engine: Make,
+) -> None:
+    engine = make_engine(rows_max=4)
+    engine.submit("a", 10, max_tokens=6)
+    engine.step()
+
+    def fail_once() -> None:
+        engine.during_step = None
+        raise MemoryError
+
+    engine.during_step = fail_once
+    with pytest.raises(MemoryError):
+        engine.step()
+    engine.core.check_invariants()
+    engine.run()
+    assert engine.tokens["a"] == engine.expected("a")
+
+
 def test_an_unknown_or_finished_id_may_be_aborted(make_engine: Make) -> None:
     engine = make_engine()
     engine.submit("a", 6, max_tokens=1)
