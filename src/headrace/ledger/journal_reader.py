@@ -1,5 +1,6 @@
 """Reads a journal from its oldest record on, a bounded batch at a time, while it is written."""
 
+from enum import Enum
 from pathlib import Path
 
 from headrace.ledger.frames import header, payload_bytes_max, scan
@@ -12,6 +13,14 @@ from headrace.ledger.segments import (
 
 frame_bytes_max = header.size + payload_bytes_max
 chunk_bytes = 4 * frame_bytes_max  # read at once; more than one frame, so that damage is passed
+
+
+class Chunk(Enum):
+    """What came of reading one chunk."""
+
+    TAKEN = "taken"  # there may be more
+    ENOUGH = "enough"  # the next record is beyond what was asked for
+    EMPTY = "empty"  # the segment has nothing more
 
 
 class JournalReader:
@@ -31,23 +40,28 @@ class JournalReader:
         while len(records) < records_max and self.sequence < up_to_sequence:
             if self._segment is None and not self._next_segment():
                 break
-            if not self._read_chunk(records, up_to_sequence, records_max) and not (
-                self._next_segment()
-            ):
+            chunk = self._read_chunk(records, up_to_sequence, records_max)
+            # What is durable and not in this segment can only be in a later one.
+            if chunk is Chunk.ENOUGH or (chunk is Chunk.EMPTY and not self._next_segment()):
                 break
         return records
 
-    def _read_chunk(self, records: list[Numbered], up_to_sequence: int, records_max: int) -> bool:
-        """Take records from one chunk; False if the segment has nothing more."""
+    def _read_chunk(
+        self, records: list[Numbered], up_to_sequence: int, records_max: int
+    ) -> "Chunk":
+        """Take records from one chunk of this segment."""
         assert self._segment is not None
-        with self._segment.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read(chunk_bytes)
+        try:
+            with self._segment.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(chunk_bytes)
+        except FileNotFoundError:  # read to its end, shipped and deleted
+            return Chunk.EMPTY
         start_offset = self._offset
         frames = scan(data).frames
         for frame in frames:
             if frame.sequence > up_to_sequence or len(records) >= records_max:
-                return True
+                return Chunk.ENOUGH
             self._offset = start_offset + frame.end
             record = decode_record(frame)
             if frame.sequence > self.sequence:
@@ -56,8 +70,8 @@ class JournalReader:
                     records.append(Numbered(frame.sequence, record))
         if not frames and len(data) == chunk_bytes:
             self._offset += chunk_bytes - frame_bytes_max
-            return True
-        return bool(frames)
+            return Chunk.TAKEN
+        return Chunk.TAKEN if frames else Chunk.EMPTY
 
     def _next_segment(self) -> bool:
         """Go to the segment behind this one; False if this is the newest."""

@@ -53,7 +53,11 @@ def test_what_is_durable_is_read_back_in_order(
 ) -> None:
     journal = open_journal()
     held = reservation("r1")
-    records = [Reserve(held), Checkpoint("r1", TokenUsage(5, 0, 2)), settled(held)]
+    records: list[JournalRecord] = [
+        Reserve(held),
+        Checkpoint("r1", TokenUsage(5, 0, 2)),
+        settled(held),
+    ]
     assert append_durably(journal, *records) == 3
     assert read_all(journal) == [Numbered(i, record) for i, record in enumerate(records, 1)]
 
@@ -193,11 +197,11 @@ def test_a_full_disk_stops_admission_and_keeps_every_settlement(
     disk = BoundedDisk(4_000 + 1_500)
     journal = open_journal(disk)
     held: list[Reservation] = []
+    while journal.is_healthy:
+        held.append(reservation(f"r{len(held)}"))
+        append_durably(journal, Reserve(held[-1]))
     with pytest.raises(Unavailable, match="full or fails") as raised:
-        for number in range(100):
-            item = reservation(f"r{number}")
-            append_durably(journal, Reserve(item))
-            held.append(item)
+        journal.append(Reserve(reservation("one too many")))
     assert raised.value.retry_after_s
     append_durably(journal, *(settled(item) for item in held))
     assert {item.record for item in read_all(journal)} == {
