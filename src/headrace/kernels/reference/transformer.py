@@ -92,13 +92,24 @@ def forward(
 def attention_layer(
     spec: TransformerSpec, tensors: Mapping[str, Floats], layer: int, normed: Floats
 ) -> Floats:
-    """What attention adds to the hidden state; (T, hidden_size)."""
-    token_count = len(normed)
-    positions = np.arange(token_count, dtype=np.int64)
+    """What attention adds to the hidden state of a whole sequence; (T, hidden_size)."""
+    positions = np.arange(len(normed), dtype=np.int64)
+    mixed = causal_attention(*query_key_value(spec, tensors, layer, normed, positions))
+    return mixed.reshape(len(normed), -1) @ tensors[f"blk.{layer}.attn_output.weight"].T
+
+
+def query_key_value(
+    spec: TransformerSpec,
+    tensors: Mapping[str, Floats],
+    layer: int,
+    normed: Floats,  # (R, hidden_size)
+    positions: NDArray[np.int64],  # (R,)
+) -> tuple[Floats, Floats, Floats]:
+    """Rotated queries and keys, and values; each (R, heads, head_dim)."""
 
     def heads(name: str, count: int) -> Floats:
         projected = normed @ tensors[f"blk.{layer}.{name}.weight"].T
-        return projected.reshape(token_count, count, spec.head_dim)
+        return projected.reshape(len(normed), count, spec.head_dim)
 
     def rotated(projected: Floats) -> Floats:
         return rotate(
@@ -110,12 +121,11 @@ def attention_layer(
             scale=spec.rope_scale,
         )
 
-    mixed = causal_attention(
+    return (
         rotated(heads("attn_q", spec.num_heads)),
         rotated(heads("attn_k", spec.num_kv_heads)),
         heads("attn_v", spec.num_kv_heads),
     )
-    return mixed.reshape(token_count, -1) @ tensors[f"blk.{layer}.attn_output.weight"].T
 
 
 def feed_forward_layer(tensors: Mapping[str, Floats], layer: int, normed: Floats) -> Floats:

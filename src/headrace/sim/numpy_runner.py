@@ -1,0 +1,139 @@
+"""A model runner in plain NumPy: a real transformer over paged float32 KV, slow and obvious.
+
+It is to a compiled runner what `kernels/reference` is to one kernel: give both the same batches,
+and they must choose the same tokens.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.engine.runner import RunnerInfo, StepBatch, StepResult
+from headrace.kernels.reference.attention import paged_attention
+from headrace.kernels.reference.norm import rms_norm
+from headrace.kernels.reference.sampler import sample
+from headrace.kernels.reference.transformer import (
+    Floats,
+    TransformerSpec,
+    feed_forward_layer,
+    query_key_value,
+)
+from headrace.sim.runner import check_batch, table_of
+
+
+class NumpyRunner:
+    """Runs a `TransformerSpec` with its float32 tensors by GGUF name."""
+
+    def __init__(
+        self,
+        spec: TransformerSpec,
+        tensors: Mapping[str, Floats],
+        *,
+        num_blocks: int = 64,
+        block_size_tokens: int = 4,
+        max_model_len: int = 128,
+        rows_max: int = 64,
+        sequences_max: int = 16,
+    ) -> None:
+        self._spec = spec
+        self._tensors = tensors
+        self._output = tensors["token_embd.weight" if spec.tied_output else "output.weight"]
+        self._info = RunnerInfo(
+            vocab_size=len(self._output),
+            max_model_len=max_model_len,
+            num_blocks=num_blocks,
+            block_size_tokens=block_size_tokens,
+            rows_max=rows_max,
+            sequences_max=sequences_max,
+            kernel_name="numpy",
+        )
+        # Slots hold NaN until they are written: whoever reads one that was not gets caught.
+        heads, head_dim = spec.num_kv_heads, spec.head_dim
+        shape = (2, spec.num_layers, num_blocks, heads, block_size_tokens, head_dim)  # keys, values
+        self._kv = np.full(shape, np.nan, np.float32)
+
+    @property
+    def info(self) -> RunnerInfo:
+        """The runner's fixed properties."""
+        return self._info
+
+    def execute(self, batch: StepBatch) -> StepResult:
+        """Write KV for every row, sample the asked sequences."""
+        check_batch(batch, self._info)
+        hidden = self._forward(batch)
+        last_rows = batch.row_starts[1:][batch.sampled] - 1
+        normed = rms_norm(
+            hidden[last_rows], self._tensors["output_norm.weight"], self._spec.norm_epsilon
+        )
+        chosen = [
+            sample(
+                logits,
+                temperature=float(batch.temperature[row]),
+                top_k=int(batch.top_k[row]),
+                top_p=float(batch.top_p[row]),
+                min_p=float(batch.min_p[row]),
+                seed=int(batch.seed[row]),
+                position=int(batch.position[row]),
+            )
+            for row, logits in enumerate(normed @ self._output.T)
+        ]
+        return StepResult(
+            np.array([token.token_id for token in chosen], np.int32),
+            np.array([token.logprob for token in chosen], np.float32),
+        )
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks (source, destination)."""
+        for source, destination in pairs:
+            self._kv[:, :, destination] = self._kv[:, :, source]
+
+    def export_blocks(self, block_ids: Sequence[int]) -> bytes:
+        """The blocks' keys and values as bytes."""
+        return self._kv[:, :, list(block_ids)].tobytes()
+
+    def import_blocks(self, block_ids: Sequence[int], data: bytes) -> None:
+        """Put exported blocks back; ValueError if the size is not that of these blocks."""
+        chosen = list(block_ids)
+        values = np.frombuffer(data, np.float32)
+        self._kv[:, :, chosen] = values.reshape(self._kv[:, :, chosen].shape)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _forward(self, batch: StepBatch) -> Floats:
+        """The hidden state after the last layer; (R, hidden_size)."""
+        spec, tensors = self._spec, self._tensors
+        positions, slots = self._places(batch)
+        hidden = tensors["token_embd.weight"][batch.token_ids].astype(np.float32)
+        for layer in range(spec.num_layers):
+            normed = rms_norm(hidden, tensors[f"blk.{layer}.attn_norm.weight"], spec.norm_epsilon)
+            queries, keys, values = query_key_value(spec, tensors, layer, normed, positions)
+            for cache, rows in zip(self._kv[:, layer], (keys, values), strict=True):
+                cache[slots[:, 0], :, slots[:, 1]] = rows
+            mixed = paged_attention(
+                queries,
+                self._kv[0, layer],
+                self._kv[1, layer],
+                row_starts=batch.row_starts,
+                context_lens=batch.context_lens,
+                block_ids=batch.block_ids,
+                block_starts=batch.block_starts,
+            )
+            output = tensors[f"blk.{layer}.attn_output.weight"]
+            hidden = hidden + mixed.reshape(len(mixed), -1) @ output.T
+            normed = rms_norm(hidden, tensors[f"blk.{layer}.ffn_norm.weight"], spec.norm_epsilon)
+            hidden = hidden + feed_forward_layer(tensors, layer, normed)
+        return hidden
+
+    def _places(self, batch: StepBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Each row's position in its sequence (R,), and its block and slot in it (R, 2)."""
+        size = self._info.block_size_tokens
+        positions, slots = [], []
+        for index, context_len in enumerate(batch.context_lens.tolist()):
+            row_count = int(batch.row_starts[index + 1] - batch.row_starts[index])
+            table = table_of(batch, index).tolist()
+            for position in range(context_len - row_count, context_len):
+                positions.append(position)
+                slots.append((table[position // size], position % size))
+        return np.array(positions, np.int64), np.array(slots, np.int64)
