@@ -39,17 +39,20 @@ def create_admin_app(
     pepper: bytes,
     clock: Clock | None = None,
     allowed_hosts: Collection[str] = (),
+    gateway_url: str | None = None,
 ) -> ASGIApp:
     """The admin API over `database`, for the bearer of `admin_token`.
 
     `pepper` is the server's secret for the keys that are made here. `allowed_hosts` are the names
-    besides loopback's that a Host header may carry, without a port. Every route works in a thread,
-    because the store waits for its disk."""
+    besides loopback's that a Host header may carry, without a port. `gateway_url` is where
+    customers reach the gateway, for the console's examples. Every route works in a thread, because
+    the store waits for its disk."""
     context = AdminContext(
         database=database,
         credentials=AdminCredentials(admin_token, clock or SystemClock()),
         pepper=pepper,
         clock=clock or SystemClock(),
+        gateway_url=gateway_url,
     )
     return AdminGuard(
         Frame(build_api(context)), context.credentials, {*loopback_hosts, *allowed_hosts}
@@ -78,10 +81,11 @@ def build_api(context: AdminContext) -> FastAPI:
 
 
 class StatusView(BaseModel):
-    """Which headrace this is, and a number that grows with every change of the store."""
+    """Which headrace this is, where its gateway is, and a number that grows with every change."""
 
     version: str
     revision: int
+    gateway_url: str | None
 
 
 status_router = APIRouter()
@@ -90,7 +94,11 @@ status_router = APIRouter()
 @status_router.get("/status")
 def show_status(context: Context) -> StatusView:
     """Say that the control plane answers, and how far its store is."""
-    return StatusView(version=version("headrace"), revision=context.database.store.revision())
+    return StatusView(
+        version=version("headrace"),
+        revision=context.database.store.revision(),
+        gateway_url=context.gateway_url,
+    )
 
 
 class Frame:

@@ -18,6 +18,7 @@ class AdminContext:
     credentials: AdminCredentials
     pepper: bytes
     clock: Clock
+    gateway_url: str | None = None
 
 
 async def admin_context(request: Request) -> AdminContext:

@@ -1,0 +1,66 @@
+// Builds elements from plain values. Text is always text: nothing from a server becomes markup.
+
+/** Make an element. `properties` are attributes; a function value is an event listener. */
+export function element(tag, properties = {}, ...children) {
+  return fill(document.createElement(tag), properties, children);
+}
+
+/** Make an SVG element, in the same way. */
+export function drawing(tag, properties = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), properties, children);
+}
+
+function fill(node, properties, children) {
+  for (const [name, value] of Object.entries(properties)) {
+    if (typeof value === "function") {
+      node.addEventListener(name, value);
+    } else if (value !== null && value !== undefined && value !== false) {
+      node.setAttribute(name, value === true ? "" : String(value));
+    }
+  }
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+/**
+ * Make a table. Each column is `{label, value(row), number, title}`; on a phone a row is a card, its
+ * `title` column first and the others labelled. `empty` replaces a table without rows.
+ */
+export function table(caption, columns, rows, empty, totals = null) {
+  if (rows.length === 0) {
+    return element("div", { class: "empty" }, empty);
+  }
+  const kind = (column) =>
+    [column.number ? "number" : "", column.title ? "title" : ""].join(" ").trim() || null;
+  const line = (row) =>
+    element("tr", {}, columns.map((column) =>
+      element("td", { class: kind(column), "data-label": column.label }, column.value(row))));
+  return element("table", { class: "cards" },
+    element("caption", {}, caption),
+    element("thead", {}, element("tr", {}, columns.map((column) =>
+      element("th", { scope: "col", class: kind(column) }, column.label)))),
+    element("tbody", {}, rows.map(line)),
+    totals === null ? null : element("tfoot", {}, line(totals)));
+}
+
+/** Make a block of code with a button that copies it. */
+export function snippet(text, label) {
+  const button = element("button", {
+    type: "button",
+    "aria-label": `Copy ${label}`,
+    click: async () => {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    },
+  }, "Copy");
+  return element("div", { class: "snippet" },
+    element("pre", { tabindex: "0", role: "region", "aria-label": label },
+      element("code", {}, text)),
+    navigator.clipboard ? button : null);
+}
+
+/** Make a state's badge; the word says what the colour says. */
+export function badge(text, tone) {
+  return element("span", { class: `badge ${tone}` }, text);
+}

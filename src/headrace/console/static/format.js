@@ -1,0 +1,51 @@
+// Numbers, money and times as people read them.
+
+const counts = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+/** An integer with its thousands apart. */
+export function count(value) {
+  return counts.format(value);
+}
+
+/** A large number in few characters. */
+export function short(value) {
+  return value < 10_000 ? counts.format(value) : compact.format(value);
+}
+
+/** Nano-dollars as dollars: cents from a dollar on, below it the first digits that matter. */
+export function dollars(nanousd) {
+  const sign = nanousd < 0 ? "-" : "";
+  const value = Math.abs(nanousd) / 1e9;
+  if (value === 0) return "$0.00";
+  if (value >= 1) {
+    const options = { minimumFractionDigits: 2, maximumFractionDigits: 2 };
+    return `${sign}$${value.toLocaleString("en", options)}`;
+  }
+  const digits = Math.min(9, Math.max(2, 2 - Math.floor(Math.log10(value))));
+  return `${sign}$${value.toFixed(digits)}`;
+}
+
+/** How long ago a moment was, or how long until it comes. */
+export function age(moment, now = Date.now()) {
+  if (!moment) return "–";
+  const seconds = Math.round((now - Date.parse(moment)) / 1000);
+  const span = Math.abs(seconds);
+  const [size, unit] = span < 90 ? [1, "s"] : span < 5400 ? [60, "min"]
+    : span < 129_600 ? [3600, "h"] : [86_400, "d"];
+  const text = `${Math.round(span / size)} ${unit}`;
+  return seconds < 0 ? `in ${text}` : `${text} ago`;
+}
+
+/** A day of the API, `2026-11-29`, as `29 Nov`. */
+export function day(text) {
+  return new Date(`${text}T00:00:00Z`).toLocaleDateString("en-GB", {
+    day: "numeric", month: "short", timeZone: "UTC",
+  });
+}
+
+/** The last `length` days, the oldest first, as the API writes them. */
+export function lastDays(length, now = Date.now()) {
+  return Array.from({ length }, (_, index) =>
+    new Date(now - (length - 1 - index) * 86_400_000).toISOString().slice(0, 10));
+}

@@ -1,0 +1,75 @@
+// What was used and what it costs, by model and day, straight from the ledger.
+
+import { get } from "./api.js";
+import { stackedBars } from "./chart.js";
+import { element, table } from "./dom.js";
+import { count, day, dollars, lastDays, short } from "./format.js";
+
+const spans = [7, 14, 30];
+const measures = {
+  Cost: { value: (item) => item.cost.nanousd, format: dollars },
+  Tokens: { value: (item) => item.prompt_tokens + item.completion_tokens, format: short },
+  Requests: { value: (item) => item.requests, format: short },
+};
+const chosen = { span: 14, measure: "Tokens" };
+
+export const usage = {
+  title: "Usage",
+
+  async load() {
+    const span = lastDays(chosen.span);
+    const [byDay, byTenant] = await Promise.all([
+      get(`/usage?by=model,day&since=${span[0]}`),
+      get(`/usage?by=tenant,model&since=${span[0]}`),
+    ]);
+    return { span, byDay, byTenant, chosen: { ...chosen } };
+  },
+
+  render({ span, byDay, byTenant }, refresh) {
+    const measure = measures[chosen.measure];
+    const newestFirst = [...byDay.items].sort((a, b) =>
+      b.day.localeCompare(a.day) || a.model.localeCompare(b.model));
+    const empty = "No requests in this time.";
+    return [
+      element("section", { class: "card" },
+        element("div", { class: "card-head" },
+          choices("Measure", Object.keys(measures), "measure", (name) => name, refresh),
+          choices("Time", spans, "span", (length) => `${length} days`, refresh)),
+        stackedBars(`${chosen.measure} by model and day`, span, byDay.items.map((item) => ({
+          day: item.day, name: item.model, value: measure.value(item),
+        })), measure.format)),
+      element("section", { class: "card" }, element("h2", {}, "By tenant and model"),
+        table("Usage by tenant and model", [
+          { label: "Tenant", title: true, value: (row) => element("strong", {}, row.tenant ?? "Total") },
+          { label: "Model", value: (row) => row.model ?? "" }, ...columns,
+        ], byTenant.items, empty, byTenant.items.length > 1 ? byTenant.total : null)),
+      element("section", { class: "card" }, element("h2", {}, "By day and model"),
+        table("Usage by day and model", [
+          { label: "Day", title: true, value: (row) => element("strong", {}, row.day ? day(row.day) : "Total") },
+          { label: "Model", value: (row) => row.model ?? "" }, ...columns,
+        ], newestFirst, empty, newestFirst.length > 1 ? byDay.total : null)),
+    ];
+  },
+};
+
+const columns = [
+  { label: "Requests", number: true, value: (row) => count(row.requests) },
+  { label: "Aborted", number: true, value: (row) => count(row.aborted) },
+  { label: "Failed", number: true, value: (row) => count(row.failed) },
+  { label: "Prompt", number: true, value: (row) => count(row.prompt_tokens) },
+  { label: "Cached", number: true, value: (row) => count(row.cached_tokens) },
+  { label: "Completion", number: true, value: (row) => count(row.completion_tokens) },
+  { label: "Cost", number: true, value: (row) => element("span", { title: `$${row.cost.usd}` },
+    dollars(row.cost.nanousd), row.unrated ? ` + ${count(row.unrated)} unrated` : "") },
+];
+
+function choices(label, options, field, text, refresh) {
+  return element("div", { class: "choices", role: "group", "aria-label": label },
+    options.map((option) => element("button", {
+      type: "button", id: `${field}-${option}`, "aria-pressed": String(chosen[field] === option),
+      click: () => {
+        chosen[field] = option;
+        refresh();
+      },
+    }, text(option))));
+}
