@@ -1,1 +1,4 @@
-"""Metric and log-field names, declared once; trace context; the JSON log formatter."""
+"""Metric and log-field names, declared once; values and their Prometheus text.
+
+Reading order: `metrics` (declarations, histograms, rendering), `engine_metrics`.
+"""

@@ -1,0 +1,367 @@
+"""The engine as the HTTP process sees it: submit, read, abort; an engine that dies is restarted.
+
+    LOADING ──ready──▶ READY ──died──▶ RESTARTING ──ready──▶ READY
+       │                                   │
+       └────────── cannot start ───────────┴──▶ FAILED
+
+When the engine dies, requests that had produced something fail as retryable; those that had not
+are sent again once it is back, but only once, so that a request that kills engines stops there.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headrace.base.clock import Clock
+from headrace.base.errors import (
+    Conflict,
+    ContextLengthExceeded,
+    HeadraceError,
+    InvalidRequest,
+    RateLimited,
+    SetupError,
+    Unavailable,
+)
+from headrace.engine_server import messages
+from headrace.engine_server.engine_child import EngineChild, engine_command
+from headrace.engine_server.messages import EngineConfig, Output, Stats, Submit
+
+resubmissions_max = 1
+start_attempts_max = 3  # consecutive ends of the process before it was ready
+backoff_first_s = 0.25
+backoff_max_s = 10.0
+healthy_life_s = 60.0  # an engine that lived this long starts the backoff anew
+loading_retry_after_s = 2.0
+stats_timeout_s = 5.0
+
+rejection_types: dict[str, type[HeadraceError]] = {
+    kind.code: kind for kind in (InvalidRequest, ContextLengthExceeded, Conflict, RateLimited)
+}
+
+
+class EngineState(StrEnum):
+    """Where the engine is; see the module's diagram."""
+
+    LOADING = "loading"
+    READY = "ready"
+    RESTARTING = "restarting"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """The state for people and probes."""
+
+    state: EngineState
+    progress: float  # 0..1
+    detail: str
+
+
+class RequestStream:
+    """One request's outputs as they come."""
+
+    __slots__ = ("_error", "_outputs", "_waiter", "abandoned", "last", "sent_count", "submit")
+
+    def __init__(self, submit: Submit) -> None:
+        self.submit = submit
+        self.sent_count = 0  # how often it went to an engine
+        self.abandoned = False  # nobody reads it any more
+        self.last: Output | None = None
+        self._outputs: list[Output] = []
+        self._error: HeadraceError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def next(self) -> list[Output]:
+        """All outputs since the last call, at least one; raises what ended the request early."""
+        if not self._outputs:
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+            if not self._outputs:
+                assert self._error is not None, "a reader is woken by an output or an error"
+                raise self._error
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    def push(self, output: Output) -> None:
+        """Add an output and wake the reader."""
+        self.last = output
+        self._outputs.append(output)
+        self._wake()
+
+    def fail(self, error: HeadraceError) -> None:
+        """End the stream with an error, after the outputs that are there."""
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+# Called exactly once for each submitted request that was not rejected, with its last usage.
+OnEnd = Callable[[str, Output | None, str], None]
+
+
+class EngineClient:
+    """Keeps one engine process running, and carries requests to it and outputs back."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        clock: Clock,
+        *,
+        on_end: OnEnd,
+        command: Sequence[str] = engine_command,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._on_end = on_end
+        self._command = command
+        self._child: EngineChild | None = None
+        self._streams: dict[str, RequestStream] = {}
+        self._status = EngineStatus(EngineState.LOADING, 0.0, "starting the engine process")
+        self._changed = asyncio.Event()
+        self._stats_waiters: list[asyncio.Future[Stats]] = []
+        self._supervisor: asyncio.Task[None] | None = None
+        self.ready: messages.Ready | None = None  # of the engine that runs or ran last
+        self.restart_count = 0
+
+    def start(self) -> None:
+        """Start the engine process and keep it running until `close`."""
+        self._supervisor = asyncio.create_task(self._supervise())
+
+    async def close(self) -> None:
+        """End the engine process and every request."""
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervisor
+
+    @property
+    def status(self) -> EngineStatus:
+        """Where the engine is now."""
+        return self._status
+
+    @property
+    def pid(self) -> int | None:
+        """The engine process, if one runs."""
+        return None if self._child is None else self._child.pid
+
+    @property
+    def streams(self) -> Sequence[RequestStream]:
+        """The requests that have not ended."""
+        return tuple(self._streams.values())
+
+    async def status_change(self) -> EngineStatus:
+        """Wait for the next change of the status."""
+        await self._changed.wait()
+        return self._status
+
+    async def wait_ready(self) -> messages.Ready:
+        """Wait until requests may come; SetupError if the engine cannot start."""
+        while self._status.state is not EngineState.READY:
+            if self._status.state is EngineState.FAILED:
+                raise SetupError(self._status.detail)
+            await self._changed.wait()
+        assert self.ready is not None
+        return self.ready
+
+    def submit(self, submit: Submit) -> RequestStream:
+        """Send a request, or keep it until a restarting engine is back.
+
+        Raises Unavailable while the first engine loads and when none can start."""
+        self.check_available()
+        if submit.request_id in self._streams:
+            raise Conflict(f"Request id {submit.request_id} is in use; send a new id.")
+        stream = RequestStream(submit)
+        if self._status.state is EngineState.READY:
+            self._send(stream)
+        elif len(self._streams) >= self._config.waiting_max:
+            raise RateLimited(
+                "The engine restarts and its queue is full; try again.",
+                retry_after_s=loading_retry_after_s,
+            )
+        self._streams[submit.request_id] = stream
+        return stream
+
+    def check_available(self) -> None:
+        """Raise Unavailable, with what there is to know, where `submit` would."""
+        status = self._status
+        if status.state is EngineState.FAILED:
+            raise Unavailable(f"The engine cannot start: {status.detail}")
+        if status.state is EngineState.LOADING:
+            raise Unavailable(
+                f"The model is still loading ({status.detail}); try again.",
+                retry_after_s=loading_retry_after_s,
+                progress=status.progress,
+            )
+
+    def abort(self, request_id: str) -> None:
+        """End a request whose reader is gone; its usage comes with the engine's answer."""
+        stream = self._streams.get(request_id)
+        if stream is None:
+            return
+        stream.abandoned = True
+        if self._child is not None and self._status.state is EngineState.READY:
+            self._child.send(messages.Abort(request_id))
+        else:
+            self._end(stream, "abort")
+
+    def stop(self, request_id: str, output: Output) -> bool:
+        """End a request at the output that completed a stop string; False if it ended before.
+
+        What the engine still computes of it until it hears of this is not counted."""
+        stream = self._streams.get(request_id)
+        if stream is None:
+            return False
+        if self._child is not None:
+            self._child.send(messages.Abort(request_id))
+        stream.last = output
+        self._end(stream, "stop")
+        return True
+
+    async def stats(self) -> Stats:
+        """The engine's counters now; zeros while none runs."""
+        if self._child is None or self._status.state is not EngineState.READY:
+            return Stats()
+        waiter: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
+        self._stats_waiters.append(waiter)
+        self._child.send(messages.AskStats())
+        try:
+            return await asyncio.wait_for(waiter, stats_timeout_s)
+        except TimeoutError:
+            return Stats()
+
+    # What the engine says.
+
+    def _on_message(self, message: messages.FromEngine) -> None:
+        if isinstance(message, messages.Outputs):
+            for output in message.outputs:
+                self._on_output(output)
+        elif isinstance(message, messages.Rejected):
+            self._on_rejected(message)
+        elif isinstance(message, messages.Stats):
+            waiters, self._stats_waiters = self._stats_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(message)
+        elif isinstance(message, messages.Loading):
+            state = EngineState.LOADING if self.ready is None else EngineState.RESTARTING
+            self._set_status(state, message.progress, message.detail)
+        elif isinstance(message, messages.Ready):
+            self._on_ready(message)
+        else:
+            self._set_status(EngineState.FAILED, 0.0, message.message)
+
+    def _on_output(self, output: Output) -> None:
+        stream = self._streams.get(output.request_id)
+        if stream is None:
+            return  # stopped here, and the engine did not know yet
+        stream.push(output)
+        if output.finish_reason is not None:
+            self._end(stream, output.finish_reason)
+
+    def _on_rejected(self, message: messages.Rejected) -> None:
+        stream = self._streams.pop(message.request_id, None)
+        if stream is None:
+            return
+        kind = rejection_types.get(message.code, InvalidRequest)
+        fields: dict[str, object] = {**message.fields}
+        stream.fail(
+            kind(
+                message.message,
+                param=message.param,
+                retry_after_s=message.retry_after_s,
+                **fields,
+            )
+        )
+        self._on_end(message.request_id, None, "rejected")
+
+    def _on_ready(self, message: messages.Ready) -> None:
+        self.ready = message
+        self._set_status(EngineState.READY, 1.0, "ready")
+        for stream in self.streams:
+            self._send(stream)
+
+    # The life of the engine process.
+
+    async def _supervise(self) -> None:
+        """Start the engine, again and again, until that is known to be in vain."""
+        short_lives = 0
+        unready_starts = 0
+        try:
+            while not self._failed:
+                started_s = self._clock.monotonic_s()
+                was_ready, exit_status = await self._run_engine()
+                long_life = self._clock.monotonic_s() - started_s >= healthy_life_s
+                short_lives = 0 if long_life else short_lives + 1
+                unready_starts = 0 if was_ready else unready_starts + 1
+                self._on_death(exit_status, last=unready_starts >= start_attempts_max)
+                if not self._failed:
+                    self.restart_count += 1
+                    delay_s = backoff_first_s * 2 ** min(short_lives, 16)
+                    await asyncio.sleep(min(delay_s, backoff_max_s))
+        finally:
+            for stream in self.streams:
+                self._fail(stream, "This server shuts down; try again.")
+
+    async def _run_engine(self) -> tuple[bool, int]:
+        """Run one engine process to its end; whether it was ever ready, and its exit status."""
+        child = await EngineChild.start(self._command, self._on_message)
+        self._child = child
+        try:
+            child.send(self._config)
+            exit_status = await child.wait_closed()
+            return self._status.state is EngineState.READY, exit_status
+        finally:
+            self._child = None
+            child.close()
+            await asyncio.shield(child.wait_closed())
+
+    def _on_death(self, exit_status: int, *, last: bool) -> None:
+        how = f"signal {-exit_status}" if exit_status < 0 else f"exit status {exit_status}"
+        if last and not self._failed:
+            self._set_status(
+                EngineState.FAILED,
+                0.0,
+                f"The engine process ended {start_attempts_max} times before it was ready, the "
+                f"last time with {how}; its own message stands above.",
+            )
+        for waiter in self._stats_waiters:
+            if not waiter.done():
+                waiter.set_result(Stats())
+        self._stats_waiters.clear()
+        for stream in self.streams:
+            sent_enough = stream.sent_count > resubmissions_max
+            if self._failed or stream.abandoned or stream.last is not None or sent_enough:
+                self._fail(stream, "The engine restarts and this request was lost; try again.")
+        if not self._failed:
+            state = EngineState.LOADING if self.ready is None else EngineState.RESTARTING
+            self._set_status(state, 0.0, f"the engine process ended with {how}; starting it again")
+
+    @property
+    def _failed(self) -> bool:
+        return self._status.state is EngineState.FAILED
+
+    def _send(self, stream: RequestStream) -> None:
+        assert self._child is not None
+        stream.sent_count += 1
+        self._child.send(stream.submit)
+
+    def _fail(self, stream: RequestStream, message: str) -> None:
+        stream.fail(Unavailable(message, retry_after_s=loading_retry_after_s))
+        self._end(stream, "error")
+
+    def _end(self, stream: RequestStream, reason: str) -> None:
+        del self._streams[stream.submit.request_id]
+        self._on_end(stream.submit.request_id, stream.last, reason)
+
+    def _set_status(self, state: EngineState, progress: float, detail: str) -> None:
+        self._status = EngineStatus(state, progress, detail)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

@@ -1,0 +1,248 @@
+"""The engine process: loads one model and steps its engine; talks only over an inherited socket.
+
+    python -m headrace.engine_server.engine_process FD
+
+The main thread steps. A second thread reads the socket, so that a submit or an abort is in the
+engine's queues before the next step begins, and so that the process ends at once, also in the
+middle of a step, when the HTTP process goes away. Signals of the terminal and of process managers
+are for the HTTP process; this one lives exactly as long as the socket.
+"""
+
+import os
+import secrets
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from headrace.base.clock import SystemClock
+from headrace.base.errors import HeadraceError
+from headrace.engine.core import EngineCore
+from headrace.engine.intake import context_limit
+from headrace.engine.request import EngineRequest, RequestOutput, SamplingParams
+from headrace.engine.runner import ModelRunner
+from headrace.engine.scheduler import SchedulerConfig
+from headrace.engine_server import messages
+from headrace.engine_server.messages import EngineConfig
+
+read_bytes = 256 * 1024
+warm_up_prompt = (0, 0)
+out_of_memory = (
+    "There is not enough memory for this model and its KV cache; lower --kv-tokens, or use a "
+    "smaller model."
+)
+fields_passed_on = (int, float, str)
+
+ReportLoading = Callable[[str, float], None]
+LoadRunner = Callable[[EngineConfig, ReportLoading], ModelRunner]
+
+
+class EngineProcess:
+    """Joins one EngineCore to one socket."""
+
+    def __init__(self, sock: socket.socket, load_runner: LoadRunner) -> None:
+        self._sock = sock
+        self._load_runner = load_runner
+        self._send_lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closed = threading.Event()
+        self._buffer = messages.FrameBuffer()
+        self._decode = msgspec.msgpack.Decoder(messages.ToEngine).decode
+
+    def run(self) -> None:
+        """Load, then step until the socket closes."""
+        config = self._read_config()
+        if config is None:
+            return
+        try:
+            core = self._load(config)
+        except HeadraceError as error:
+            self._send(messages.Failed(error.message))
+            return
+        except MemoryError:
+            self._send(messages.Failed(out_of_memory))
+            return
+        reader = threading.Thread(target=self._read_requests, args=(core,), daemon=True)
+        reader.start()
+        while not self._closed.is_set():
+            if core.has_work():
+                outputs = core.step()
+                if outputs:
+                    self._send(messages.Outputs([_wire_output(output) for output in outputs]))
+            else:
+                self._wake.wait()
+                self._wake.clear()
+
+    def _load(self, config: EngineConfig) -> EngineCore:
+        runner = self._load_runner(config, self._report_loading)
+        self._report_loading("warming up", 0.95)
+        scheduler = SchedulerConfig(
+            prefix_cache_key=secrets.token_bytes(32),
+            cache_namespace=config.cache_namespace,
+            step_rows=config.step_rows,
+            sequences_max=config.sequences_max,
+            waiting_max=config.waiting_max,
+        )
+        _warm_up(EngineCore(runner, scheduler, SystemClock()))
+        # A core of its own, so that the warm-up is in no counter and in no cache.
+        core = EngineCore(runner, scheduler, SystemClock())
+        info = runner.info
+        self._send(
+            messages.Ready(
+                context_length=context_limit(info),
+                vocab_size=info.vocab_size,
+                kernel_name=info.kernel_name,
+                kv_blocks=info.num_blocks,
+                block_size_tokens=info.block_size_tokens,
+            )
+        )
+        return core
+
+    def _report_loading(self, detail: str, progress: float) -> None:
+        self._send(messages.Loading(detail, progress))
+
+    def _read_config(self) -> EngineConfig | None:
+        """The first frame; None if the HTTP process went away before it."""
+        while data := self._receive():
+            for body in self._buffer.feed(data):
+                config = self._decode(body)
+                assert isinstance(config, EngineConfig), "the first frame is the configuration"
+                return config
+        return None
+
+    def _read_requests(self, core: EngineCore) -> None:
+        """Feed the core until the socket closes, then end the process, whatever it computes."""
+        try:
+            while data := self._receive():
+                for body in self._buffer.feed(data):
+                    self._handle(core, self._decode(body))
+                self._wake.set()
+        finally:
+            self._closed.set()
+            self._wake.set()
+            exit_now()
+
+    def _receive(self) -> bytes:
+        try:
+            return self._sock.recv(read_bytes)
+        except ConnectionError:
+            return b""
+
+    def _handle(self, core: EngineCore, message: messages.ToEngine) -> None:
+        if isinstance(message, messages.Submit):
+            try:
+                core.submit(_engine_request(message))
+            except HeadraceError as error:
+                self._send(_rejection(message.request_id, error))
+        elif isinstance(message, messages.Abort):
+            core.abort(message.request_id)
+        else:
+            assert isinstance(message, messages.AskStats), "the configuration comes once"
+            self._send(_wire_stats(core))
+
+    def _send(self, message: messages.FromEngine) -> None:
+        """Write one frame; blocks while the HTTP process does not keep up."""
+        frame = messages.encode_frame(message)
+        try:
+            with self._send_lock:
+                self._sock.sendall(frame)
+        except ConnectionError:
+            exit_now()
+
+
+def exit_now() -> None:
+    """End this process without waiting for the step that runs: nobody is left to tell."""
+    os._exit(0)
+
+
+def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
+    """Open the model file and put it on this machine's CPU."""
+    # These imports are the slow part of the start; they belong to the progress that is reported.
+    from headrace.engine.cpu_runner import CpuRunner  # noqa: PLC0415
+    from headrace.weights.gguf import open_gguf, read_architecture  # noqa: PLC0415
+
+    report("reading the model file", 0.05)
+    file = open_gguf(Path(config.model_path))
+    spec = read_architecture(file)
+    if config.context_length is not None:
+        limit = min(config.context_length, spec.context_length)
+        spec = msgspec.structs.replace(spec, context_length=limit)
+    report("loading weights", 0.1)
+    return CpuRunner(
+        file,
+        spec,
+        kv_tokens=config.kv_tokens,
+        rows_max=config.step_rows,
+        sequences_max=config.sequences_max,
+        threads=config.threads,
+    )
+
+
+def _warm_up(core: EngineCore) -> None:
+    """Generate one real token: what works once is ready."""
+    core.submit(EngineRequest("warm-up", warm_up_prompt, SamplingParams(max_tokens=1)))
+    while core.has_work():
+        core.step()
+
+
+def _engine_request(message: messages.Submit) -> EngineRequest:
+    return EngineRequest(
+        request_id=message.request_id,
+        prompt_token_ids=tuple(message.prompt_token_ids),
+        sampling=SamplingParams(
+            temperature=message.temperature,
+            top_k=message.top_k,
+            top_p=message.top_p,
+            min_p=message.min_p,
+            seed=message.seed,
+            max_tokens=message.max_tokens,
+            min_tokens=message.min_tokens,
+            stop_token_ids=frozenset(message.stop_token_ids),
+        ),
+        cache_salt=message.cache_salt,
+    )
+
+
+def _wire_output(output: RequestOutput) -> messages.Output:
+    usage = output.usage
+    return messages.Output(
+        output.request_id,
+        list(output.token_ids),
+        output.finish_reason,
+        usage.prompt_tokens,
+        usage.cached_tokens,
+        usage.completion_tokens,
+        output.error,
+    )
+
+
+def _wire_stats(core: EngineCore) -> messages.Stats:
+    stats = core.stats()
+    return messages.Stats(
+        **{name: getattr(stats, name) for name in messages.Stats.__struct_fields__}
+    )
+
+
+def _rejection(request_id: str, error: HeadraceError) -> messages.Rejected:
+    fields = {
+        name: value for name, value in error.fields.items() if isinstance(value, fields_passed_on)
+    }
+    return messages.Rejected(
+        request_id, error.code, error.message, error.param, error.retry_after_s, fields
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Serve the socket that this process inherited as file descriptor `arguments[0]`."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    with socket.socket(fileno=int(arguments[0])) as sock:
+        EngineProcess(sock, load_cpu_runner).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

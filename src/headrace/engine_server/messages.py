@@ -1,0 +1,165 @@
+"""What the HTTP process and the engine process say to each other, as length-prefixed msgpack.
+
+A frame is four bytes of big-endian length and one tagged array. The engine process begins with
+`Loading`, any number of times, then one of `Ready` and `Failed`; after `Ready` each step that
+produced something is one `Outputs`. The HTTP process begins with `EngineConfig`; when either side
+closes the socket, the engine process ends.
+"""
+
+import struct
+
+import msgspec
+
+frame_bytes_max = 32 * 1024 * 1024  # a prompt of millions of token ids; more is a broken peer
+_length = struct.Struct(">I")
+
+
+class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
+    """What the engine process is to load; settings that are None are chosen from the machine."""
+
+    model_path: str
+    kv_tokens: int  # tokens of KV over all requests
+    sequences_max: int  # requests that run at once
+    step_rows: int  # tokens of one step
+    waiting_max: int  # requests that wait at once
+    cache_namespace: str
+    threads: int | None = None
+    context_length: int | None = None
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
+    """Start a request; the fields are those of EngineRequest and SamplingParams."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    max_tokens: int
+    min_tokens: int
+    stop_token_ids: list[int]
+    cache_salt: str
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
+    """End a request with the next step."""
+
+    request_id: str
+
+
+class AskStats(msgspec.Struct, frozen=True, tag="ask_stats", array_like=True):
+    """Ask for one `Stats`."""
+
+
+class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
+    """Where the start has got to."""
+
+    detail: str
+    progress: float  # 0..1
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
+    """One real token was generated; requests may come."""
+
+    context_length: int  # tokens of prompt and output together
+    vocab_size: int
+    kernel_name: str
+    kv_blocks: int
+    block_size_tokens: int
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
+    """The engine cannot start, and trying again would not help."""
+
+    message: str
+
+
+class Rejected(msgspec.Struct, frozen=True, tag="rejected", array_like=True):
+    """A `Submit` was refused; the fields are those of HeadraceError."""
+
+    request_id: str
+    code: str
+    message: str
+    param: str | None
+    retry_after_s: float | None
+    fields: dict[str, int | float | str]
+
+
+class Output(msgspec.Struct, frozen=True, array_like=True):
+    """One request's share of a step; the fields are those of RequestOutput and RequestUsage."""
+
+    request_id: str
+    token_ids: list[int]
+    finish_reason: str | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    error: str | None = None
+
+
+class Outputs(msgspec.Struct, frozen=True, tag="outputs", array_like=True):
+    """What one step produced."""
+
+    outputs: list[Output]
+
+
+class Stats(msgspec.Struct, frozen=True, tag="stats", array_like=True):
+    """The engine's gauges and counters; the fields are those of EngineStats that /metrics shows."""
+
+    running_requests: int = 0
+    waiting_requests: int = 0
+    kv_blocks_total: int = 0
+    kv_blocks_used: int = 0
+    prompt_tokens_total: int = 0
+    cached_tokens_total: int = 0
+    completion_tokens_total: int = 0
+    preemptions_total: int = 0
+    recomputed_tokens_total: int = 0
+    steps_total: int = 0
+    step_seconds_total: float = 0.0
+    scheduler_seconds_total: float = 0.0
+
+
+ToEngine = EngineConfig | Submit | Abort | AskStats
+FromEngine = Loading | Ready | Failed | Rejected | Outputs | Stats
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class BrokenFrame(ValueError):
+    """The other process sent what no version of it sends."""
+
+
+def encode_frame(message: ToEngine | FromEngine) -> bytes:
+    """A message as one frame."""
+    body = _encoder.encode(message)
+    if len(body) > frame_bytes_max:
+        raise BrokenFrame(f"a frame of {len(body)} bytes is over the bound of {frame_bytes_max}")
+    return _length.pack(len(body)) + body
+
+
+class FrameBuffer:
+    """Takes bytes as they arrive and gives whole frames' bodies."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The bodies that `data` completes; BrokenFrame if one is over the bound."""
+        buffer = self._buffer
+        buffer += data
+        bodies: list[bytes] = []
+        start = 0
+        while len(buffer) - start >= _length.size:
+            (size,) = _length.unpack_from(buffer, start)
+            if size > frame_bytes_max:
+                raise BrokenFrame(f"a frame of {size} bytes is over the bound")
+            end = start + _length.size + size
+            if len(buffer) < end:
+                break
+            bodies.append(bytes(buffer[start + _length.size : end]))
+            start = end
+        del buffer[:start]
+        return bodies

@@ -1,0 +1,68 @@
+"""The values behind /metrics: what this process timed, what requests used, what the engine says."""
+
+from dataclasses import dataclass, field, replace
+
+from headrace.engine_server.engine_client import EngineClient
+from headrace.engine_server.messages import Stats
+from headrace.engine_server.usage_log import UsageLog
+from headrace.observability import engine_metrics as names
+from headrace.observability.metrics import Histogram, MetricDeclaration, Value, render
+
+
+@dataclass(slots=True)
+class Timings:
+    """What is measured where requests are answered."""
+
+    first_token_s: Histogram = field(default_factory=Histogram)
+    inter_token_s: Histogram = field(default_factory=Histogram)
+    request_s: Histogram = field(default_factory=Histogram)
+    disconnect_count: int = 0
+
+
+async def metrics_text(
+    engine: EngineClient, usage: UsageLog, timings: Timings, model_name: str
+) -> bytes:
+    """Everything in Prometheus' text format."""
+    stats = await engine.stats()
+    values = [*_engine_values(engine, stats), *_usage_values(engine, usage)]
+    values += [
+        (names.first_token_seconds, timings.first_token_s),
+        (names.inter_token_seconds, timings.inter_token_s),
+        (names.request_seconds, timings.request_s),
+        (names.disconnects_total, timings.disconnect_count),
+    ]
+    return render(values, model_name)
+
+
+def _engine_values(engine: EngineClient, stats: Stats) -> list[tuple[MetricDeclaration, Value]]:
+    used, total = stats.kv_blocks_used, stats.kv_blocks_total
+    block_size_tokens = engine.ready.block_size_tokens if engine.ready else 0
+    return [
+        (names.running_requests, stats.running_requests),
+        (names.waiting_requests, stats.waiting_requests),
+        (names.kv_usage_ratio, used / total if total else 0.0),
+        (names.kv_blocks, {"used": used, "free": total - used}),
+        (names.kv_block_size_tokens, block_size_tokens),
+        (names.preemptions_total, stats.preemptions_total),
+        (names.recomputed_tokens_total, stats.recomputed_tokens_total),
+        (names.steps_total, stats.steps_total),
+        (names.step_seconds_total, stats.step_seconds_total),
+        (names.scheduler_seconds_total, stats.scheduler_seconds_total),
+        (names.restarts_total, engine.restart_count),
+    ]
+
+
+def _usage_values(engine: EngineClient, usage: UsageLog) -> list[tuple[MetricDeclaration, Value]]:
+    """Tokens of ended requests and, so far, of live ones."""
+    totals = replace(usage.totals)
+    for stream in engine.streams:
+        if stream.last is not None:
+            totals.add(stream.last)
+    return [
+        (names.prompt_tokens_total, totals.prompt_tokens),
+        (names.cached_tokens_total, totals.cached_tokens),
+        (names.completion_tokens_total, totals.completion_tokens),
+        (names.prefix_queries_total, totals.prompt_tokens),
+        (names.prefix_hits_total, totals.cached_tokens),
+        (names.finished_requests_total, usage.ended_counts),
+    ]

@@ -1,0 +1,114 @@
+"""From a parsed request to what the engine is sent: token ids, limits, sampling.
+
+The context is checked here with the numbers the caller needs; a prompt is never truncated.
+"""
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+
+from headrace.base.errors import ContextLengthExceeded, InvalidRequest
+from headrace.engine_server.messages import Submit
+from headrace.protocol.requests import (
+    ChatMessage,
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+)
+from headrace.tokenizer.tokenizer import Tokenizer
+
+completion_max_tokens_default = 16  # OpenAI's, for text completions
+inline_characters_max = 4096  # a longer text is tokenized in a thread, so that streams flow on
+seed_mask = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a model is asked, in its own terms."""
+
+    token_ids: list[int]
+    param: str  # the request's field that it comes from, for errors
+
+
+async def chat_prompt(request: ChatRequest, tokenizer: Tokenizer) -> Prompt:
+    """The conversation as the model's template writes it; the template sets special tokens."""
+    template = tokenizer.chat_template
+    if template is None:
+        raise InvalidRequest(
+            "This model has no chat template; use /v1/completions with a prompt in its own format."
+        )
+    text = template.render([_turn(message) for message in request.messages])
+    return Prompt(await _encode(tokenizer, text, add_special=False), "messages")
+
+
+async def completion_prompt(request: CompletionRequest, tokenizer: Tokenizer) -> Prompt:
+    """The prompt's tokens, with the model's beginning-of-text token if it was sent as text."""
+    text = request.prompt_text
+    if text is None:
+        return Prompt(list(request.prompt_token_ids), "prompt")
+    return Prompt(await _encode(tokenizer, text, add_special=True), "prompt")
+
+
+def submission(
+    request: GenerationRequest,
+    prompt: Prompt,
+    *,
+    request_id: str,
+    tokenizer: Tokenizer,
+    context_length: int,
+    cache_salt: str = "",
+) -> Submit:
+    """The engine's request; ContextLengthExceeded if prompt and output do not fit the context."""
+    stop_token_ids = set(request.stop_token_ids or ())
+    if not request.ignore_eos:
+        stop_token_ids |= tokenizer.eos_ids
+    seed = secrets.randbits(64) if request.seed is None else request.seed & seed_mask
+    return Submit(
+        request_id=request_id,
+        prompt_token_ids=prompt.token_ids,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_k=max(0, request.top_k or 0),
+        top_p=1.0 if request.top_p is None else request.top_p,
+        min_p=request.min_p or 0.0,
+        seed=seed,
+        max_tokens=_output_limit(request, prompt, context_length),
+        min_tokens=request.min_tokens or 0,
+        stop_token_ids=sorted(stop_token_ids),
+        cache_salt=cache_salt,
+    )
+
+
+def _turn(message: ChatMessage) -> dict[str, object]:
+    """A message as templates read it; they know `developer` under its older name only."""
+    role = "system" if message.role == "developer" else message.role
+    turn: dict[str, object] = {"role": role, "content": message.text}
+    if message.name is not None:
+        turn["name"] = message.name
+    return turn
+
+
+def _output_limit(request: GenerationRequest, prompt: Prompt, context_length: int) -> int:
+    prompt_count = len(prompt.token_ids)
+    if not prompt_count:
+        raise InvalidRequest("The prompt has no tokens; send at least one.", param=prompt.param)
+    wanted = request.output_limit
+    if wanted is None and isinstance(request, CompletionRequest):
+        wanted = min(completion_max_tokens_default, max(1, context_length - prompt_count))
+    if prompt_count + (wanted or 1) > context_length:
+        raise ContextLengthExceeded(
+            f"This model's context holds {context_length} tokens. The prompt has {prompt_count} "
+            f"and the output may have {wanted or 1}; shorten the prompt or lower max_tokens.",
+            param=prompt.param,
+            prompt_tokens=prompt_count,
+            max_model_len=context_length,
+            max_tokens=wanted,
+        )
+    return context_length - prompt_count if wanted is None else wanted
+
+
+async def _encode(tokenizer: Tokenizer, text: str, *, add_special: bool) -> list[int]:
+    if len(text) <= inline_characters_max:
+        return tokenizer.encode(text, add_special=add_special, parse_special=True)
+    return await asyncio.to_thread(
+        tokenizer.encode, text, add_special=add_special, parse_special=True
+    )

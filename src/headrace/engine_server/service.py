@@ -1,0 +1,102 @@
+"""One served model: its tokenizer here, its engine in a process; HTTP and terminal both use it."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.base.clock import Clock
+from headrace.base.errors import Unavailable
+from headrace.engine_server.engine_child import engine_command
+from headrace.engine_server.engine_client import (
+    EngineClient,
+    EngineState,
+    loading_retry_after_s,
+)
+from headrace.engine_server.messages import EngineConfig
+from headrace.engine_server.prompts import chat_prompt, completion_prompt, submission
+from headrace.engine_server.text_stream import TextStream
+from headrace.engine_server.usage_log import UsageLog
+from headrace.protocol.requests import ChatRequest, CompletionRequest
+from headrace.tokenizer.tokenizer import Tokenizer
+from headrace.weights.gguf import open_gguf
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """What to serve, and as what."""
+
+    model_path: Path
+    served_name: str
+    engine: EngineConfig
+
+
+class ModelService:
+    """Starts loading at once, and answers requests as text when it is ready."""
+
+    def __init__(
+        self, config: ServiceConfig, clock: Clock, *, command: Sequence[str] = engine_command
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.created_wall_s = clock.wall_s()
+        self.usage = UsageLog()
+        self.engine = EngineClient(config.engine, clock, on_end=self.usage.end, command=command)
+        self._tokenizer: Tokenizer | None = None
+
+    async def start(self) -> None:
+        """Start the engine process, and read the tokenizer while it loads.
+
+        Raises ModelFileError, ... if the file's tokenizer cannot be used."""
+        self.engine.start()
+        self._tokenizer = await asyncio.to_thread(_read_tokenizer, self.config.model_path)
+
+    async def close(self) -> None:
+        """End the engine process."""
+        await self.engine.close()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request that comes now is answered without waiting for a start."""
+        return self._tokenizer is not None and self.engine.status.state is EngineState.READY
+
+    async def open(
+        self, request: ChatRequest | CompletionRequest, request_id: str, cache_salt: str = ""
+    ) -> TextStream:
+        """Send a request to the engine; its usage is in `usage` from now until long after it.
+
+        Raises Conflict for an id that is live, InvalidRequest, Unavailable while loading."""
+        self.usage.begin(request_id)
+        try:
+            self.engine.check_available()
+            tokenizer, context_length = self._parts()
+            if isinstance(request, ChatRequest):
+                prompt = await chat_prompt(request, tokenizer)
+            else:
+                prompt = await completion_prompt(request, tokenizer)
+            submit = submission(
+                request,
+                prompt,
+                request_id=request_id,
+                tokenizer=tokenizer,
+                context_length=context_length,
+                cache_salt=cache_salt,
+            )
+            return TextStream(self.engine, tokenizer, submit, request.stop_strings)
+        except BaseException:
+            self.usage.forget(request_id)
+            raise
+
+    def _parts(self) -> tuple[Tokenizer, int]:
+        ready = self.engine.ready
+        if self._tokenizer is None or ready is None:
+            raise Unavailable(
+                "The model is still loading (reading the tokenizer); try again.",
+                retry_after_s=loading_retry_after_s,
+            )
+        return self._tokenizer, ready.context_length
+
+
+def _read_tokenizer(path: Path) -> Tokenizer:
+    with open_gguf(path) as file:
+        return Tokenizer.from_gguf_metadata(file.metadata)

@@ -1,0 +1,92 @@
+"""From token ids to text: bytes, complete characters, the earliest stop match, a piece.
+
+Streamed and unstreamed answers read the same pieces, so their texts are equal byte for byte.
+"""
+
+from types import TracebackType
+from typing import NamedTuple
+
+from headrace.base.errors import UpstreamFailed
+from headrace.engine_server.engine_client import EngineClient
+from headrace.engine_server.messages import Output, Submit
+from headrace.tokenizer.detokenizer import IncrementalDetokenizer
+from headrace.tokenizer.stop_matcher import StopMatcher
+from headrace.tokenizer.tokenizer import Tokenizer
+
+
+class TextPiece(NamedTuple):
+    """What one or more steps added to an answer."""
+
+    text: str  # may be empty: half a character, or what may become a stop string
+    finish_reason: str | None  # stop or length, in the last piece
+    output: Output  # the last one of the piece, for its usage
+
+
+class TextStream:
+    """`with TextStream(...) as text: await text.next()`: leaving early aborts the request."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        tokenizer: Tokenizer,
+        submit: Submit,
+        stop_strings: tuple[str, ...],
+    ) -> None:
+        """Send the request; raises what `EngineClient.submit` raises."""
+        self._client = client
+        self._request_id = submit.request_id
+        self._min_tokens = submit.min_tokens
+        self._detokenizer = IncrementalDetokenizer(tokenizer)
+        self._matcher = StopMatcher(stop_strings) if stop_strings else None
+        self._ended = False
+        self._stream = client.submit(submit)
+
+    def __enter__(self) -> "TextStream":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._ended:
+            self._client.abort(self._request_id)
+
+    async def next(self) -> TextPiece:
+        """The next piece; raises what ended the request early."""
+        text = ""
+        outputs = await self._stream.next()
+        for output in outputs:
+            added, stopped = self._read(output)
+            text += added
+            if stopped:
+                self._ended = True
+                stopped_early = self._client.stop(self._request_id, output)
+                return TextPiece(text, "stop", output if stopped_early else outputs[-1])
+            if output.finish_reason is not None:
+                self._ended = True
+                return self._last_piece(text, output)
+        return TextPiece(text, None, outputs[-1])
+
+    def _read(self, output: Output) -> tuple[str, bool]:
+        """An output's text that may be shown, and whether a stop string ended the answer."""
+        text = self._detokenizer.push(output.token_ids)
+        if self._matcher is None or output.completion_tokens <= self._min_tokens:
+            return text, False
+        result = self._matcher.push(text)
+        return result.text_to_emit, result.matched is not None
+
+    def _last_piece(self, text: str, output: Output) -> TextPiece:
+        if output.error is not None:
+            raise UpstreamFailed(output.error)
+        if output.finish_reason == "abort":
+            raise UpstreamFailed("The engine ended this request early; try again.")
+        rest = self._detokenizer.finish()
+        if self._matcher is None:
+            return TextPiece(text + rest, output.finish_reason, output)
+        result = self._matcher.push(rest)
+        if result.matched is not None:
+            return TextPiece(text + result.text_to_emit, "stop", output)
+        text += result.text_to_emit + self._matcher.finish()
+        return TextPiece(text, output.finish_reason, output)

@@ -1,0 +1,114 @@
+"""The metrics of an engine server, declared once; the aliases are what routers read from vLLM.
+
+Token counters agree to the token with the usage that answers and `/internal/usage` report.
+"""
+
+from headrace.observability.metrics import MetricDeclaration, MetricKind
+
+counter, gauge, histogram = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
+
+running_requests = MetricDeclaration(
+    "headrace_engine_running_requests",
+    gauge,
+    "Requests that the engine computes now.",
+    alias="vllm:num_requests_running",
+)
+waiting_requests = MetricDeclaration(
+    "headrace_engine_waiting_requests",
+    gauge,
+    "Requests that wait for the engine.",
+    alias="vllm:num_requests_waiting",
+)
+kv_usage_ratio = MetricDeclaration(
+    "headrace_engine_kv_usage_ratio",
+    gauge,
+    "Share of the KV blocks that live requests hold; reclaimable cache is not counted.",
+    alias="vllm:kv_cache_usage_perc",
+)
+kv_blocks = MetricDeclaration(
+    "headrace_engine_kv_blocks", gauge, "KV blocks by state: used, free.", label="state"
+)
+kv_block_size_tokens = MetricDeclaration(
+    "headrace_engine_kv_block_size_tokens", gauge, "Tokens that one KV block holds."
+)
+prompt_tokens_total = MetricDeclaration(
+    "headrace_engine_prompt_tokens_total",
+    counter,
+    "Prompt tokens of requests that produced an output or ended.",
+    alias="vllm:prompt_tokens_total",
+)
+cached_tokens_total = MetricDeclaration(
+    "headrace_engine_cached_tokens_total",
+    counter,
+    "Prompt tokens that the prefix cache had.",
+    alias="vllm:prompt_tokens_cached_total",
+)
+completion_tokens_total = MetricDeclaration(
+    "headrace_engine_completion_tokens_total",
+    counter,
+    "Generated tokens.",
+    alias="vllm:generation_tokens_total",
+)
+prefix_queries_total = MetricDeclaration(
+    "headrace_engine_prefix_queries_total",
+    counter,
+    "Prompt tokens that were looked up in the prefix cache.",
+    alias="vllm:prefix_cache_queries_total",
+)
+prefix_hits_total = MetricDeclaration(
+    "headrace_engine_prefix_hits_total",
+    counter,
+    "Prompt tokens that were found in the prefix cache.",
+    alias="vllm:prefix_cache_hits_total",
+)
+finished_requests_total = MetricDeclaration(
+    "headrace_engine_finished_requests_total",
+    counter,
+    "Requests that ended, by reason: stop, length, abort, error.",
+    label="finished_reason",
+    alias="vllm:request_success_total",
+)
+preemptions_total = MetricDeclaration(
+    "headrace_engine_preemptions_total",
+    counter,
+    "How often a running request gave its KV blocks to another.",
+    alias="vllm:num_preemptions_total",
+)
+recomputed_tokens_total = MetricDeclaration(
+    "headrace_engine_recomputed_tokens_total",
+    counter,
+    "Tokens that were computed again after a preemption.",
+)
+steps_total = MetricDeclaration("headrace_engine_steps_total", counter, "Steps of the engine.")
+step_seconds_total = MetricDeclaration(
+    "headrace_engine_step_seconds_total", counter, "Time in the model runner."
+)
+scheduler_seconds_total = MetricDeclaration(
+    "headrace_engine_scheduler_seconds_total", counter, "Time of the steps outside the runner."
+)
+restarts_total = MetricDeclaration(
+    "headrace_engine_restarts_total", counter, "How often the engine process was started again."
+)
+disconnects_total = MetricDeclaration(
+    "headrace_engine_client_disconnects_total",
+    counter,
+    "Requests whose client went away before the answer was complete.",
+)
+first_token_seconds = MetricDeclaration(
+    "headrace_engine_time_to_first_token_seconds",
+    histogram,
+    "From a request's arrival here to its first output.",
+    alias="vllm:time_to_first_token_seconds",
+)
+inter_token_seconds = MetricDeclaration(
+    "headrace_engine_inter_token_latency_seconds",
+    histogram,
+    "Between two outputs of a request.",
+    alias="vllm:inter_token_latency_seconds",
+)
+request_seconds = MetricDeclaration(
+    "headrace_engine_request_duration_seconds",
+    histogram,
+    "From a request's arrival here to its last output.",
+    alias="vllm:e2e_request_latency_seconds",
+)

@@ -1,0 +1,73 @@
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+
+from headrace.base.clock import SystemClock
+from headrace.engine_server.engine_client import EngineClient
+from headrace.engine_server.messages import EngineConfig, Submit
+from headrace.engine_server.usage_log import UsageLog
+from headrace.sim import engine_process
+
+MakeSubmit = Callable[..., Submit]
+RunEngine = Callable[..., AbstractAsyncContextManager[tuple[EngineClient, UsageLog]]]
+
+
+@pytest.fixture
+def engine_config() -> EngineConfig:
+    return EngineConfig(
+        model_path="fake.gguf",
+        kv_tokens=32_768,
+        sequences_max=8,
+        step_rows=64,
+        waiting_max=16,
+        cache_namespace="fake",
+    )
+
+
+@pytest.fixture
+def make_submit() -> MakeSubmit:
+    def make(
+        request_id: str = "r", max_tokens: int = 5, prompt: tuple[int, ...] = (1, 2)
+    ) -> Submit:
+        return Submit(
+            request_id=request_id,
+            prompt_token_ids=list(prompt),
+            temperature=0.0,
+            top_k=0,
+            top_p=1.0,
+            min_p=0.0,
+            seed=0,
+            max_tokens=max_tokens,
+            min_tokens=0,
+            stop_token_ids=[],
+            cache_salt="",
+        )
+
+    return make
+
+
+@pytest.fixture
+def run_engine(engine_config: EngineConfig) -> RunEngine:
+    """A client of a real engine process with the fake runner; ready where it can be."""
+
+    @asynccontextmanager
+    async def run(
+        behaviour: str = "serve", *, wait: bool = True
+    ) -> AsyncIterator[tuple[EngineClient, UsageLog]]:
+        usage = UsageLog()
+        client = EngineClient(
+            engine_config,
+            SystemClock(),
+            on_end=usage.end,
+            command=engine_process.command(behaviour),
+        )
+        client.start()
+        try:
+            if wait:
+                await client.wait_ready()
+            yield client, usage
+        finally:
+            await client.close()
+
+    return run

@@ -1,0 +1,210 @@
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.base.errors import (
+    Conflict,
+    ContextLengthExceeded,
+    RateLimited,
+    SetupError,
+    Unavailable,
+)
+from headrace.engine.request import SamplingParams
+from headrace.engine_server.engine_client import (
+    EngineClient,
+    EngineState,
+    RequestStream,
+    resubmissions_max,
+    start_attempts_max,
+)
+from headrace.engine_server.messages import Output
+from headrace.sim import engine_process
+from headrace.sim.runner import FakeModel
+
+if TYPE_CHECKING:
+    from tests.unit.engine_server.conftest import MakeSubmit, RunEngine
+
+endless = 30_000  # tokens: more than any of these tests waits for
+
+
+async def read_all(stream: RequestStream) -> list[Output]:
+    outputs: list[Output] = []
+    while not outputs or outputs[-1].finish_reason is None:
+        outputs += await stream.next()
+    return outputs
+
+
+async def wait_for_state(client: EngineClient, state: EngineState) -> None:
+    while client.status.state is not state:
+        await client.status_change()
+
+
+def kill_engine(client: EngineClient) -> int:
+    pid = client.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+async def test_tokens_and_usage_are_the_engines(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    async with run_engine() as (client, usage):
+        usage.begin("r")
+        outputs = await read_all(client.submit(make_submit(max_tokens=5)))
+        expected, _ = FakeModel(vocab_size=256).generate(
+            (1, 2), SamplingParams(temperature=0.0, max_tokens=5), 1000
+        )
+        assert [token for output in outputs for token in output.token_ids] == expected
+        assert outputs[-1].finish_reason == "length"
+        ended = await usage.find("r", 0)
+        assert (ended.usage.prompt_tokens, ended.usage.completion_tokens) == (2, 5)
+        assert client.streams == ()
+
+
+async def test_an_abort_frees_the_engines_blocks(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    async with run_engine() as (client, usage):
+        usage.begin("r")
+        stream = client.submit(make_submit(max_tokens=endless))
+        await stream.next()
+        assert (await client.stats()).kv_blocks_used > 0
+        client.abort("r")
+        ended = await usage.find("r", 30)
+        assert ended.finish_reason == "abort"
+        assert ended.usage.completion_tokens >= 1
+        assert (await client.stats()).kv_blocks_used == 0
+
+
+async def test_a_stop_counts_nothing_after_it(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    async with run_engine() as (client, usage):
+        usage.begin("r")
+        stream = client.submit(make_submit(max_tokens=endless))
+        (first, *_) = await stream.next()
+        assert client.stop("r", first)
+        assert not client.stop("r", first)
+        ended = await usage.find("r", 0)
+        assert ended.finish_reason == "stop"
+        assert ended.usage.completion_tokens == first.completion_tokens
+        assert usage.totals.completion_tokens == first.completion_tokens
+
+
+async def test_the_engines_refusals_keep_their_type_and_numbers(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    async with run_engine() as (client, _):
+        stream = client.submit(make_submit(prompt=(1,) * 40_000))
+        with pytest.raises(ContextLengthExceeded) as caught:
+            await stream.next()
+        assert caught.value.fields["prompt_tokens"] == 40_000
+
+
+async def test_the_queue_is_bounded(run_engine: "RunEngine", make_submit: "MakeSubmit") -> None:
+    async with run_engine() as (client, _):
+        streams = [client.submit(make_submit(f"r{i}", endless)) for i in range(60)]
+        with pytest.raises(RateLimited):
+            await streams[-1].next()
+        await streams[0].next()
+
+
+async def test_an_id_is_used_once_at_a_time(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    async with run_engine() as (client, _):
+        client.submit(make_submit(max_tokens=endless))
+        with pytest.raises(Conflict):
+            client.submit(make_submit())
+
+
+async def test_a_killed_engine_comes_back_and_fails_only_what_it_had_begun(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    async with run_engine() as (client, usage):
+        for request_id in ("begun", "waits"):
+            usage.begin(request_id)
+        begun = client.submit(make_submit("begun", endless))
+        await begun.next()
+        first_pid = kill_engine(client)
+        waits = client.submit(make_submit("waits"))
+        with pytest.raises(Unavailable, match="try again"):
+            await read_all(begun)
+        assert len([i for o in await read_all(waits) for i in o.token_ids]) == 5
+        assert client.pid != first_pid
+        assert client.restart_count == 1
+        assert (await usage.find("begun", 0)).finish_reason == "error"
+        assert (await usage.find("begun", 0)).usage.completion_tokens >= 1
+        assert (await usage.find("waits", 0)).finish_reason == "length"
+
+
+async def test_a_request_whose_reader_left_is_not_sent_to_the_next_engine(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    async with run_engine() as (client, usage):
+        usage.begin("r")
+        kill_engine(client)
+        await wait_for_state(client, EngineState.RESTARTING)
+        client.submit(make_submit("r", endless))
+        client.abort("r")
+        assert (await usage.find("r", 0)).finish_reason == "abort"
+        await client.wait_ready()
+        assert (await client.stats()).running_requests == 0
+
+
+async def test_a_request_that_kills_engines_is_given_up(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    async with run_engine("poisoned") as (client, _):
+        stream = client.submit(make_submit(prompt=(1,) * (engine_process.poison_rows + 1)))
+        with pytest.raises(Unavailable):
+            await read_all(stream)
+        assert stream.sent_count == 1 + resubmissions_max
+        await client.wait_ready()
+        assert len(await read_all(client.submit(make_submit("harmless")))) > 0
+
+
+async def test_an_engine_that_cannot_load_says_why_and_is_not_tried_again(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    async with run_engine("refuse", wait=False) as (client, _):
+        with pytest.raises(SetupError, match=r"fake\.gguf is no model"):
+            await client.wait_ready()
+        with pytest.raises(Unavailable):
+            client.submit(make_submit())
+        assert client.restart_count == 0
+
+
+async def test_an_engine_that_ends_without_a_word_is_tried_a_few_times(
+    run_engine: "RunEngine",
+) -> None:
+    async with run_engine("crash", wait=False) as (client, _):
+        with pytest.raises(SetupError, match="exit status 3"):
+            await client.wait_ready()
+        assert client.restart_count == start_attempts_max - 1
+
+
+async def test_nothing_is_accepted_while_the_first_engine_loads(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    async with run_engine(wait=False) as (client, _):
+        with pytest.raises(Unavailable) as caught:
+            client.submit(make_submit())
+        assert caught.value.retry_after_s is not None
+
+
+async def test_closing_ends_the_process_and_every_request(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    async with run_engine() as (client, _):
+        stream = client.submit(make_submit(max_tokens=endless))
+        await stream.next()
+        pid = client.pid
+    with pytest.raises(Unavailable, match="shuts down"):
+        await read_all(stream)
+    assert pid is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
