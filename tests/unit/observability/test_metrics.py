@@ -28,7 +28,7 @@ def test_a_value_stands_under_its_name_and_under_its_alias_with_the_model() -> N
 def test_a_mapping_gives_a_line_for_each_label_value() -> None:
     text = render([(engine_metrics.finished_requests_total, {"stop": 2, "abort": 1})], "m")
     assert 'headrace_engine_finished_requests_total{finished_reason="stop"} 2.0' in lines(text)
-    assert 'vllm:request_success_total{model_name="m",finished_reason="abort"} 1.0' in lines(text)
+    assert 'vllm:request_success_total{finished_reason="abort",model_name="m"} 1.0' in lines(text)
 
 
 def test_a_histogram_counts_each_observation_in_every_bucket_that_holds_it() -> None:
