@@ -1,0 +1,72 @@
+"""Passive health of one endpoint: failures eject it for a while, one probe lets it back in.
+
+    CLOSED --failure--> OPEN --time passes, next request--> HALF_OPEN --success--> CLOSED
+                         ^-------------------failure------------'
+
+The n-th ejection in a row lasts `ejection_s_min * 2**(n - 1)`, at most `ejection_s_max`. A request
+that began before the ejection says nothing about the endpoint of now, so its end changes nothing:
+otherwise one crash under 30 requests would count 30 times.
+"""
+
+from enum import StrEnum
+
+ejection_s_min = 0.5  # a restarted process is back sooner than that, or not for long
+ejection_s_max = 30.0
+doublings_max = 8  # beyond that the ejection is at its maximum anyway
+
+
+class BreakerState(StrEnum):
+    """Whether an endpoint gets requests."""
+
+    CLOSED = "closed"  # all of them
+    OPEN = "open"  # none until its time is over, then one
+    HALF_OPEN = "half_open"  # none but the one that probes
+
+
+class Breaker:
+    """The state above, for one endpoint."""
+
+    __slots__ = ("_ejections", "_open_until_s", "state")
+
+    def __init__(self) -> None:
+        self.state = BreakerState.CLOSED
+        self._ejections = 0  # in a row
+        self._open_until_s = 0.0
+
+    def permits(self, now_s: float) -> bool:
+        """Whether a request may go there now."""
+        if self.state is BreakerState.CLOSED:
+            return True
+        return self.state is BreakerState.OPEN and now_s >= self._open_until_s
+
+    def begin(self, now_s: float) -> bool:
+        """A request goes there; True if it is the probe, whose verdict is awaited."""
+        assert self.permits(now_s), "an ejected endpoint was chosen"
+        if self.state is BreakerState.CLOSED:
+            return False
+        self.state = BreakerState.HALF_OPEN
+        return True
+
+    def succeed(self, *, is_probe: bool) -> None:
+        """A request got an answer."""
+        if is_probe:
+            self.state = BreakerState.CLOSED
+            self._ejections = 0
+
+    def fail(self, now_s: float, *, is_probe: bool) -> None:
+        """A request could not connect, or its connection broke."""
+        if not is_probe and self.state is not BreakerState.CLOSED:
+            return
+        duration_s = min(ejection_s_max, ejection_s_min * 2 ** min(self._ejections, doublings_max))
+        self._ejections += 1
+        self._open_until_s = now_s + duration_s
+        self.state = BreakerState.OPEN
+
+    def abandon_probe(self) -> None:
+        """The probe ended without a verdict, as when its client went away; the next one decides."""
+        assert self.state is BreakerState.HALF_OPEN
+        self.state = BreakerState.OPEN
+
+    def retry_after_s(self, now_s: float) -> float:
+        """How long from now until a request may go there; 0 if one may now."""
+        return 0.0 if self.state is BreakerState.CLOSED else max(0.0, self._open_until_s - now_s)

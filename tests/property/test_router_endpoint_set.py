@@ -1,0 +1,103 @@
+"""Whatever happens to the fleet and to its requests, the router's counts are the leases' sums."""
+
+import random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from headrace.base.errors import Unavailable
+from headrace.router.breaker import BreakerState
+from headrace.router.endpoint import Endpoint, EndpointSpec
+from headrace.router.endpoint_set import EndpointSet
+from headrace.router.lease import Lease, Work
+from headrace.router.picker import Picker
+
+replica_ids = [f"rep_{number}" for number in range(5)]
+specs = st.builds(
+    EndpointSpec,
+    id=st.sampled_from(replica_ids),
+    pool=st.sampled_from(["ver_1", "ver_2"]),
+    address=st.just("http://127.0.0.1"),
+    accepts_requests=st.booleans(),
+    engine_key=st.sampled_from(["launch 1", "launch 2"]),
+)
+tokens = st.integers(0, 10_000)
+
+
+class RouterMachine(RuleBasedStateMachine):
+    """Random updates, picks, verdicts and releases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+        self.endpoints = EndpointSet()
+        self.picker = Picker(self.endpoints, random.Random(3))
+        self.leases: list[Lease] = []
+        self.released: list[Lease] = []
+
+    @rule(new_specs=st.lists(specs, max_size=8))
+    def fleet_changes(self, new_specs: list[EndpointSpec]) -> None:
+        self.endpoints.update(new_specs)
+        assert {endpoint.spec.id for endpoint in self.endpoints} == {s.id for s in new_specs}
+
+    @rule(seconds=st.floats(0, 40))
+    def time_passes(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @rule(prefill=tokens, decode=tokens, excluded=st.sets(st.sampled_from(replica_ids), max_size=3))
+    def request_arrives(self, prefill: int, decode: int, excluded: set[str]) -> None:
+        usable = [
+            endpoint
+            for endpoint in self.endpoints
+            if endpoint.is_available(self.now_s) and endpoint.spec.id not in excluded
+        ]
+        in_pool = [endpoint for endpoint in usable if endpoint.spec.pool == "ver_1"]
+        least = min((endpoint.in_flight_tokens for endpoint in in_pool), default=None)
+        try:
+            lease = self.picker.lease(
+                [("ver_1", 1)], Work(prefill, decode), self.now_s, frozenset(excluded)
+            )
+        except Unavailable:
+            assert not in_pool
+            return
+        assert lease.endpoint in in_pool
+        assert lease.endpoint.in_flight_tokens - prefill - decode == least
+        self.leases.append(lease)
+
+    @rule(index=st.integers(0, 99), verdict=st.sampled_from(["succeed", "fail", "prefilled", ""]))
+    def something_happens(self, index: int, verdict: str) -> None:
+        known = self.leases + self.released
+        if not known:
+            return
+        lease = known[index % len(known)]
+        if verdict == "succeed":
+            lease.succeed()
+        elif verdict == "fail":
+            lease.fail(self.now_s)
+        elif verdict == "prefilled":
+            lease.prefilled()
+        else:
+            lease.release()
+            if lease in self.leases:
+                self.leases.remove(lease)
+                self.released.append(lease)
+
+    @invariant()
+    def loads_are_the_sums_of_leases(self) -> None:
+        endpoints: set[Endpoint] = {*self.endpoints, *(lease.endpoint for lease in self.leases)}
+        for endpoint in endpoints:
+            own = [lease for lease in self.leases if lease.endpoint is endpoint]
+            assert endpoint.in_flight_requests == len(own)
+            assert endpoint.in_flight_tokens == sum(lease.held_tokens for lease in own)
+
+    @invariant()
+    def no_probe_is_forgotten(self) -> None:
+        probing = {lease.endpoint for lease in self.leases}
+        for endpoint in self.endpoints:
+            if endpoint.breaker.state is BreakerState.HALF_OPEN:
+                assert endpoint in probing
+
+
+TestRouterMachine = RouterMachine.TestCase
+TestRouterMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

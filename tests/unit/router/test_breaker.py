@@ -1,0 +1,50 @@
+"""Ejection and half-open probes."""
+
+from headrace.router.breaker import Breaker, BreakerState, ejection_s_max, ejection_s_min
+
+
+def test_a_failure_ejects_at_once_and_time_lets_one_probe_in() -> None:
+    breaker = Breaker()
+    breaker.fail(10.0, is_probe=False)
+    assert not breaker.permits(10.0)
+    assert breaker.retry_after_s(10.0) == ejection_s_min
+    assert breaker.permits(10.0 + ejection_s_min)
+    assert breaker.begin(10.0 + ejection_s_min)
+    assert not breaker.permits(10.0 + ejection_s_min)
+    breaker.succeed(is_probe=True)
+    assert breaker.permits(10.0 + ejection_s_min)
+
+
+def test_many_failures_of_one_crash_count_once() -> None:
+    breaker = Breaker()
+    for _ in range(30):
+        breaker.fail(0.0, is_probe=False)
+    assert breaker.retry_after_s(0.0) == ejection_s_min
+
+
+def test_failed_probes_double_the_ejection_up_to_the_bound() -> None:
+    breaker = Breaker()
+    breaker.fail(0.0, is_probe=False)
+    now_s, waits_s = 0.0, []
+    for _ in range(12):
+        waits_s.append(breaker.retry_after_s(now_s))
+        now_s += waits_s[-1]
+        assert breaker.begin(now_s)
+        breaker.fail(now_s, is_probe=True)
+    assert waits_s[:4] == [0.5, 1.0, 2.0, 4.0]
+    assert waits_s[-1] == ejection_s_max
+
+
+def test_an_older_success_does_not_end_an_ejection() -> None:
+    breaker = Breaker()
+    breaker.fail(0.0, is_probe=False)
+    breaker.succeed(is_probe=False)
+    assert breaker.state is BreakerState.OPEN
+
+
+def test_an_abandoned_probe_leaves_the_next_one_free() -> None:
+    breaker = Breaker()
+    breaker.fail(0.0, is_probe=False)
+    assert breaker.begin(ejection_s_min)
+    breaker.abandon_probe()
+    assert breaker.permits(ejection_s_min)
