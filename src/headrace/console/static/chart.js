@@ -4,54 +4,65 @@
 import { drawing, element } from "./dom.js";
 import { day } from "./format.js";
 
-const size = { width: 720, height: 220, left: 56, right: 4, top: 10, bottom: 26 };
+const height = 220; // of the drawing, in pixels; its width is its container's
+const margin = { left: 56, right: 4, top: 10, bottom: 26 };
+const labelWidth = 72;
+const barWidthMax = 40;
 const seriesMax = 6;
 
 /**
  * Draw `rows` of `{day, name, value}`. `format` writes a value; the largest series come first and
- * those beyond the sixth are added up as "other".
+ * those beyond the sixth are added up as "other". Drawn anew whenever its container's width changes.
  */
 export function stackedBars(label, days, rows, format) {
   const names = seriesNames(rows);
-  const sums = days.map((each) => stack(rows.filter((row) => row.day === each), names));
-  const top = roundUp(Math.max(...sums.map((parts) => total(parts)), 0));
-  const inner = size.width - size.left - size.right;
-  const height = size.height - size.top - size.bottom;
-  const slot = inner / days.length;
-  const width = Math.min(34, slot * 0.68);
-  const y = (value) => size.top + height * (1 - value / top);
-  const chart = drawing("svg", {
-    class: "chart", viewBox: `0 0 ${size.width} ${size.height}`, role: "img", "aria-label": label,
-  });
-  for (const share of [0, 0.5, 1]) {
-    chart.append(
-      drawing("line", {
-        class: "grid", x1: size.left, x2: size.width - size.right, y1: y(top * share),
-        y2: y(top * share),
-      }),
-      drawing("text", { x: size.left - 8, y: y(top * share) + 4, "text-anchor": "end" },
-        format(top * share)));
+  if (!rows.some((row) => row.value > 0)) {
+    return element("div", { class: "empty" }, "No requests in this time.");
   }
-  const every = Math.ceil(days.length / 7);
+  const sums = days.map((each) => stack(rows.filter((row) => row.day === each), names));
+  const box = element("div", { class: "chart", role: "img", "aria-label": label });
+  new ResizeObserver(([entry]) => {
+    box.replaceChildren(draw(entry.contentRect.width, days, names, sums, format));
+  }).observe(box);
+  return element("div", {}, box, legend(names));
+}
+
+function draw(width, days, names, sums, format) {
+  const inner = Math.max(1, width - margin.left - margin.right);
+  const top = roundUp(Math.max(...sums.map((parts) => total(parts)), 0));
+  const y = (value) =>
+    margin.top + (height - margin.top - margin.bottom) * (1 - value / top);
+  const svg = drawing("svg", { width, height, "aria-hidden": "true" });
+  for (const value of top > 1 ? [0, top / 2, top] : [0, top]) {
+    svg.append(
+      drawing("line", {
+        class: "grid", x1: margin.left, x2: width - margin.right, y1: y(value), y2: y(value),
+      }),
+      drawing("text", { x: margin.left - 8, y: y(value) + 4, "text-anchor": "end" }, format(value)));
+  }
+  const slot = inner / days.length;
+  const bar = Math.min(barWidthMax, slot * 0.68);
+  const every = Math.ceil(labelWidth / slot);
   days.forEach((each, index) => {
-    const x = size.left + slot * index + (slot - width) / 2;
+    const x = margin.left + slot * index + (slot - bar) / 2;
     let below = 0;
     sums[index].forEach((value, series) => {
       if (value <= 0) return;
-      const bar = drawing("rect", {
-        class: `series-${series}`, x, width, rx: 2, y: y(below + value),
+      svg.append(drawing("rect", {
+        class: `series-${series}`, x, width: bar, y: y(below + value),
         height: Math.max(1, y(below) - y(below + value)),
-      }, drawing("title", {}, `${names[series]}, ${day(each)}: ${format(value)}`));
-      chart.append(bar);
+      }, drawing("title", {}, `${names[series]}, ${day(each)}: ${format(value)}`)));
       below += value;
     });
     if ((days.length - 1 - index) % every === 0) {
-      chart.append(drawing("text", {
-        x: x + width / 2, y: size.height - 6, "text-anchor": "middle",
+      const middle = x + bar / 2;
+      const fits = middle + labelWidth / 3 <= width;
+      svg.append(drawing("text", {
+        x: fits ? middle : width, y: height - 6, "text-anchor": fits ? "middle" : "end",
       }, day(each)));
     }
   });
-  return element("div", {}, chart, legend(names));
+  return svg;
 }
 
 function legend(names) {

@@ -23,10 +23,11 @@ function fill(node, properties, children) {
 }
 
 /**
- * Make a table. Each column is `{label, value(row), number, title}`; on a phone a row is a card, its
- * `title` column first and the others labelled. `empty` replaces a table without rows.
+ * Make a table. Each column is `{label, value(row), number, title}`. On a phone a row is a card, its
+ * `title` column first and the others labelled; a table with `totals` stays one and scrolls, since
+ * its numbers are to be compared. `empty` replaces a table without rows.
  */
-export function table(caption, columns, rows, empty, totals = null) {
+export function table(caption, columns, rows, empty, totals = undefined) {
   if (rows.length === 0) {
     return element("div", { class: "empty" }, empty);
   }
@@ -34,13 +35,15 @@ export function table(caption, columns, rows, empty, totals = null) {
     [column.number ? "number" : "", column.title ? "title" : ""].join(" ").trim() || null;
   const line = (row) =>
     element("tr", {}, columns.map((column) =>
-      element("td", { class: kind(column), "data-label": column.label }, column.value(row))));
-  return element("table", { class: "cards" },
+      element("td", { class: kind(column), "data-label": column.label },
+        element("div", {}, column.value(row)))));
+  const look = totals === undefined ? "cards" : null;
+  return element("div", { class: "scroll" }, element("table", { class: look },
     element("caption", {}, caption),
     element("thead", {}, element("tr", {}, columns.map((column) =>
       element("th", { scope: "col", class: kind(column) }, column.label)))),
     element("tbody", {}, rows.map(line)),
-    totals === null ? null : element("tfoot", {}, line(totals)));
+    !totals ? null : element("tfoot", {}, line(totals))));
 }
 
 /** Make a block of code with a button that copies it. */

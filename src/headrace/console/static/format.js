@@ -33,8 +33,8 @@ export function age(moment, now = Date.now()) {
   const span = Math.abs(seconds);
   const [size, unit] = span < 90 ? [1, "s"] : span < 5400 ? [60, "min"]
     : span < 129_600 ? [3600, "h"] : [86_400, "d"];
-  const text = `${Math.round(span / size)} ${unit}`;
-  return seconds < 0 ? `in ${text}` : `${text} ago`;
+  const text = `${Math.round(span / size)}\u00a0${unit}`;
+  return seconds < 0 ? `in\u00a0${text}` : `${text}\u00a0ago`;
 }
 
 /** A day of the API, `2026-11-29`, as `29 Nov`. */

@@ -37,7 +37,7 @@ export const models = {
         table("Model versions", [
           { label: "Version", title: true, value: (row) =>
             element("strong", {}, `${row.model} @ ${row.name}`) },
-          { label: "Source", value: (row) => element("span", { class: "mono" }, row.source) },
+          { label: "Source", value: (row) => element("span", { class: "mono breakable" }, row.source) },
           { label: "SHA-256", value: (row) => element("span", { class: "mono", title: row.sha256 },
             row.sha256 ? `${row.sha256.slice(0, 12)}…` : "–") },
           { label: "Context", number: true, value: (row) =>
