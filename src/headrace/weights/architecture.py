@@ -1,6 +1,7 @@
 """What a transformer is, as data: one runner serves every family by reading this.
 
 The llama family first. A new family is a new set of values here, not a new runner.
+`architecture_reader` fills it in from a model file.
 """
 
 from dataclasses import dataclass
