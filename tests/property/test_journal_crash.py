@@ -22,7 +22,7 @@ from headrace.spec.prices import Price, PriceVersion
 from headrace.storage import LedgerSnapshot
 
 timeout_s = 60.0
-limits = JournalLimits(segment_bytes=1_500, emergency_bytes=1_000, retry_s=0.001)
+limits = JournalLimits(segment_bytes=700, emergency_bytes=1_000, retry_s=0.001)
 price = PriceVersion(
     "prb",
     Price(
@@ -107,7 +107,7 @@ class Life:
 
 
 actions = st.lists(
-    st.sampled_from(["reserve", "checkpoint", "settle", "sync", "ship"]), max_size=25
+    st.sampled_from(["reserve", "reserve", "checkpoint", "settle", "sync", "ship"]), max_size=25
 )
 
 

@@ -12,6 +12,7 @@ import asyncio
 import fcntl
 import os
 import threading
+from bisect import bisect_right
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -106,6 +107,9 @@ class Journal:
         with self._lock:
             if isinstance(record, Reserve):
                 self._refuse_if_unhealthy()
+            elif isinstance(record, Checkpoint) and self._writer.state is not WriterState.WRITING:
+                apply(self._running, record, self._sequence)
+                return self._sequence
             return self._append(record, payload)
 
     def wait_durable(self, sequence: int, timeout_s: float) -> None:
@@ -158,15 +162,13 @@ class Journal:
         Call it from the shipper's thread. Unavailable if the disk does not take them."""
         segments = list_segments(self.directory)
         ends = [first_sequence_of(path) - 1 for path in segments[1:]]  # the newest has none
-        shipped = [
-            path for path, end in zip(segments, ends, strict=False) if end <= shipped_sequence
-        ]
-        if not shipped:
+        count = bisect_right(ends, shipped_sequence)
+        if not count:
             return
         with self._lock:
-            carried = self._carry_forward(ends[len(shipped) - 1])
+            carried = self._carry_forward(ends[count - 1])
         self.wait_durable(carried, timeout_s=self._limits.carry_timeout_s)
-        for path in shipped:
+        for path in segments[:count]:
             path.unlink()
         with self._lock:
             self._total_bytes = size_of_segments(self.directory)
@@ -193,9 +195,6 @@ class Journal:
 
     def _append(self, record: JournalRecord, payload: bytes) -> int:
         """Number and queue one record; the caller holds the lock."""
-        if isinstance(record, Checkpoint) and self._writer.state is not WriterState.WRITING:
-            apply(self._running, record, self._sequence)
-            return self._sequence
         self._sequence += 1
         self._pending.append(encode_frame(self._sequence, payload))
         apply(self._running, record, self._sequence)

@@ -57,3 +57,13 @@ def test_a_free_model_reserves_nothing() -> None:
         output_nanousd_per_million=0,
     )
     assert worst_case_nanousd(free, 10**6, 10**6) == 0
+
+
+def test_two_lines_that_both_round_up_are_covered() -> None:
+    even = Price(
+        input_nanousd_per_million=600_000,
+        cached_input_nanousd_per_million=600_000,
+        output_nanousd_per_million=0,
+    )
+    charge = rate(even, TokenUsage(2, 1, 0), worst_case_nanousd(even, 2, 0))
+    assert (charge.amount_nanousd, charge.waived_nanousd) == (2, 0)
