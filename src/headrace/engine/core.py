@@ -66,7 +66,8 @@ class EngineCore:
                 waiting_requests=waiting_count,
             )
         self._arrival_count += 1
-        sequence = Sequence(request, self._arrival_count, max_tokens)
+        now_s = self._clock.monotonic_s()
+        sequence = Sequence(request, self._arrival_count, now_s, max_tokens)
         self._sequences[request.request_id] = sequence
         self._arrivals.append(sequence)
 
@@ -86,7 +87,7 @@ class EngineCore:
         outputs: list[RequestOutput] = []
         self._take_arrivals()
         self._apply_aborts(outputs)
-        scheduled = self._scheduler.schedule()
+        scheduled = self._scheduler.schedule(start_s)
         run_s = 0.0
         if scheduled:
             self._count_scheduled(scheduled, start_s)

@@ -13,6 +13,10 @@ class. Every request fits the pool alone (`intake.py`). So the oldest of the top
 finishes, and by induction so does everyone, as long as higher classes leave room. Rule 1 compares
 classes only, never arrival times, so equals do not evict each other in turn.
 
+Ageing: a request rises one class for each `aging_s` since it arrived, as far as class 0, the
+default. So a stream of higher ones delays it and cannot starve it. Running ones rise too, or else a
+younger one of the same class would rise above them while it waits, and evict them.
+
 Preemption frees all blocks and computes again later; the prefix cache often still has them.
 """
 
@@ -27,6 +31,7 @@ from headrace.engine.runner import RunnerInfo
 from headrace.engine.sequence import Sequence, SequenceState
 
 deferred_max = 32  # requests passed over in a step because another computes their prefix right now
+aging_check_share = 0.1  # of `aging_s`: how often every request is looked at
 order_of = attrgetter("order")
 
 
@@ -39,6 +44,7 @@ class SchedulerConfig:
     step_rows: int = 128  # rows (tokens) of one step: throughput against the pause of decoders
     sequences_max: int = 128  # running at once
     waiting_max: int = 1024  # queued at once; more are refused with RateLimited
+    aging_s: float = 30.0  # a request rises one class each, up to class 0
 
 
 class ScheduledSequence(NamedTuple):
@@ -61,6 +67,8 @@ class Scheduler:
         self.waiting: list[Sequence] = []  # sorted by order
         self.running: list[Sequence] = []  # sorted by order
         self.preemption_count = 0
+        self._aging_s = config.aging_s
+        self._next_aging_s = 0.0
         self._growth = GrowthEstimate(info.block_size_tokens)
         self._free_slots = list(range(self.running_max - 1, -1, -1))
 
@@ -78,8 +86,11 @@ class Scheduler:
             self._stop_running(sequence)
         sequence.state = SequenceState.FINISHED
 
-    def schedule(self) -> list[ScheduledSequence]:
+    def schedule(self, now_s: float) -> list[ScheduledSequence]:
         """Choose the next step's rows, decoding sequences first, then chunks."""
+        if now_s >= self._next_aging_s:
+            self._next_aging_s = now_s + self._aging_s * aging_check_share
+            self._age(now_s)
         preemptions_before = self.preemption_count
         self._admit_above_lower_classes()
         decodes, chunks, rows_left = self._schedule_running()
@@ -105,6 +116,15 @@ class Scheduler:
             assert sequence.computed < sequence.total, "a running sequence has nothing to compute"
             assert sequence.completion_count < sequence.max_tokens
             assert sequence.committed_blocks <= len(sequence.blocks)
+
+    def _age(self, now_s: float) -> None:
+        for sequence in [*self.waiting, *self.running]:
+            risen = int((now_s - sequence.arrival_s) / self._aging_s)
+            aged = max(0, sequence.request.priority - risen)
+            if aged < sequence.priority:
+                sequence.move_to_class(aged)
+        self.waiting.sort(key=order_of)
+        self.running.sort(key=order_of)
 
     def _schedule_running(self) -> tuple[list[ScheduledSequence], list[ScheduledSequence], int]:
         decodes: list[ScheduledSequence] = []

@@ -31,6 +31,8 @@ class Sequence:
     """Tokens, progress and KV blocks of one request."""
 
     __slots__ = (
+        "arrival",
+        "arrival_s",
         "block_hashes",
         "blocks",
         "cached_tokens",
@@ -53,11 +55,15 @@ class Sequence:
         "was_scheduled",
     )
 
-    def __init__(self, request: EngineRequest, arrival: int, max_tokens: int) -> None:
+    def __init__(
+        self, request: EngineRequest, arrival: int, arrival_s: float, max_tokens: int
+    ) -> None:
         sampling = request.sampling
         self.request = request
         self.request_id = request.request_id
-        self.priority = request.priority
+        self.arrival = arrival
+        self.arrival_s = arrival_s
+        self.priority = request.priority  # the class it is in now; ageing lowers the number
         self.order = (request.priority, arrival)  # the smaller goes first
         self.state = SequenceState.WAITING
         self.slot = -1  # row of the sampling table while running
@@ -78,6 +84,11 @@ class Sequence:
         self.table = no_table  # (blocks at full length,) int32, its first len(blocks) are valid
         self.block_hashes: list[bytes] = []  # of full blocks, as far as anyone asked
         self.committed_blocks = 0  # full blocks whose content others may find
+
+    def move_to_class(self, priority: int) -> None:
+        """Change its class; whoever keeps it sorted by `order` must sort again."""
+        self.priority = priority
+        self.order = (priority, self.arrival)
 
     @property
     def total(self) -> int:

@@ -8,7 +8,7 @@ from headrace.engine.sequence import Sequence
 
 
 def make_sequence(max_tokens: int) -> Sequence:
-    return Sequence(EngineRequest("r", (1,), SamplingParams()), 1, max_tokens)
+    return Sequence(EngineRequest("r", (1,), SamplingParams()), 1, 0.0, max_tokens)
 
 
 def test_half_of_what_may_come_is_expected_at_first() -> None:

@@ -13,7 +13,7 @@ def make_cache(num_blocks: int = 16, key: bytes | None = b"key", namespace: str 
 
 def make_sequence(*tokens: int, salt: str = "") -> Sequence:
     request = EngineRequest("r", tokens, SamplingParams(max_tokens=8), cache_salt=salt)
-    return Sequence(request, 1, 8)
+    return Sequence(request, 1, 0.0, 8)
 
 
 def compute(cache: KvCache, sequence: Sequence) -> None:

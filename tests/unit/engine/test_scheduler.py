@@ -139,6 +139,56 @@ def test_a_higher_class_does_not_wait_for_a_lower_ones_prefix(make_engine: Make)
     assert engine.core.stats().running_requests == 2
 
 
+def test_a_request_rises_a_class_with_time_and_is_not_starved(make_engine: Make) -> None:
+    engine = make_engine(sequences_max=1)
+    engine.submit("low", 4, priority=2, max_tokens=4)
+    for index in range(12):  # always a younger one of class 1 in the queue
+        engine.submit(f"r{index}", 4, priority=1, max_tokens=4)
+    for index in range(12, 24):
+        engine.step(4)
+        engine.clock.advance(10.0)
+        engine.submit(f"r{index}", 4, priority=1, max_tokens=4)
+        if "low" in engine.finish_order:
+            break
+    assert engine.finish_order.index("low") == 6  # after 60 s it is the oldest of class 0
+
+
+def test_a_running_request_is_not_evicted_by_a_younger_one_that_rose(make_engine: Make) -> None:
+    engine = make_engine(sequences_max=1)
+    engine.submit("old", 4, priority=1, max_tokens=20)
+    engine.step()
+    engine.submit("young", 4, priority=1, max_tokens=2)
+    engine.clock.advance(31.0)
+    engine.run()
+    assert engine.core.stats().preemptions_total == 0
+    assert engine.finish_order == ["old", "young"]
+
+
+def test_a_request_keeps_the_class_it_has_risen_to(make_engine: Make) -> None:
+    engine = make_engine(sequences_max=1)
+    engine.submit("first", 4, max_tokens=2)
+    engine.submit("aged", 4, priority=1, max_tokens=20)
+    engine.step()
+    engine.clock.advance(31.0)
+    engine.step(3)
+    assert engine.tokens["aged"]
+    engine.submit("young", 4, priority=0, max_tokens=2)
+    engine.run()
+    assert engine.core.stats().preemptions_total == 0
+    assert engine.finish_order == ["first", "aged", "young"]
+
+
+def test_nothing_rises_above_class_0(make_engine: Make) -> None:
+    engine = make_engine(sequences_max=1)
+    engine.submit("urgent", 4, priority=-1, max_tokens=2)
+    engine.submit("default", 4, priority=0, max_tokens=2)
+    engine.step()
+    engine.clock.advance(1000.0)
+    engine.submit("urgent_too", 4, priority=-1, max_tokens=2)
+    engine.run()
+    assert engine.finish_order == ["urgent", "urgent_too", "default"]
+
+
 def test_room_is_left_for_what_runs_to_grow(make_engine: Make) -> None:
     """Filling the pool with prompts alone would preempt nearly every request."""
     engine = make_engine(num_blocks=64, caching=False, rows_max=64)

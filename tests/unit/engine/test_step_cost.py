@@ -40,7 +40,7 @@ def count_calls(action: Callable[[], Any]) -> int:
 
 
 def calls_of_a_decode_step(sequences: int) -> int:
-    """The mean over a few steps, so that full blocks, which are hashed, weigh as they do in life."""
+    """The mean over a few steps, so that the hashing of full blocks has its usual weight."""
     runner = InstantRunner(
         FakeModel(),
         num_blocks=4096,
