@@ -8,6 +8,7 @@ middle of a step, when the HTTP process goes away. Signals of the terminal and o
 are for the HTTP process; this one lives exactly as long as the socket.
 """
 
+import dataclasses
 import os
 import secrets
 import signal
@@ -163,14 +164,15 @@ def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
     """Open the model file and put it on this machine's CPU."""
     # These imports are the slow part of the start; they belong to the progress that is reported.
     from headrace.engine.cpu_runner import CpuRunner  # noqa: PLC0415
-    from headrace.weights.gguf import open_gguf, read_architecture  # noqa: PLC0415
+    from headrace.weights.architecture_reader import read_architecture  # noqa: PLC0415
+    from headrace.weights.gguf import open_gguf  # noqa: PLC0415
 
     report("reading the model file", 0.05)
     file = open_gguf(Path(config.model_path))
     spec = read_architecture(file)
     if config.context_length is not None:
         limit = min(config.context_length, spec.context_length)
-        spec = msgspec.structs.replace(spec, context_length=limit)
+        spec = dataclasses.replace(spec, context_length=limit)
     report("loading weights", 0.1)
     return CpuRunner(
         file,

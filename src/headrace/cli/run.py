@@ -1,0 +1,223 @@
+"""`headrace run MODEL`: chat in the terminal, with the engine and pipeline of `serve`, no HTTP."""
+
+import asyncio
+import io
+import os
+import stat
+import sys
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+
+from headrace.base.clock import SystemClock
+from headrace.base.errors import ConfigurationError, HeadraceError
+from headrace.base.ids import new_id
+from headrace.cli.engine_settings import (
+    ContextLength,
+    KvTokens,
+    ModelArgument,
+    Threads,
+    kv_tokens_default,
+    service_config,
+)
+from headrace.cli.model_files import resolve_model
+from headrace.cli.settings import CacheDir
+from headrace.engine_server.service import ModelService
+from headrace.protocol.requests import ChatMessage, ChatRequest
+
+temperature_default = 0.7
+input_bytes_max = 8 * 1024 * 1024  # of standard input when it is piped
+prompt_mark = ">>> "
+leave_words = ("/bye", "/exit", "/quit")
+clear_word = "/clear"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSettings:
+    """How every answer of a conversation is made."""
+
+    temperature: float
+    max_tokens: int | None
+    seed: int | None
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What was said so far; a system prompt stays through `clear`."""
+
+    system: str | None
+    messages: list[ChatMessage] = field(default_factory=list)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.messages = []
+
+    def request(self, model: str, settings: AnswerSettings) -> ChatRequest:
+        """The request for the next answer."""
+        first = [] if self.system is None else [ChatMessage("system", self.system)]
+        return ChatRequest(
+            model=model,
+            messages=first + self.messages,
+            temperature=settings.temperature,
+            max_tokens=settings.max_tokens,
+            seed=settings.seed,
+        )
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("run", help="Chat with a model in this terminal.")(run)
+
+
+def run(
+    *,
+    model: ModelArgument,
+    cache_dir: CacheDir,
+    prompt: Annotated[
+        str | None, typer.Option("-p", "--prompt", help="Answer this and leave.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="Instructions for the whole chat.")] = None,
+    temperature: Annotated[
+        float, typer.Option(min=0, max=100, help="0 always takes the likeliest token.")
+    ] = temperature_default,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="The most tokens of an answer.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same answers.")] = None,
+    kv_tokens: KvTokens = kv_tokens_default,
+    threads: Threads = None,
+    context_length: ContextLength = None,
+) -> None:
+    """Chat with a model in this terminal."""
+    question = _question(prompt)
+    for stream in (sys.stdin, sys.stdout):
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(errors="replace")  # a terminal's odd bytes must not end the chat
+    resolved = resolve_model(model, cache_dir)
+    config = service_config(
+        resolved.path,
+        resolved.name,
+        kv_tokens=kv_tokens,
+        threads=threads,
+        context_length=context_length,
+        max_num_seqs=1,
+    )
+    terminal = Terminal(
+        ModelService(config, SystemClock()),
+        Conversation(system),
+        AnswerSettings(temperature, max_tokens, seed),
+    )
+    # A plain asyncio loop: it turns Ctrl-C into a cancellation of the answer that runs.
+    with asyncio.Runner() as runner:
+        try:
+            terminal.run(runner, question)
+        except BrokenPipeError:
+            # The reader of a pipe has left; nothing is wrong, and nothing more can be written.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        finally:
+            runner.run(terminal.close())
+
+
+class Terminal:
+    """One chat: reads lines, writes answers as they come."""
+
+    def __init__(
+        self, service: ModelService, conversation: Conversation, settings: AnswerSettings
+    ) -> None:
+        self._service = service
+        self._conversation = conversation
+        self._settings = settings
+
+    def run(self, runner: asyncio.Runner, question: str | None) -> None:
+        """Answer one question, or chat until the person leaves."""
+        runner.run(self._start())
+        if question is not None:
+            runner.run(self._answer(question))
+            return
+        _note(f"{self._service.config.served_name}: {clear_word} forgets, Ctrl-D leaves.")
+        import readline  # noqa: F401, PLC0415 -- line editing for input(); only where it is used
+
+        while (line := _read_line()) is not None:
+            self._take_line(runner, line)
+
+    def _take_line(self, runner: asyncio.Runner, line: str) -> None:
+        """Answer a line; Ctrl-C stops the answer, an error leaves the chat going."""
+        if line == clear_word:
+            self._conversation.clear()
+            return
+        try:
+            runner.run(self._answer(line))
+        except KeyboardInterrupt:
+            print()
+        except HeadraceError as error:
+            _note(f"headrace: {error.message}")
+
+    async def close(self) -> None:
+        """End the engine."""
+        await self._service.close()
+
+    async def _start(self) -> None:
+        await self._service.start()
+        await self._service.engine.wait_ready()
+
+    async def _answer(self, question: str) -> None:
+        """Write the answer as it comes; what was written stays part of the conversation."""
+        messages = self._conversation.messages
+        messages.append(ChatMessage("user", question))
+        request = self._conversation.request(self._service.config.served_name, self._settings)
+        said: list[str] = []
+        try:
+            with await self._service.open(request, new_id("req", self._service.clock)) as text:
+                finish_reason = None
+                while finish_reason is None:
+                    added, finish_reason, _ = await text.next()
+                    said.append(added)
+                    print(added, end="", flush=True)
+            print()
+        finally:
+            if said:
+                messages.append(ChatMessage("assistant", "".join(said)))
+            else:
+                messages.pop()
+
+
+def _question(prompt: str | None) -> str | None:
+    """What to answer once: the option, what is piped in, or both; None means chat."""
+    if sys.stdin.isatty() or (prompt is not None and not _is_piped()):
+        return prompt
+    data = sys.stdin.buffer.read(input_bytes_max + 1)
+    if len(data) > input_bytes_max:
+        raise ConfigurationError(f"Standard input has more than {input_bytes_max} bytes.")
+    try:
+        piped = data.decode().strip()
+    except UnicodeDecodeError:
+        raise ConfigurationError("Standard input is not UTF-8 text.") from None
+    parts = [part for part in (prompt, piped) if part]
+    if not parts:
+        raise ConfigurationError("There is nothing to answer: standard input is empty; pass -p.")
+    return "\n\n".join(parts)
+
+
+def _is_piped() -> bool:
+    """Whether standard input is a pipe or a file, and not, say, /dev/null."""
+    mode = os.fstat(sys.stdin.fileno()).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _read_line() -> str | None:
+    """The next line that says something, or None when the person leaves."""
+    while True:
+        try:
+            line = input(prompt_mark).strip()
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return None
+        if line in leave_words:
+            return None
+        if line:
+            return line
+
+
+def _note(message: str) -> None:
+    print(message, file=sys.stderr)

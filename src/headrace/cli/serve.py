@@ -1,0 +1,142 @@
+"""`headrace serve MODEL`: one model behind an OpenAI-compatible API, until SIGTERM or Ctrl-C."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from typing import Annotated
+
+import typer
+
+from headrace.base.clock import SystemClock
+from headrace.base.errors import ConfigurationError, SetupError
+from headrace.cli.engine_settings import (
+    ContextLength,
+    KvTokens,
+    MaxNumSeqs,
+    ModelArgument,
+    Threads,
+    kv_tokens_default,
+    max_num_seqs_default,
+    service_config,
+)
+from headrace.cli.model_files import resolve_model
+from headrace.cli.output import note
+from headrace.cli.settings import CacheDir
+from headrace.engine_server.app import EngineServerApp
+from headrace.engine_server.engine_client import EngineState
+from headrace.engine_server.service import ModelService
+from headrace.http import server
+
+key_variable = "HEADRACE_API_KEY"
+drain_timeout_default_s = 30.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("serve", help="Serve one model over an OpenAI-compatible API.")(serve)
+
+
+def serve(
+    *,
+    model: ModelArgument,
+    cache_dir: CacheDir,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8000,
+    kv_tokens: KvTokens = kv_tokens_default,
+    threads: Threads = None,
+    max_num_seqs: MaxNumSeqs = max_num_seqs_default,
+    context_length: ContextLength = None,
+    served_model_name: Annotated[
+        str | None, typer.Option(help="What clients call the model; default: its own name.")
+    ] = None,
+    api_key_env: Annotated[
+        str, typer.Option(help="The environment variable with the key that clients must send.")
+    ] = key_variable,
+    allow_public: Annotated[
+        bool, typer.Option("--allow-public", help="Listen beyond this machine without a key.")
+    ] = False,
+    drain_timeout_s: Annotated[
+        float,
+        typer.Option("--drain-timeout", min=0, help="How long running requests may take (s)."),
+    ] = drain_timeout_default_s,
+) -> None:
+    """Serve one model over an OpenAI-compatible API."""
+    api_key = _read_key(api_key_env)
+    if not (allow_public or api_key or server.is_loopback(host)):
+        raise ConfigurationError(
+            f"Refusing to listen on {host} without a key: anyone who reaches this machine could "
+            f"use the model. Set {api_key_env}, or pass --allow-public if that is wanted."
+        )
+    sock = server.bind(host, port)  # before a download, so that a taken port is known at once
+    with sock:
+        resolved = resolve_model(model, cache_dir)
+        config = service_config(
+            resolved.path,
+            served_model_name or resolved.name,
+            kv_tokens=kv_tokens,
+            threads=threads,
+            context_length=context_length,
+            max_num_seqs=max_num_seqs,
+        )
+        service = ModelService(config, SystemClock())
+        server.run(_serve(service, sock, api_key, drain_timeout_s))
+
+
+def _read_key(variable: str) -> str | None:
+    key = os.environ.get(variable)
+    if key is None:
+        if variable != key_variable:
+            raise ConfigurationError(f"--api-key-env names {variable}, which is not set.")
+        return None
+    if not key.strip() or not key.isascii():
+        raise ConfigurationError(f"{variable} must be a key of ASCII characters, or not be set.")
+    return key.strip()
+
+
+async def _serve(
+    service: ModelService, sock: socket.socket, api_key: str | None, drain_timeout_s: float
+) -> None:
+    """Serve until a signal, or until the engine cannot run, which is raised as SetupError."""
+    app = EngineServerApp(service, api_key)
+    stop = asyncio.Event()
+    keeper = asyncio.create_task(_keep_running(service, sock, api_key))
+    keeper.add_done_callback(lambda _: stop.set())
+    try:
+        await server.serve(
+            app, sock, drain_timeout_s=drain_timeout_s, stop=stop, on_drain=app.drain
+        )
+    finally:
+        keeper.cancel()
+        await service.close()
+    with contextlib.suppress(asyncio.CancelledError):
+        await keeper
+
+
+async def _keep_running(service: ModelService, sock: socket.socket, api_key: str | None) -> None:
+    """Start the service and tell what happens to it; returns only by raising SetupError."""
+    await service.start()
+    await service.engine.wait_ready()
+    _announce(service, sock, api_key)
+    while True:
+        status = await service.engine.status_change()
+        if status.state is EngineState.FAILED:
+            raise SetupError(status.detail)
+        if status.state is EngineState.RESTARTING and status.progress == 0:
+            note(f"headrace: {status.detail}")
+
+
+def _announce(service: ModelService, sock: socket.socket, api_key: str | None) -> None:
+    host, port = server.address_of(sock)
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    ready = service.engine.ready
+    assert ready is not None
+    name = service.config.served_name
+    key_header = '-H "Authorization: Bearer $HEADRACE_API_KEY" ' if api_key else ""
+    body = f'{{"model":"{name}","messages":[{{"role":"user","content":"Hello!"}}]}}'
+    note(
+        f"{name} is ready at {url}/v1 "
+        f"(context {ready.context_length} tokens, kernels {ready.kernel_name})\n\n"
+        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' {key_header}"
+        f"-d '{body}'\n"
+    )
