@@ -1,1 +1,67 @@
-"""The Python face of the compiled kernels, and one plain NumPy reference for each."""
+"""The Python face of the compiled kernels, and one plain NumPy reference for each.
+
+`CpuTransformer` runs a whole model's step (csrc/model); the rest says what this machine can do.
+Reading order: `reference/` for what is computed, csrc/kernels/kernel_table.hpp for how.
+"""
+
+import os
+
+from headrace.base.errors import ConfigurationError
+from headrace.kernels._native import CpuTransformer, cpu_features
+from headrace.kernels._native import kernel_name as _native_kernel_name
+from headrace.kernels._native import measure_int8_rate as _native_int8_rate
+from headrace.kernels._native import measure_read_bandwidth as _native_read_bandwidth
+
+__all__ = [
+    "CpuTransformer",
+    "block_size_tokens",
+    "cpu_features",
+    "default_thread_count",
+    "isa_limit",
+    "kernel_name",
+    "measure_int8_gops",
+    "measure_memory_gbps",
+]
+
+block_size_tokens = 16  # tokens of a KV block; fixed by the attention kernel's layout
+
+isa_environment_variable = "HEADRACE_CPU_ISA"
+isa_choices = ("portable", "avx2", "avx512")
+
+bandwidth_probe_bytes = 512 << 20  # well past the last-level cache
+probe_repeats = 5
+
+
+def isa_limit() -> str:
+    """The best instruction set that may be used, from HEADRACE_CPU_ISA; empty means no limit."""
+    limit = os.environ.get(isa_environment_variable, "")
+    if limit and limit not in isa_choices:
+        raise ConfigurationError(
+            f"{isa_environment_variable} is {limit!r}: use one of {', '.join(isa_choices)}, "
+            "or unset it for the best that this CPU has",
+            param=isa_environment_variable,
+        )
+    return limit
+
+
+def kernel_name() -> str:
+    """The kernels that a model loaded now would use: "portable", "avx2" or "avx512-vnni"."""
+    return _native_kernel_name(isa_limit())
+
+
+def default_thread_count() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return max(1, os.cpu_count() or 1)
+
+
+def measure_memory_gbps(threads: int | None = None) -> float:
+    """Memory that all threads read together, in GB/s, measured. Takes about a second, 512 MiB."""
+    count = threads or default_thread_count()
+    return _native_read_bandwidth(count, bandwidth_probe_bytes, probe_repeats) / 1e9
+
+
+def measure_int8_gops(threads: int | None = None) -> float:
+    """The 4-bit matrix kernel's rate on cached operands, in 10^9 operations a second, measured."""
+    return _native_int8_rate(threads or default_thread_count(), probe_repeats, isa_limit()) / 1e9

@@ -1,0 +1,198 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <mutex>
+#include <optional>
+
+#include "binding/arrays.hpp"
+#include "binding/bindings.hpp"
+#include "model/transformer.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace headrace {
+
+namespace {
+
+// {name: (ggml type, shape, bytes)} as raw tensors that point into the arrays.
+std::map<std::string, RawTensor> raw_tensors(const nb::dict& tensors) {
+  std::map<std::string, RawTensor> out;
+  for (const auto& [key, value] : tensors) {
+    const auto fields = nb::cast<nb::tuple>(value);
+    if (fields.size() != 3) throw nb::value_error("a tensor is (type, shape, data)");
+    const auto shape = nb::cast<std::vector<int>>(fields[1]);
+    const auto data = nb::cast<Vector<std::uint8_t>>(fields[2]);
+    RawTensor raw;
+    raw.name = nb::cast<std::string>(key);
+    raw.ggml_type = nb::cast<int>(fields[0]);
+    if (shape.size() == 1 || shape.size() == 2) {
+      raw.outputs = shape.size() == 2 ? shape[0] : 1;
+      raw.inputs = shape.back();
+    }
+    raw.data = data.data();
+    raw.byte_count = data.size();
+    out.emplace(raw.name, raw);
+  }
+  return out;
+}
+
+// The bytes of exported blocks start with what they are, so that another layout is refused.
+struct ExportHeader {
+  char magic[8] = {'h', 'r', 'k', 'v', 'f', '1', '6', '\0'};
+  std::int32_t num_layers;
+  std::int32_t num_kv_heads;
+  std::int32_t head_dim;
+  std::int32_t block_size_tokens = block_tokens;
+};
+
+// One caller at a time: the team and the scratch belong to the step that runs.
+class CpuTransformer {
+ public:
+  CpuTransformer(const ModelShape& shape, const nb::dict& tensors,
+                 const TransformerOptions& options)
+      : transformer_(shape, raw_tensors(tensors), options), options_(options) {}
+
+  Transformer& transformer() { return transformer_; }
+  std::mutex& mutex() { return mutex_; }
+  const TransformerOptions& options() const { return options_; }
+
+  ExportHeader header() const {
+    ExportHeader header;
+    header.num_layers = transformer_.shape().num_layers;
+    header.num_kv_heads = transformer_.shape().num_kv_heads;
+    header.head_dim = transformer_.shape().head_dim;
+    return header;
+  }
+
+  void check_block(int block_id) const {
+    if (block_id < 0 || block_id >= options_.num_blocks)
+      throw InvalidStep("block id " + std::to_string(block_id) + " is outside 0.." +
+                        std::to_string(options_.num_blocks - 1));
+  }
+
+ private:
+  Transformer transformer_;
+  TransformerOptions options_;
+  std::mutex mutex_;
+};
+
+void construct(CpuTransformer* self, int num_layers, int hidden_size, int num_heads,
+               int num_kv_heads, int head_dim, int ffn_size, int vocab_size, int context_length,
+               float norm_epsilon, bool rope_adjacent, int rope_dimensions, double rope_theta,
+               double rope_scale, bool tied_output, const nb::dict& tensors, int num_blocks,
+               int rows_max, int sequences_max, int threads, const std::string& isa_limit) {
+  const ModelShape shape{num_layers,     hidden_size,   num_heads,       num_kv_heads, head_dim,
+                         ffn_size,       vocab_size,    context_length,  norm_epsilon, rope_adjacent,
+                         rope_dimensions, rope_theta,   rope_scale,      tied_output};
+  new (self) CpuTransformer(shape, tensors,
+                            {num_blocks, rows_max, sequences_max, threads, isa_limit});
+}
+
+void execute(CpuTransformer& self, const Vector<std::int32_t>& token_ids,
+             const Vector<std::int32_t>& row_starts, const Vector<std::int32_t>& context_lens,
+             const Vector<std::int32_t>& block_ids, const Vector<std::int32_t>& block_starts,
+             const Vector<std::int32_t>& sampled, const Vector<float>& temperature,
+             const Vector<std::int32_t>& top_k, const Vector<float>& top_p,
+             const Vector<float>& min_p, const Vector<std::uint64_t>& seed,
+             const Vector<std::int64_t>& position, const OutVector<std::int32_t>& out_token_ids,
+             const OutVector<float>& out_logprobs,
+             const std::optional<OutMatrix<float>>& out_logits) {
+  const std::size_t sequences = context_lens.shape(0);
+  const std::size_t samples = sampled.shape(0);
+  require_length(row_starts, sequences + 1, "row_starts");
+  require_length(block_starts, sequences + 1, "block_starts");
+  require_length(temperature, samples, "temperature");
+  require_length(top_k, samples, "top_k");
+  require_length(top_p, samples, "top_p");
+  require_length(min_p, samples, "min_p");
+  require_length(seed, samples, "seed");
+  require_length(position, samples, "position");
+  require_length(out_token_ids, samples, "the token id output");
+  require_length(out_logprobs, samples, "the logprob output");
+  const StepResults results{out_token_ids.data(), out_logprobs.data(),
+                            out_logits ? out_logits->data() : nullptr};
+  if (out_logits) {
+    require_length(*out_logits, samples, "the logits output");
+    if (static_cast<int>(out_logits->shape(1)) != self.transformer().shape().vocab_size)
+      throw InvalidStep("the logits output must have vocab_size columns");
+  }
+  const StepBatch batch{int_size(token_ids.shape(0)), int_size(sequences),
+                        int_size(block_ids.shape(0)), int_size(samples),
+                        token_ids.data(), row_starts.data(), context_lens.data(), block_ids.data(),
+                        block_starts.data(), sampled.data(), temperature.data(), top_k.data(),
+                        top_p.data(), min_p.data(), seed.data(), position.data()};
+  nb::gil_scoped_release release;
+  const std::lock_guard lock(self.mutex());
+  self.transformer().execute(batch, results);
+}
+
+void copy_blocks(CpuTransformer& self, const std::vector<std::pair<int, int>>& pairs) {
+  for (const auto& [source, destination] : pairs) {
+    self.check_block(source);
+    self.check_block(destination);
+  }
+  const std::lock_guard lock(self.mutex());
+  for (const auto& [source, destination] : pairs)
+    self.transformer().kv_cache().copy_block(source, destination);
+}
+
+nb::bytes export_blocks(CpuTransformer& self, const std::vector<int>& block_ids) {
+  for (const int id : block_ids) self.check_block(id);
+  KvCache& kv = self.transformer().kv_cache();
+  const ExportHeader header = self.header();
+  std::vector<std::uint8_t> out(sizeof(header) + block_ids.size() * kv.export_bytes());
+  std::memcpy(out.data(), &header, sizeof(header));
+  const std::lock_guard lock(self.mutex());
+  for (std::size_t i = 0; i < block_ids.size(); ++i)
+    kv.export_block(block_ids[i], out.data() + sizeof(header) + i * kv.export_bytes());
+  return nb::bytes(out.data(), out.size());
+}
+
+void import_blocks(CpuTransformer& self, const std::vector<int>& block_ids, const nb::bytes& data) {
+  for (const int id : block_ids) self.check_block(id);
+  KvCache& kv = self.transformer().kv_cache();
+  const ExportHeader header = self.header();
+  if (data.size() != sizeof(header) + block_ids.size() * kv.export_bytes() ||
+      std::memcmp(data.data(), &header, sizeof(header)) != 0)
+    throw InvalidStep("these bytes are not this many KV blocks of this model's layout");
+  const auto* bytes = static_cast<const std::uint8_t*>(data.data()) + sizeof(header);
+  const std::lock_guard lock(self.mutex());
+  for (std::size_t i = 0; i < block_ids.size(); ++i)
+    kv.import_block(block_ids[i], bytes + i * kv.export_bytes());
+}
+
+}  // namespace
+
+void bind_transformer(nb::module_& module) {
+  nb::class_<CpuTransformer>(module, "CpuTransformer")
+      .def("__init__", &construct, nb::kw_only(), "num_layers"_a, "hidden_size"_a, "num_heads"_a,
+           "num_kv_heads"_a, "head_dim"_a, "ffn_size"_a, "vocab_size"_a, "context_length"_a,
+           "norm_epsilon"_a, "rope_adjacent"_a, "rope_dimensions"_a, "rope_theta"_a,
+           "rope_scale"_a, "tied_output"_a, "tensors"_a, "num_blocks"_a, "rows_max"_a,
+           "sequences_max"_a, "threads"_a, "isa_limit"_a)
+      .def("execute", &execute, "token_ids"_a.noconvert(), "row_starts"_a.noconvert(),
+           "context_lens"_a.noconvert(), "block_ids"_a.noconvert(), "block_starts"_a.noconvert(),
+           "sampled"_a.noconvert(), "temperature"_a.noconvert(), "top_k"_a.noconvert(),
+           "top_p"_a.noconvert(), "min_p"_a.noconvert(), "seed"_a.noconvert(),
+           "position"_a.noconvert(), "out_token_ids"_a.noconvert(), "out_logprobs"_a.noconvert(),
+           "out_logits"_a.noconvert().none() = nb::none())
+      .def("copy_blocks", &copy_blocks, "pairs"_a)
+      .def("export_blocks", &export_blocks, "block_ids"_a)
+      .def("import_blocks", &import_blocks, "block_ids"_a, "data"_a)
+      .def_prop_ro("kernel_name",
+                   [](CpuTransformer& self) { return std::string(self.transformer().kernels().name); })
+      .def_prop_ro("max_model_len",
+                   [](CpuTransformer& self) { return self.transformer().max_model_len(); })
+      .def_prop_ro("weight_bytes",
+                   [](CpuTransformer& self) { return self.transformer().weight_bytes(); })
+      .def_prop_ro("kv_bytes", [](CpuTransformer& self) {
+        return self.transformer().kv_cache().byte_count();
+      });
+}
+
+}  // namespace headrace

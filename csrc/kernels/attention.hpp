@@ -1,0 +1,168 @@
+// Paged causal attention for one kv head, shared by the query heads of its group.
+//
+// The context is cut into splits of 256 tokens at fixed positions. In a split every row takes one
+// softmax pass: all scores, their maximum, exponentials, the mix of values. Splits merge in
+// ascending order (Dao 2023, arXiv 2307.08691, section 3.1). A row's result thus depends on its own
+// context alone: not on the other rows of the tile, nor on which thread computed which split.
+#pragma once
+
+#include "kernels/elementwise.hpp"
+#include "kernels/kernel_table.hpp"
+#include "kernels/row_blocks.hpp"
+
+namespace headrace {
+namespace {
+
+// Scores of `rows` queries against the 16 tokens of one block.
+template <class S, int rows>
+inline void score_block(const std::uint16_t* keys, const float* const* queries, int head_dim,
+                        float* scores) {
+  constexpr int vectors = block_tokens / S::width;
+  typename S::V sums[rows][vectors];
+  for (auto& row : sums)
+    for (auto& sum : row) sum = S::set1(0.0f);
+  for (int d = 0; d < head_dim; ++d) {
+    typename S::V key[vectors];
+    for (int j = 0; j < vectors; ++j) key[j] = S::load_f16(keys + d * block_tokens + j * S::width);
+    for (int r = 0; r < rows; ++r) {
+      const auto query = S::set1(queries[r][d]);
+      for (int j = 0; j < vectors; ++j) sums[r][j] = S::fma(query, key[j], sums[r][j]);
+    }
+  }
+  for (int r = 0; r < rows; ++r)
+    for (int j = 0; j < vectors; ++j)
+      S::store(scores + r * split_tokens + j * S::width, sums[r][j]);
+}
+
+// mix[r][0:16] = sum over tokens of weights[r][t] * value[t][0:16], for one 16-wide slice of a head.
+template <class S, int rows>
+inline void mix_slice(const AttentionTile& tile, int block_first, int token_count, int slice,
+                      const float* weights, float* mix) {
+  constexpr int vectors = 16 / S::width;
+  typename S::V sums[rows][vectors];
+  for (auto& row : sums)
+    for (auto& sum : row) sum = S::set1(0.0f);
+  for (int first = 0; first < token_count; first += block_tokens) {
+    const std::uint16_t* block = tile.values + slice + tile.block_stride *
+        static_cast<std::size_t>(tile.block_table[block_first + first / block_tokens]);
+    const int end = token_count - first < block_tokens ? token_count - first : block_tokens;
+    for (int t = 0; t < end; ++t) {
+      typename S::V value[vectors];
+      for (int j = 0; j < vectors; ++j)
+        value[j] = S::load_f16(block + t * tile.head_dim + j * S::width);
+      for (int r = 0; r < rows; ++r) {
+        const auto weight = S::set1(weights[r * split_tokens + first + t]);
+        for (int j = 0; j < vectors; ++j) sums[r][j] = S::fma(weight, value[j], sums[r][j]);
+      }
+    }
+  }
+  for (int r = 0; r < rows; ++r)
+    for (int j = 0; j < vectors; ++j)
+      S::store(mix + r * tile.head_dim + slice + j * S::width, sums[r][j]);
+}
+
+// Turns the first `visible` scores into exponentials, the rest up to `token_count` into zeros.
+template <class S>
+inline void softmax_row(float* scores, int visible, int token_count, float& row_peak, float& total) {
+  const int padded = (visible + S::width - 1) / S::width * S::width;
+  const float minus_infinity = -std::numeric_limits<float>::infinity();
+  for (int t = visible; t < padded; ++t) scores[t] = minus_infinity;
+  auto largest = S::set1(minus_infinity);
+  for (int t = 0; t < padded; t += S::width) largest = S::max(S::load(scores + t), largest);
+  row_peak = S::reduce_max(largest);
+  const auto shift = S::set1(row_peak);
+  auto sum = S::set1(0.0f);
+  for (int t = 0; t < padded; t += S::width) {
+    const auto e = exponential<S>(S::sub(S::load(scores + t), shift));
+    S::store(scores + t, e);
+    sum = S::add(sum, e);
+  }
+  total = S::reduce_add(sum);
+  for (int t = visible; t < token_count; ++t) scores[t] = 0.0f;
+}
+
+template <class S>
+inline void merge_into(AttentionState* into, float row_peak, float total, const float* mix,
+                       int head_dim) {
+  if (into->total == 0.0f) {
+    into->peak = row_peak;
+    into->total = total;
+    for (int d = 0; d < head_dim; d += S::width) S::store(into->mix + d, S::load(mix + d));
+    return;
+  }
+  const float largest = row_peak > into->peak ? row_peak : into->peak;
+  const float keep = exponential_of<S>(into->peak - largest);
+  const float take = exponential_of<S>(row_peak - largest);
+  into->peak = largest;
+  into->total = into->total * keep + total * take;
+  const auto keeps = S::set1(keep);
+  const auto takes = S::set1(take);
+  for (int d = 0; d < head_dim; d += S::width) {
+    const auto kept = S::mul(S::load(into->mix + d), keeps);
+    S::store(into->mix + d, S::fma(S::load(mix + d), takes, kept));
+  }
+}
+
+template <class S>
+void merge(AttentionState* into, const AttentionState* from, int head_dim) {
+  merge_into<S>(into, from->peak, from->total, from->mix, head_dim);
+}
+
+template <class S>
+void attend_split(const AttentionTile& tile, int split, AttentionState* states) {
+  const int base = split * split_tokens;
+  int token_count = 0;   // of this split, that any row sees
+  for (int r = 0; r < tile.query_count; ++r) {
+    const int seen = tile.visible[r] - base;
+    token_count = seen > token_count ? seen : token_count;
+  }
+  if (token_count <= 0) return;
+  token_count = token_count < split_tokens ? token_count : split_tokens;
+  const int block_first = base / block_tokens;
+  for (int first = 0; first < token_count; first += block_tokens) {
+    const std::uint16_t* keys = tile.keys + tile.block_stride *
+        static_cast<std::size_t>(tile.block_table[block_first + first / block_tokens]);
+    for_row_blocks<S::rows>(tile.query_count, [&](auto rows, int row) {
+      score_block<S, rows()>(keys, tile.queries + row, tile.head_dim,
+                             tile.scores + row * split_tokens + first);
+    });
+  }
+  float peaks[query_rows_max];
+  float totals[query_rows_max];
+  for (int r = 0; r < tile.query_count; ++r) {
+    const int seen = tile.visible[r] - base;
+    float* scores = tile.scores + r * split_tokens;
+    if (seen <= 0) {
+      for (int t = 0; t < token_count; ++t) scores[t] = 0.0f;
+    } else {
+      softmax_row<S>(scores, seen < token_count ? seen : token_count, token_count, peaks[r],
+                     totals[r]);
+    }
+  }
+  for_row_blocks<S::rows>(tile.query_count, [&](auto rows, int row) {
+    for (int slice = 0; slice < tile.head_dim; slice += 16) {
+      mix_slice<S, rows()>(tile, block_first, token_count, slice, tile.scores + row * split_tokens,
+                           tile.split_mix + row * tile.head_dim);
+    }
+  });
+  for (int r = 0; r < tile.query_count; ++r) {
+    if (tile.visible[r] <= base) continue;
+    merge_into<S>(&states[r], peaks[r], totals[r], tile.split_mix + r * tile.head_dim,
+                  tile.head_dim);
+  }
+}
+
+template <class S>
+void attend(const AttentionTile& tile, int split_first, int split_end, AttentionState* states) {
+  for (int split = split_first; split < split_end; ++split) attend_split<S>(tile, split, states);
+}
+
+template <class S>
+void finish(const AttentionState* state, int head_dim, float* out) {
+  const auto factor = S::set1(1.0f / state->total);
+  for (int d = 0; d < head_dim; d += S::width)
+    S::store(out + d, S::mul(S::load(state->mix + d), factor));
+}
+
+}  // namespace
+}  // namespace headrace

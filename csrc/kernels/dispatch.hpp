@@ -1,0 +1,18 @@
+// Chooses the kernel table for the CPU that runs, once, at load.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/kernel_table.hpp"
+
+namespace headrace {
+
+// Names of what the CPU has and some kernel here uses, like "avx2" or "avx512_vnni".
+std::vector<std::string> cpu_features();
+
+// The best table that the CPU runs and `isa_limit` allows: "portable", "avx2", "avx512" or "" for no
+// limit. Throws std::invalid_argument for another name.
+const KernelTable& choose_kernels(const std::string& isa_limit);
+
+}  // namespace headrace

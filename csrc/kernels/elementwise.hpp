@@ -1,0 +1,159 @@
+// Norm, quantization, activation, rotation and softmax pieces, written once over a Simd vocabulary.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/kernel_table.hpp"
+
+namespace headrace {
+namespace {
+
+// e^x within 2 units in the last place; 0 gives exactly 1, below -87 about 1e-38, NaN stays NaN.
+template <class S>
+inline typename S::V exponential(typename S::V x) {
+  x = S::min(S::set1(88.0f), S::max(S::set1(-87.0f), x));
+  const auto whole = S::round(S::mul(x, S::set1(1.44269504f)));
+  auto rest = S::fma(whole, S::set1(-0.693145752f), x);   // ln 2 in two parts, so that the
+  rest = S::fma(whole, S::set1(-1.42860677e-6f), rest);   // first product is exact
+  auto series = S::set1(1.0f / 5040);                     // Taylor: |rest| < 0.35
+  series = S::fma(series, rest, S::set1(1.0f / 720));
+  series = S::fma(series, rest, S::set1(1.0f / 120));
+  series = S::fma(series, rest, S::set1(1.0f / 24));
+  series = S::fma(series, rest, S::set1(1.0f / 6));
+  series = S::fma(series, rest, S::set1(0.5f));
+  series = S::fma(series, rest, S::set1(1.0f));
+  series = S::fma(series, rest, S::set1(1.0f));
+  return S::mul(series, S::pow2(whole));
+}
+
+template <class S>
+inline float exponential_of(float x) {
+  float lanes[S::width];
+  S::store(lanes, exponential<S>(S::set1(x)));
+  return lanes[0];
+}
+
+template <class S>
+void rms_norm(const float* row, const float* weight, int count, float epsilon, float* out) {
+  auto squares = S::set1(0.0f);
+  int i = 0;
+  for (; i + S::width <= count; i += S::width) {
+    const auto x = S::load(row + i);
+    squares = S::fma(x, x, squares);
+  }
+  float sum = S::reduce_add(squares);
+  for (; i < count; ++i) sum += row[i] * row[i];
+  const float factor = 1.0f / std::sqrt(sum / static_cast<float>(count) + epsilon);
+  const auto factors = S::set1(factor);
+  for (i = 0; i + S::width <= count; i += S::width) {
+    S::store(out + i, S::mul(S::mul(S::load(row + i), factors), S::load(weight + i)));
+  }
+  for (; i < count; ++i) out[i] = row[i] * factor * weight[i];
+}
+
+template <class S>
+void quantize(const float* row, int count, std::int8_t* values, GroupScale* scales) {
+  for (int g = 0; g < count / group_values; ++g, row += group_values, values += group_values) {
+    auto largest = S::set1(0.0f);
+    bool nan = false;
+    for (int i = 0; i < group_values; i += S::width) {
+      const auto x = S::load(row + i);
+      nan |= S::any_nan(x);
+      largest = S::max(S::abs(x), largest);
+    }
+    const float peak = S::reduce_max(largest);
+    const float scale = nan ? std::numeric_limits<float>::quiet_NaN() : peak / 127.0f;
+    // A peak too small to invert quantizes to zeros; an infinite one keeps its infinite scale.
+    const bool usable = peak > 1e-30f && peak < std::numeric_limits<float>::infinity() && !nan;
+    std::int32_t sum = 0;
+    if (usable) {
+      sum = S::quantize_group(row, 127.0f / peak, values);
+    } else {
+      const std::int8_t filler = nan || peak > 1.0f ? 1 : 0;
+      for (int i = 0; i < group_values; ++i) values[i] = filler;
+      sum = filler * group_values;
+    }
+    scales[g] = {scale, scale * static_cast<float>(sum), sum};
+  }
+}
+
+template <class S>
+void swiglu(const float* gate, const float* up, int count, float* out) {
+  const auto one = S::set1(1.0f);
+  for (int i = 0; i < count; i += S::width) {   // count is a multiple of 16
+    const auto g = S::load(gate + i);
+    const auto denominator = S::add(one, exponential<S>(S::sub(S::set1(0.0f), g)));
+    S::store(out + i, S::mul(S::div(g, denominator), S::load(up + i)));
+  }
+}
+
+template <class S>
+void rotate(float* head, const RopeTable& table, int position, float scale) {
+  const std::size_t offset = static_cast<std::size_t>(position) * table.pairs;
+  const float* cosine = table.cosine + offset;
+  const float* sine = table.sine + offset;
+  const int stride = table.adjacent ? 2 : 1;
+  const int partner = table.adjacent ? 1 : table.pairs;
+  for (int pair = 0; pair < table.pairs; ++pair) {
+    float& x = head[pair * stride];
+    float& y = head[pair * stride + partner];
+    const float turned = x * cosine[pair] - y * sine[pair];
+    y = (x * sine[pair] + y * cosine[pair]) * scale;
+    x = turned * scale;
+  }
+}
+
+template <class S>
+void to_half(const float* row, int count, std::uint16_t* out) {
+  const auto limit = S::set1(65504.0f);
+  for (int i = 0; i < count; i += S::width) {   // count is a multiple of 16
+    const auto x = S::min(limit, S::max(S::set1(-65504.0f), S::load(row + i)));
+    S::store_f16(out + i, x);
+  }
+}
+
+template <class S>
+float peak(const float* row, int count) {
+  auto largest = S::set1(-std::numeric_limits<float>::infinity());
+  auto poison = S::set1(0.0f);   // x - x is 0 for a finite x and NaN otherwise
+  int i = 0;
+  for (; i + S::width <= count; i += S::width) {
+    const auto x = S::load(row + i);
+    largest = S::max(x, largest);
+    poison = S::add(poison, S::sub(x, x));
+  }
+  float out = S::reduce_max(largest);
+  float stain = S::reduce_add(poison);
+  for (; i < count; ++i) {
+    out = row[i] > out ? row[i] : out;
+    stain += row[i] - row[i];
+  }
+  return out + stain;
+}
+
+template <class S>
+double exponentials(const float* row, int count, float peak, float scale, float* out) {
+  const auto shift = S::set1(peak);
+  const auto factor = S::set1(scale);
+  double sum = 0;
+  int i = 0;
+  while (i + S::width <= count) {   // short float sums, widened before they lose digits
+    auto partial = S::set1(0.0f);
+    for (int end = i + 8 * S::width; i < end && i + S::width <= count; i += S::width) {
+      const auto e = exponential<S>(S::mul(S::sub(S::load(row + i), shift), factor));
+      if (out != nullptr) S::store(out + i, e);
+      partial = S::add(partial, e);
+    }
+    sum += S::reduce_add_double(partial);
+  }
+  for (; i < count; ++i) {
+    const float e = exponential_of<S>((row[i] - peak) * scale);
+    if (out != nullptr) out[i] = e;
+    sum += e;
+  }
+  return sum;
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,32 @@
+// The kernel table of AVX2, FMA and F16C; compiled with that ISA's flags.
+#include "kernels/attention.hpp"
+#include "kernels/elementwise.hpp"
+#include "kernels/kernel_table.hpp"
+#include "kernels/matmul_float.hpp"
+#include "kernels/matmul_int8_avx2.hpp"
+#include "kernels/simd_avx2.hpp"
+
+namespace headrace {
+
+const KernelTable& avx2_kernels() {
+  using S = SimdAvx2;
+  static constexpr KernelTable table{
+      .name = "avx2",
+      .matmul = {matmul_float<S, WeightType::f32>, matmul_float<S, WeightType::f16>,
+                 matmul_float<S, WeightType::bf16>, matmul_int8_avx2<WeightType::q4_0>,
+                 matmul_int8_avx2<WeightType::q4_1>, matmul_int8_avx2<WeightType::q8_0>},
+      .rms_norm = rms_norm<S>,
+      .quantize = quantize<S>,
+      .swiglu = swiglu<S>,
+      .rotate = rotate<S>,
+      .to_half = to_half<S>,
+      .attend = attend<S>,
+      .merge = merge<S>,
+      .finish = finish<S>,
+      .peak = peak<S>,
+      .exponentials = exponentials<S>,
+  };
+  return table;
+}
+
+}  // namespace headrace

@@ -1,0 +1,32 @@
+// The kernel table of AVX-512 F, BW, DQ, VL and VNNI; compiled with that ISA's flags.
+#include "kernels/attention.hpp"
+#include "kernels/elementwise.hpp"
+#include "kernels/kernel_table.hpp"
+#include "kernels/matmul_float.hpp"
+#include "kernels/matmul_int8_avx512.hpp"
+#include "kernels/simd_avx512.hpp"
+
+namespace headrace {
+
+const KernelTable& avx512_kernels() {
+  using S = SimdAvx512;
+  static constexpr KernelTable table{
+      .name = "avx512-vnni",
+      .matmul = {matmul_float<S, WeightType::f32>, matmul_float<S, WeightType::f16>,
+                 matmul_float<S, WeightType::bf16>, matmul_int8_avx512<WeightType::q4_0>,
+                 matmul_int8_avx512<WeightType::q4_1>, matmul_int8_avx512<WeightType::q8_0>},
+      .rms_norm = rms_norm<S>,
+      .quantize = quantize<S>,
+      .swiglu = swiglu<S>,
+      .rotate = rotate<S>,
+      .to_half = to_half<S>,
+      .attend = attend<S>,
+      .merge = merge<S>,
+      .finish = finish<S>,
+      .peak = peak<S>,
+      .exponentials = exponentials<S>,
+  };
+  return table;
+}
+
+}  // namespace headrace

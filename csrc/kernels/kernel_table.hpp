@@ -1,0 +1,105 @@
+// The seam between the model and the instruction set: every kernel as a function pointer, one table
+// for each ISA. The same source, compiled per ISA, fills most of it (elementwise.hpp, attention.hpp,
+// matmul_float.hpp); only the integer matrix kernels are written by hand for each.
+//
+// Numbers of one row never depend on which other rows are computed with it: every sum runs in an
+// order that is fixed by the row's own data. That is what makes answers independent of the batch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace headrace {
+
+constexpr int tile_columns = 16;     // outputs of a weight tile; one AVX-512 or two AVX2 registers
+constexpr int group_values = 32;     // values that share a quantization scale
+constexpr int block_tokens = 16;     // tokens of a KV block
+constexpr int split_tokens = 256;    // context that one softmax pass covers; partial results merge
+constexpr int query_rows_max = 32;   // query rows (tokens x heads of a group) of one attention tile
+constexpr int head_dim_max = 256;
+
+enum class WeightType : int { f32, f16, bf16, q4_0, q4_1, q8_0 };
+constexpr int weight_type_count = 6;
+
+constexpr bool is_quantized(WeightType type) { return type >= WeightType::q4_0; }
+
+// What dequantizes one group of 32 activations: value = scale * int8.
+struct GroupScale {
+  float scale;
+  float scaled_sum;   // scale * sum, for weights with a minimum
+  std::int32_t sum;   // of the int8 values, for weights stored with an offset
+};
+
+// The rows of a matrix product's input, in one or both forms.
+struct ActivationRows {
+  const std::int8_t* values = nullptr;   // (rows, inputs)
+  const GroupScale* scales = nullptr;    // (rows, inputs / 32)
+  const float* floats = nullptr;         // (rows, float_stride)
+  std::size_t float_stride = 0;
+  int inputs = 0;
+};
+
+// Where a tile's (rows, 16) results go: out = or += product + bias.
+struct TileOutput {
+  float* values = nullptr;
+  std::size_t stride = 0;        // floats from one row to the next
+  const float* bias = nullptr;   // (16,) or none
+  bool accumulate = false;
+};
+
+using MatmulTile = void (*)(const std::uint8_t* tile, const ActivationRows& input, int row_first,
+                            int row_count, const TileOutput& output);
+
+// One kv head's paged attention for up to 32 query rows over splits of its context.
+struct AttentionTile {
+  const std::uint16_t* keys;     // block b: keys + b * block_stride, (head_dim, 16) float16
+  const std::uint16_t* values;   // block b: values + b * block_stride, (16, head_dim) float16
+  std::size_t block_stride;
+  const std::int32_t* block_table;
+  int head_dim;
+  int query_count;
+  const float* queries[query_rows_max];   // (head_dim,) each, rotated and scaled
+  int visible[query_rows_max];            // tokens that the row may see: its position + 1
+  float* scores;                          // scratch (query_rows_max, split_tokens)
+  float* split_mix;                       // scratch (query_rows_max, head_dim)
+};
+
+// The softmax state of one query row: maximum, sum of exponentials, weighted values.
+struct AttentionState {
+  float peak;
+  float total;
+  float mix[head_dim_max];
+};
+
+struct RopeTable {
+  const float* cosine;   // (positions, pairs)
+  const float* sine;
+  int pairs;
+  bool adjacent;         // pairs (0,1),(2,3).. or (0,pairs),(1,pairs+1)..
+};
+
+struct KernelTable {
+  const char* name;
+  MatmulTile matmul[weight_type_count];
+  void (*rms_norm)(const float* row, const float* weight, int count, float epsilon, float* out);
+  void (*quantize)(const float* row, int count, std::int8_t* values, GroupScale* scales);
+  void (*swiglu)(const float* gate, const float* up, int count, float* out);
+  void (*rotate)(float* head, const RopeTable& table, int position, float scale);
+  void (*to_half)(const float* row, int count, std::uint16_t* out);   // saturates, never infinite
+  // Extends `states` by splits [split_first, split_end), in order; a fresh state has total 0.
+  void (*attend)(const AttentionTile& tile, int split_first, int split_end, AttentionState* states);
+  void (*merge)(AttentionState* into, const AttentionState* from, int head_dim);
+  void (*finish)(const AttentionState* state, int head_dim, float* out);
+  // The largest value, or NaN if any is not finite.
+  float (*peak)(const float* row, int count);
+  // out = exp((row - peak) * scale), returns the sum; `out` may be null.
+  double (*exponentials)(const float* row, int count, float peak, float scale, float* out);
+};
+
+const KernelTable& portable_kernels();
+#if defined(HEADRACE_X86)
+const KernelTable& avx2_kernels();
+const KernelTable& avx512_kernels();
+#endif
+
+}  // namespace headrace

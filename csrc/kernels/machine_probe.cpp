@@ -1,0 +1,79 @@
+#include "kernels/machine_probe.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <vector>
+
+#include "base/buffer.hpp"
+#include "base/thread_team.hpp"
+#include "kernels/tile_layout.hpp"
+
+namespace headrace {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+constexpr int probe_inputs = 512;
+constexpr int probe_rows = 16;
+constexpr int probe_calls = 2000;
+
+}  // namespace
+
+double measure_read_bandwidth(int thread_count, std::size_t byte_count, int repeats) {
+  const std::size_t count = std::max<std::size_t>(byte_count / sizeof(std::uint64_t), 1024);
+  Buffer<std::uint64_t> data(count);
+  ThreadTeam team(thread_count, 1);
+  std::vector<std::uint64_t> sums(static_cast<std::size_t>(thread_count) * 8);
+  const int slices = 64 * thread_count;
+  double best = std::numeric_limits<double>::infinity();
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    const auto start = Clock::now();
+    team.run([&](Member& member) {
+      member.share(slices, 1, [&](int first, int end) {
+        const std::size_t begin = count * static_cast<std::size_t>(first) / slices;
+        const std::size_t stop = count * static_cast<std::size_t>(end) / slices;
+        std::uint64_t lanes[16] = {};
+        for (std::size_t i = begin; i + 16 <= stop; i += 16)
+          for (std::size_t j = 0; j < 16; ++j) lanes[j] += data[i + j];
+        for (const std::uint64_t lane : lanes)
+          sums[static_cast<std::size_t>(member.index()) * 8] += lane;
+      });
+    });
+    best = std::min(best, seconds_since(start));
+  }
+  // The sums are zero, but only someone who read the data knows.
+  return static_cast<double>(count * sizeof(std::uint64_t)) / best + static_cast<double>(sums[0]);
+}
+
+double measure_int8_rate(const KernelTable& kernels, int thread_count, int repeats) {
+  const std::size_t groups = probe_inputs / group_values;
+  Buffer<std::uint8_t> tile(tile_bytes(WeightType::q4_0, probe_inputs));
+  Buffer<std::int8_t> values(probe_rows * probe_inputs);
+  Buffer<GroupScale> scales(probe_rows * groups);
+  Buffer<float> out(static_cast<std::size_t>(thread_count) * probe_rows * tile_columns);
+  const ActivationRows input{values.data(), scales.data(), nullptr, 0, probe_inputs};
+  const MatmulTile matmul = kernels.matmul[static_cast<int>(WeightType::q4_0)];
+  ThreadTeam team(thread_count, 1);
+  double best = std::numeric_limits<double>::infinity();
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    const auto start = Clock::now();
+    team.run([&](Member& member) {
+      float* mine = out.data() + static_cast<std::size_t>(member.index()) * probe_rows * tile_columns;
+      member.share(probe_calls * thread_count, probe_calls / 10, [&](int first, int end) {
+        for (int call = first; call < end; ++call)
+          matmul(tile.data(), input, 0, probe_rows, {mine, tile_columns, nullptr, false});
+      });
+    });
+    best = std::min(best, seconds_since(start));
+  }
+  const double operations = 2.0 * probe_rows * probe_inputs * tile_columns * probe_calls;
+  return operations * thread_count / best;
+}
+
+}  // namespace headrace

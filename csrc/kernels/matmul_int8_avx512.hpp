@@ -1,0 +1,90 @@
+// Rows times one tile of quantized weights with AVX-512 VNNI: vpdpbusd adds four exact products to
+// 32-bit sums, 16 columns an instruction, the activations broadcast from memory. The weight offset
+// is where the sums start.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "kernels/kernel_table.hpp"
+#include "kernels/matmul_float.hpp"
+#include "kernels/row_blocks.hpp"
+#include "kernels/simd_avx512.hpp"
+#include "kernels/tile_layout.hpp"
+
+namespace headrace {
+namespace {
+
+inline __m512i broadcast4_512(const std::int8_t* x) {
+  std::int32_t four;
+  std::memcpy(&four, x, 4);
+  return _mm512_set1_epi32(four);
+}
+
+// The eight steps of a group as unsigned bytes; step s meets inputs 4s..4s+3.
+template <WeightType type>
+inline void load_group_avx512(const std::uint8_t* quants, __m512i* steps) {
+  if constexpr (type == WeightType::q8_0) {
+    for (int s = 0; s < 8; ++s) steps[s] = _mm512_loadu_si512(quants + s * vector_bytes);
+  } else {
+    const __m512i low_mask = _mm512_set1_epi8(15);
+    for (int v = 0; v < 4; ++v) {
+      const __m512i raw = _mm512_loadu_si512(quants + v * vector_bytes);
+      steps[v] = _mm512_and_si512(raw, low_mask);
+      steps[v + 4] = _mm512_and_si512(_mm512_srli_epi16(raw, 4), low_mask);
+    }
+  }
+}
+
+template <WeightType type, int rows>
+inline void matmul_block_avx512(const std::uint8_t* tile, const ActivationRows& input,
+                                std::size_t row_first, int out_row, const TileOutput& output) {
+  const int groups = input.inputs / group_values;
+  const std::uint8_t* quants = tile + quants_offset(type, groups);
+  const std::int8_t* x[rows];
+  const GroupScale* scales[rows];
+  __m512 sums[rows];
+  for (int r = 0; r < rows; ++r) {
+    x[r] = input.values + (row_first + r) * input.inputs;
+    scales[r] = input.scales + (row_first + r) * groups;
+    sums[r] = _mm512_setzero_ps();
+  }
+  for (int g = 0; g < groups; ++g, quants += quant_bytes(type)) {
+    __m512i steps[8];
+    load_group_avx512<type>(quants, steps);
+    __m512i dots[rows];
+    for (int r = 0; r < rows; ++r)
+      dots[r] = weight_offset(type) == 0
+                    ? _mm512_setzero_si512()
+                    : _mm512_set1_epi32(-weight_offset(type) * scales[r][g].sum);
+#pragma GCC unroll 8
+    for (int s = 0; s < 8; ++s)
+      for (int r = 0; r < rows; ++r)
+        dots[r] = _mm512_dpbusd_epi32(dots[r], steps[s],
+                                      broadcast4_512(x[r] + g * group_values + s * 4));
+    const auto* halves = reinterpret_cast<const std::uint16_t*>(tile + g * scale_bytes(type));
+    const __m512 scale = SimdAvx512::load_f16(halves);
+    for (int r = 0; r < rows; ++r) {
+      const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(scales[r][g].scale));
+      sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), factor, sums[r]);
+      if constexpr (type == WeightType::q4_1) {
+        const __m512 minimum = SimdAvx512::load_f16(halves + tile_columns);
+        sums[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(scales[r][g].scaled_sum), sums[r]);
+      }
+    }
+  }
+  for (int r = 0; r < rows; ++r) store_tile_vector<SimdAvx512>(sums[r], output, out_row + r, 0);
+}
+
+template <WeightType type>
+void matmul_int8_avx512(const std::uint8_t* tile, const ActivationRows& input, int row_first,
+                        int row_count, const TileOutput& output) {
+  for_row_blocks<8>(row_count, [&](auto rows, int first) {
+    matmul_block_avx512<type, rows()>(tile, input, static_cast<std::size_t>(row_first + first),
+                                      first, output);
+  });
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,117 @@
+// Eight float lanes in plain C++: the vocabulary of the shared kernels where no ISA is assumed.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+
+#include "base/half.hpp"
+#include "kernels/kernel_table.hpp"
+
+namespace headrace {
+namespace {
+
+struct SimdPortable {
+  struct V {
+    float lane[8];
+  };
+  static constexpr int width = 8;
+  static constexpr int rows = 4;   // query or activation rows that a micro-kernel holds at once
+
+  template <class F>
+  static inline V each(F f) {
+    V out;
+    for (int i = 0; i < 8; ++i) out.lane[i] = f(i);
+    return out;
+  }
+  static inline V set1(float x) {
+    return each([&](int) { return x; });
+  }
+  static inline V load(const float* p) {
+    return each([&](int i) { return p[i]; });
+  }
+  static inline void store(float* p, V v) {
+    for (int i = 0; i < 8; ++i) p[i] = v.lane[i];
+  }
+  static inline V load_f16(const std::uint16_t* p) {
+    return each([&](int i) { return float_of_half(p[i]); });
+  }
+  static inline V load_bf16(const std::uint16_t* p) {
+    return each([&](int i) { return float_of_bfloat16(p[i]); });
+  }
+  static inline void store_f16(std::uint16_t* p, V v) {
+    for (int i = 0; i < 8; ++i) p[i] = half_of_float(v.lane[i]);
+  }
+  static inline V add(V a, V b) {
+    return each([&](int i) { return a.lane[i] + b.lane[i]; });
+  }
+  static inline V sub(V a, V b) {
+    return each([&](int i) { return a.lane[i] - b.lane[i]; });
+  }
+  static inline V mul(V a, V b) {
+    return each([&](int i) { return a.lane[i] * b.lane[i]; });
+  }
+  static inline V div(V a, V b) {
+    return each([&](int i) { return a.lane[i] / b.lane[i]; });
+  }
+  // Without the instruction a fused multiply-add is a library call: round twice instead.
+  static inline V fma(V a, V b, V c) {
+    return each([&](int i) { return a.lane[i] * b.lane[i] + c.lane[i]; });
+  }
+  // Where either is NaN, max and min return `b`.
+  static inline V max(V a, V b) {
+    return each([&](int i) { return a.lane[i] > b.lane[i] ? a.lane[i] : b.lane[i]; });
+  }
+  static inline V min(V a, V b) {
+    return each([&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; });
+  }
+  static inline V abs(V a) {
+    return each([&](int i) { return a.lane[i] < 0 ? -a.lane[i] : a.lane[i]; });
+  }
+  static inline V round(V a) {   // |a| < 2^22: adding 1.5 * 2^23 drops the fraction, to even
+    return each([&](int i) {
+      volatile float shifted = a.lane[i] + 12582912.0f;
+      return shifted - 12582912.0f;
+    });
+  }
+  static inline V pow2(V a) {   // of whole numbers in [-126, 127]
+    return each([&](int i) {
+      const std::uint32_t bits = static_cast<std::uint32_t>(static_cast<int>(a.lane[i]) + 127) << 23;
+      float out;
+      std::memcpy(&out, &bits, 4);
+      return out;
+    });
+  }
+  static inline bool any_nan(V a) {
+    bool found = false;
+    for (int i = 0; i < 8; ++i) found |= a.lane[i] != a.lane[i];
+    return found;
+  }
+  static inline float reduce_add(V a) {
+    return ((a.lane[0] + a.lane[4]) + (a.lane[2] + a.lane[6])) +
+           ((a.lane[1] + a.lane[5]) + (a.lane[3] + a.lane[7]));
+  }
+  static inline float reduce_max(V a) {
+    float out = a.lane[0];
+    for (int i = 1; i < 8; ++i) out = a.lane[i] > out ? a.lane[i] : out;
+    return out;
+  }
+  static inline double reduce_add_double(V a) {
+    double out = 0;
+    for (int i = 0; i < 8; ++i) out += a.lane[i];
+    return out;
+  }
+  // Rounds 32 floats times `inverse` to int8 and returns their sum.
+  static inline std::int32_t quantize_group(const float* x, float inverse, std::int8_t* out) {
+    std::int32_t sum = 0;
+    for (int i = 0; i < group_values; ++i) {
+      volatile float shifted = x[i] * inverse + 12582912.0f;
+      const int whole = static_cast<int>(shifted - 12582912.0f);
+      out[i] = static_cast<std::int8_t>(whole);
+      sum += whole;
+    }
+    return sum;
+  }
+};
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,56 @@
+// The input rows of a matrix product in the forms that its weights want: int8 groups, floats, both.
+#pragma once
+
+#include <cstring>
+
+#include "base/buffer.hpp"
+#include "kernels/kernel_table.hpp"
+
+namespace headrace {
+
+struct InputForms {
+  bool int8 = false;
+  bool floats = false;
+
+  void add(WeightType type) { (is_quantized(type) ? int8 : floats) = true; }
+};
+
+class Activations {
+ public:
+  Activations(int rows_max, int inputs, InputForms forms)
+      : inputs_(inputs),
+        groups_(inputs / group_values),
+        stride_(round_up(static_cast<std::size_t>(inputs), group_values)),
+        forms_(forms),
+        values_(forms.int8 ? static_cast<std::size_t>(rows_max) * inputs : 0),
+        scales_(forms.int8 ? static_cast<std::size_t>(rows_max) * groups_ : 0),
+        floats_(forms.floats ? static_cast<std::size_t>(rows_max) * stride_ : 0) {}
+
+  const InputForms& forms() const { return forms_; }
+
+  ActivationRows view() const {
+    return {values_.data(), scales_.data(), floats_.data(), stride_, inputs_};
+  }
+
+  // Sets inputs [offset, offset + count) of a row; in int8 both must be multiples of 32.
+  void set(const KernelTable& kernels, int row, int offset, const float* source, int count) {
+    const std::size_t r = static_cast<std::size_t>(row);
+    if (forms_.floats)
+      std::memcpy(floats_.data() + r * stride_ + offset, source,
+                  static_cast<std::size_t>(count) * sizeof(float));
+    if (forms_.int8)
+      kernels.quantize(source, count, values_.data() + r * inputs_ + offset,
+                       scales_.data() + r * groups_ + offset / group_values);
+  }
+
+ private:
+  int inputs_;
+  int groups_;
+  std::size_t stride_;
+  InputForms forms_;
+  Buffer<std::int8_t> values_;
+  Buffer<GroupScale> scales_;
+  Buffer<float> floats_;
+};
+
+}  // namespace headrace

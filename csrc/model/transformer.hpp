@@ -1,0 +1,117 @@
+// The CPU model runner: weights, KV cache and scratch of one llama-family model, and its step.
+//
+// A step runs on the whole team as a sequence of stages with a barrier after each:
+//
+//   embed
+//   per layer: norm | Q, K, V | rotate, write KV | attend | output + residual
+//              norm | gate, up, SwiGLU | down + residual
+//   per 32 sampled rows: norm | output matrix | sample
+//
+// Everything is allocated at construction. Reading order: model_shape, weights, kv_cache,
+// activations, attention_plan, transformer, sampler.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/thread_team.hpp"
+#include "kernels/kernel_table.hpp"
+#include "model/activations.hpp"
+#include "model/attention_plan.hpp"
+#include "model/kv_cache.hpp"
+#include "model/model_shape.hpp"
+#include "model/sampler.hpp"
+#include "model/step_batch.hpp"
+#include "model/weights.hpp"
+
+namespace headrace {
+
+struct TransformerOptions {
+  int num_blocks = 0;
+  int rows_max = 0;
+  int sequences_max = 0;
+  int thread_count = 1;
+  std::string isa_limit;   // see choose_kernels
+};
+
+// Where a step's results go.
+struct StepResults {
+  std::int32_t* token_ids = nullptr;   // (N,)
+  float* logprobs = nullptr;           // (N,)
+  float* logits = nullptr;             // (N, vocab_size), or null if nobody asks
+};
+
+class Transformer {
+ public:
+  Transformer(const ModelShape& shape, const std::map<std::string, RawTensor>& tensors,
+              const TransformerOptions& options);
+
+  const ModelShape& shape() const { return shape_; }
+  const KernelTable& kernels() const { return kernels_; }
+  int max_model_len() const { return max_model_len_; }
+  std::size_t weight_bytes() const { return weight_bytes_; }
+  KvCache& kv_cache() { return kv_; }
+
+  void execute(const StepBatch& batch, const StepResults& results);   // throws InvalidStep
+
+ private:
+  struct Scratch {   // of one thread
+    Scratch(const ModelShape& shape, const KernelTable& kernels);
+    Buffer<float> row;                 // (hidden_size,) a normed row
+    Buffer<float> gate;                // (row_block, 32)
+    Buffer<float> up;                  // (row_block, 32)
+    Buffer<float> scores;              // (query_rows_max, split_tokens)
+    Buffer<float> split_mix;           // (query_rows_max, head_dim)
+    Buffer<AttentionState> states;     // (query_rows_max,)
+    Buffer<std::uint16_t> halves;      // (2, head_dim)
+    Sampler sampler;
+  };
+
+  void build_rope_table();
+  void run_step(Member& member, const StepBatch& batch, const StepResults& results);
+  void embed(Member& member, const StepBatch& batch);
+  void norm_rows(Member& member, int row_count, const float* weight, Activations& out);
+  void project_qkv(Member& member, const LayerWeights& layer, int row_count);
+  void write_kv(Member& member, int layer, const StepBatch& batch);
+  void attend(Member& member, int layer, const StepBatch& batch);
+  void attend_item(const AttentionItem& item, int layer, const StepBatch& batch, Scratch& scratch);
+  void finish_rows(const AttentionItem& item, const AttentionState* states);
+  void requantize(Member& member, int row_count, const Buffer<float>& rows, Activations& out);
+  void add_product(Member& member, const Linear& linear, const Activations& input, int row_count);
+  void feed_forward(Member& member, const LayerWeights& layer, int row_count);
+  void gate_unit(const LayerWeights& layer, int unit, int row_first, int row_count, Scratch& scratch);
+  void sample(Member& member, const StepBatch& batch, const StepResults& results);
+
+  ModelShape shape_;
+  const KernelTable& kernels_;
+  int rows_max_;
+  int max_model_len_;
+  StepLimits limits_;
+  ModelWeights weights_;
+  std::size_t weight_bytes_ = 0;
+  KvCache kv_;
+  std::size_t hidden_stride_;
+  std::size_t qkv_stride_;
+  std::size_t logits_stride_;
+  bool attention_groups_whole_;        // a kv head's outputs are whole quantization groups
+  Buffer<float> rope_cosine_;          // (max_model_len, rope_dimensions / 2)
+  Buffer<float> rope_sine_;
+  RopeTable rope_;
+  Buffer<float> hidden_;               // (rows_max, hidden_stride)
+  Buffer<float> qkv_;                  // (rows_max, qkv_stride): queries, keys, values
+  Buffer<float> mixed_;                // (rows_max, query_size) attention's output
+  Buffer<float> logits_;               // (sampled_block, logits_stride)
+  std::vector<int> row_sequence_;      // (rows_max,) sequence of each row
+  std::unique_ptr<Activations> attention_input_;
+  std::unique_ptr<Activations> mixed_input_;
+  std::unique_ptr<Activations> ffn_input_;
+  std::unique_ptr<Activations> down_input_;
+  std::unique_ptr<Activations> output_input_;
+  AttentionPlan plan_;
+  std::vector<Scratch> scratch_;
+  ThreadTeam team_;
+};
+
+}  // namespace headrace

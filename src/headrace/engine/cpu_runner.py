@@ -1,0 +1,185 @@
+"""The CPU model runner: hands step batches to the compiled transformer with little Python between.
+
+See csrc/model/transformer.hpp for what a step does.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.base.errors import ConfigurationError
+from headrace.engine.runner import RunnerInfo, StepBatch, StepResult
+from headrace.kernels import CpuTransformer, block_size_tokens, default_thread_count, isa_limit
+from headrace.weights.architecture import ArchitectureSpec, RopeStyle
+from headrace.weights.tensor import Tensor
+
+threads_max = 256
+
+
+class TensorSource(Protocol):
+    """What the runner needs of a model file."""
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Every tensor by its GGUF name."""
+        ...
+
+
+class CpuRunner:
+    """Holds a model's packed weights and KV blocks in this process and runs its steps.
+
+    The weights are copied out of `file`, which may be closed afterwards."""
+
+    def __init__(
+        self,
+        file: TensorSource,
+        spec: ArchitectureSpec,
+        *,
+        kv_tokens: int,
+        rows_max: int,
+        sequences_max: int,
+        threads: int | None = None,
+    ) -> None:
+        thread_count = default_thread_count() if threads is None else threads
+        if not 1 <= thread_count <= threads_max:
+            raise ConfigurationError(
+                f"threads is {thread_count}: give 1 to {threads_max}", param="threads"
+            )
+        num_blocks = kv_tokens // block_size_tokens
+        if num_blocks < 1:
+            raise ConfigurationError(
+                f"kv_tokens is {kv_tokens}: give at least {block_size_tokens}", param="kv_tokens"
+            )
+        self._transformer: CpuTransformer | None = _load(
+            file,
+            spec,
+            num_blocks=num_blocks,
+            rows_max=rows_max,
+            sequences_max=sequences_max,
+            threads=thread_count,
+        )
+        self._info = RunnerInfo(
+            vocab_size=spec.vocab_size,
+            max_model_len=self._transformer.max_model_len,
+            num_blocks=num_blocks,
+            block_size_tokens=block_size_tokens,
+            rows_max=rows_max,
+            sequences_max=sequences_max,
+            kernel_name=self._transformer.kernel_name,
+        )
+
+    @property
+    def info(self) -> RunnerInfo:
+        """The runner's fixed properties."""
+        return self._info
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the packed weights: what a decode step of one sequence reads, or more."""
+        return self._open().weight_bytes
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of the whole KV cache."""
+        return self._open().kv_bytes
+
+    def execute(self, batch: StepBatch) -> StepResult:
+        """Run one step; ValueError if an index in `batch` is out of its range."""
+        return self._execute(batch, None)
+
+    def execute_logits(self, batch: StepBatch) -> tuple[StepResult, NDArray[np.float32]]:
+        """Run one step and also hand out the sampled rows' logits, (N, vocab_size)."""
+        logits = np.empty((len(batch.sampled), self._info.vocab_size), np.float32)
+        return self._execute(batch, logits), logits
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole KV blocks (source, destination), in order."""
+        self._open().copy_blocks(list(pairs))
+
+    def export_blocks(self, block_ids: Sequence[int]) -> bytes:
+        """The KV of these blocks with a header that says their layout."""
+        return self._open().export_blocks(list(block_ids))
+
+    def import_blocks(self, block_ids: Sequence[int], data: bytes) -> None:
+        """Put exported KV back; ValueError if it is of another layout or count."""
+        self._open().import_blocks(list(block_ids), data)
+
+    def close(self) -> None:
+        """End the threads and free weights and KV; idempotent."""
+        self._transformer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _open(self) -> CpuTransformer:
+        assert self._transformer is not None, "the runner is closed"
+        return self._transformer
+
+    def _execute(self, batch: StepBatch, logits: NDArray[np.float32] | None) -> StepResult:
+        token_ids = np.empty(len(batch.sampled), np.int32)
+        logprobs = np.empty(len(batch.sampled), np.float32)
+        self._open().execute(
+            batch.token_ids,
+            batch.row_starts,
+            batch.context_lens,
+            batch.block_ids,
+            batch.block_starts,
+            batch.sampled,
+            batch.temperature,
+            batch.top_k,
+            batch.top_p,
+            batch.min_p,
+            batch.seed,
+            batch.position,
+            token_ids,
+            logprobs,
+            logits,
+        )
+        return StepResult(token_ids, logprobs)
+
+
+def _load(
+    file: TensorSource,
+    spec: ArchitectureSpec,
+    *,
+    num_blocks: int,
+    rows_max: int,
+    sequences_max: int,
+    threads: int,
+) -> CpuTransformer:
+    return CpuTransformer(
+        num_layers=spec.num_layers,
+        hidden_size=spec.hidden_size,
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        ffn_size=spec.ffn_size,
+        vocab_size=spec.vocab_size,
+        context_length=spec.context_length,
+        norm_epsilon=spec.norm_epsilon,
+        rope_adjacent=spec.rope_style is RopeStyle.ADJACENT,
+        rope_dimensions=spec.rope_dimensions,
+        rope_theta=spec.rope_theta,
+        rope_scale=spec.rope_scale,
+        tied_output=spec.tied_output,
+        tensors={
+            name: (int(tensor.type), tensor.shape, tensor.data)
+            for name, tensor in file.tensors.items()
+        },
+        num_blocks=num_blocks,
+        rows_max=rows_max,
+        sequences_max=sequences_max,
+        threads=threads,
+        isa_limit=isa_limit(),
+    )

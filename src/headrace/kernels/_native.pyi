@@ -1,0 +1,100 @@
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+class CpuTransformer:
+    """Weights, KV cache and scratch of one llama-family model on the CPU."""
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        hidden_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        ffn_size: int,
+        vocab_size: int,
+        context_length: int,
+        norm_epsilon: float,
+        rope_adjacent: bool,
+        rope_dimensions: int,
+        rope_theta: float,
+        rope_scale: float,
+        tied_output: bool,
+        tensors: Mapping[str, tuple[int, tuple[int, ...], NDArray[np.uint8]]],
+        num_blocks: int,
+        rows_max: int,
+        sequences_max: int,
+        threads: int,
+        isa_limit: str,
+    ) -> None: ...
+    def execute(
+        self,
+        token_ids: NDArray[np.int32],
+        row_starts: NDArray[np.int32],
+        context_lens: NDArray[np.int32],
+        block_ids: NDArray[np.int32],
+        block_starts: NDArray[np.int32],
+        sampled: NDArray[np.int32],
+        temperature: NDArray[np.float32],
+        top_k: NDArray[np.int32],
+        top_p: NDArray[np.float32],
+        min_p: NDArray[np.float32],
+        seed: NDArray[np.uint64],
+        position: NDArray[np.int64],
+        out_token_ids: NDArray[np.int32],
+        out_logprobs: NDArray[np.float32],
+        out_logits: NDArray[np.float32] | None = None,
+    ) -> None: ...
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None: ...
+    def export_blocks(self, block_ids: Sequence[int]) -> bytes: ...
+    def import_blocks(self, block_ids: Sequence[int], data: bytes) -> None: ...
+    @property
+    def kernel_name(self) -> str: ...
+    @property
+    def max_model_len(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def kv_bytes(self) -> int: ...
+
+def cpu_features() -> list[str]: ...
+def kernel_name(isa_limit: str) -> str: ...
+def measure_read_bandwidth(threads: int, byte_count: int, repeats: int) -> float: ...
+def measure_int8_rate(threads: int, repeats: int, isa_limit: str) -> float: ...
+def matmul(
+    ggml_type: int,
+    weights: NDArray[np.uint8],
+    rows: NDArray[np.float32],
+    out: NDArray[np.float32],
+    isa_limit: str,
+) -> None: ...
+def read_row(
+    ggml_type: int,
+    weights: NDArray[np.uint8],
+    outputs: int,
+    index: int,
+    out: NDArray[np.float32],
+) -> None: ...
+def rms_norm(
+    row: NDArray[np.float32],
+    weight: NDArray[np.float32],
+    epsilon: float,
+    out: NDArray[np.float32],
+    isa_limit: str,
+) -> None: ...
+def swiglu(
+    gate: NDArray[np.float32], up: NDArray[np.float32], out: NDArray[np.float32], isa_limit: str
+) -> None: ...
+def sample(
+    logits: NDArray[np.float32],
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    seed: int,
+    position: int,
+    isa_limit: str,
+) -> tuple[int, float]: ...
