@@ -1,18 +1,22 @@
-"""Reads a journal from its oldest record on, a bounded batch at a time, while it is written."""
+"""Reads a journal's settlements from the oldest on, a batch at a time, while it is written."""
 
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.ledger.frames import header, payload_bytes_max, scan
-from headrace.ledger.segments import (
-    Numbered,
-    decode_record,
-    first_sequence_of,
-    list_segments,
-)
+from headrace.ledger.segments import decode_settlement, first_sequence_of, list_segments
+from headrace.spec.settlements import Settlement
 
 frame_bytes_max = header.size + payload_bytes_max
 chunk_bytes = 4 * frame_bytes_max  # read at once; more than one frame, so that damage is passed
+
+
+class NumberedSettlement(NamedTuple):
+    """A settlement and its place in the journal."""
+
+    sequence: int
+    settlement: Settlement
 
 
 class Chunk(Enum):
@@ -32,24 +36,25 @@ class JournalReader:
         self._offset = 0
         self.sequence = 0  # of the last record that was read
 
-    def read(self, up_to_sequence: int, records_max: int) -> list[Numbered]:
-        """The next records in order, each once; empty when there are none up to that sequence.
+    def read(self, up_to_sequence: int, settlements_max: int) -> list[NumberedSettlement]:
+        """The next settlements in order, each once; `sequence` moves over every record passed.
 
-        Damaged stretches are passed over: the replay has reported them."""
-        records: list[Numbered] = []
-        while len(records) < records_max and self.sequence < up_to_sequence:
+        Stops behind `up_to_sequence`. Damaged stretches are passed over: the replay has reported
+        them."""
+        settlements: list[NumberedSettlement] = []
+        while len(settlements) < settlements_max and self.sequence < up_to_sequence:
             if self._segment is None and not self._next_segment():
                 break
-            chunk = self._read_chunk(records, up_to_sequence, records_max)
+            chunk = self._read_chunk(settlements, up_to_sequence, settlements_max)
             # What is durable and not in this segment can only be in a later one.
             if chunk is Chunk.ENOUGH or (chunk is Chunk.EMPTY and not self._next_segment()):
                 break
-        return records
+        return settlements
 
     def _read_chunk(
-        self, records: list[Numbered], up_to_sequence: int, records_max: int
+        self, settlements: list[NumberedSettlement], up_to_sequence: int, settlements_max: int
     ) -> "Chunk":
-        """Take records from one chunk of this segment."""
+        """Take settlements from one chunk of this segment."""
         assert self._segment is not None
         try:
             with self._segment.open("rb") as file:
@@ -60,14 +65,14 @@ class JournalReader:
         start_offset = self._offset
         frames = scan(data).frames
         for frame in frames:
-            if frame.sequence > up_to_sequence or len(records) >= records_max:
+            if frame.sequence > up_to_sequence or len(settlements) >= settlements_max:
                 return Chunk.ENOUGH
             self._offset = start_offset + frame.end
-            record = decode_record(frame)
             if frame.sequence > self.sequence:
                 self.sequence = frame.sequence
-                if record is not None:
-                    records.append(Numbered(frame.sequence, record))
+                settlement = decode_settlement(frame)
+                if settlement is not None:
+                    settlements.append(NumberedSettlement(frame.sequence, settlement))
         if not frames and len(data) == chunk_bytes:
             self._offset += chunk_bytes - frame_bytes_max
             return Chunk.TAKEN

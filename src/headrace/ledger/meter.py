@@ -26,7 +26,7 @@ from headrace.ledger.reservation import (
 from headrace.spec.prices import PriceVersion
 from headrace.storage import LedgerSnapshot
 
-records_per_read = 1_000
+settlements_per_read = 1_000
 
 
 class Meter:
@@ -48,10 +48,9 @@ class Meter:
             booked_sequence = 0
         self._admission.load(snapshot.balances_nanousd, booked_sequence)
         reader = JournalReader(self._journal.directory)
-        while records := reader.read(self._journal.durable_sequence, records_per_read):
-            for sequence, record in records:
-                if isinstance(record, Settle):
-                    self._admission.replayed(record.settlement, sequence)
+        while found := reader.read(self._journal.durable_sequence, settlements_per_read):
+            for sequence, settlement in found:
+                self._admission.replayed(settlement, sequence)
         recovered = [
             settle_reservation(
                 running.reservation,

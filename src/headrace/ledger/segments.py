@@ -15,12 +15,16 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.ledger.frames import Damage, Frame, scan
-from headrace.ledger.reservation import Checkpoint, Reserve, Settle
+from headrace.ledger.reservation import Checkpoint, Reserve, Settle, Settlement
 
 JournalRecord = Reserve | Checkpoint | Settle
 
 encoder = msgspec.msgpack.Encoder()
 decoder = msgspec.msgpack.Decoder(JournalRecord)
+
+# A msgpack array of two, whose first element is the tag of `Settle`: most records are others, and
+# need not be decoded to be passed over.
+settle_prefix = b"\x92\x03"
 
 segment_suffix = ".segment"
 emergency_name = "emergency.reserve"
@@ -71,6 +75,14 @@ def read_segment(path: Path) -> SegmentContent:
         else:
             records.append(Numbered(frame.sequence, record))
     return SegmentContent(records, damages, found.end, found.torn)
+
+
+def decode_settlement(frame: Frame) -> Settlement | None:
+    """The settlement in a frame, or None if it is another record or cannot be read."""
+    if not frame.payload.startswith(settle_prefix):
+        return None
+    record = decode_record(frame)
+    return record.settlement if isinstance(record, Settle) else None
 
 
 def decode_record(frame: Frame) -> JournalRecord | None:

@@ -12,12 +12,11 @@ from typing import Protocol
 from headrace.base.errors import HeadraceError
 from headrace.ledger.admission import Admission
 from headrace.ledger.journal import Journal
-from headrace.ledger.journal_reader import JournalReader
-from headrace.ledger.reservation import Settle, Settlement
-from headrace.ledger.segments import Numbered
+from headrace.ledger.journal_reader import JournalReader, NumberedSettlement
+from headrace.ledger.reservation import Settlement
 from headrace.storage import LedgerSnapshot
 
-batch_records_max = 2_000  # one transaction; small enough that other writers wait little
+batch_settlements_max = 1_000  # one transaction; small enough that other writers wait little
 interval_s = 0.5  # between passes when there is nothing to do
 backoff_s_min = 0.5
 backoff_s_max = 30.0
@@ -49,28 +48,25 @@ class Shipper:
         self._ledger = ledger
         self._admission = admission
         self._reader = JournalReader(journal.directory)
-        self._batch: list[Numbered] = []  # read and not committed yet
+        self._batch: list[NumberedSettlement] | None = None  # read and not committed yet
         self.shipped_sequence = 0
         self.last_error: HeadraceError | None = None  # of the last pass; None: it went well
 
     def ship_once(self) -> int:
-        """Post one batch, refresh the balances, drop what is not needed; records carried.
+        """Post one batch, refresh the balances, drop what is not needed; records passed.
 
         Raises what the ledger or the disk raises; the same batch is posted the next time."""
-        if not self._batch:
-            self._batch = self._reader.read(self._journal.durable_sequence, batch_records_max)
-        count = len(self._batch)
+        if self._batch is None:
+            self._batch = self._reader.read(self._journal.durable_sequence, batch_settlements_max)
+        count = self._reader.sequence - self.shipped_sequence
         if count:
-            settlements = [
-                record.settlement for _, record in self._batch if isinstance(record, Settle)
-            ]
             self._ledger.post(
-                settlements,
+                [settlement for _, settlement in self._batch],
                 journal_id=self._journal.journal_id,
-                sequence=self._batch[-1].sequence,
+                sequence=self._reader.sequence,
             )
-            self.shipped_sequence = self._batch[-1].sequence
-            self._batch = []
+            self.shipped_sequence = self._reader.sequence
+        self._batch = None
         self.refresh()
         self._journal.trim(self.shipped_sequence)
         return count

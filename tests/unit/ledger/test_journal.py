@@ -10,7 +10,6 @@ import pytest
 from headrace.base.errors import ConfigurationError, Unavailable
 from headrace.ledger.admission import settle_reservation
 from headrace.ledger.journal import Journal, JournalLimits
-from headrace.ledger.journal_reader import JournalReader
 from headrace.ledger.reservation import (
     Checkpoint,
     Outcome,
@@ -20,7 +19,13 @@ from headrace.ledger.reservation import (
     TokenUsage,
     UsageSource,
 )
-from headrace.ledger.segments import JournalRecord, Numbered, emergency_name, list_segments
+from headrace.ledger.segments import (
+    JournalRecord,
+    Numbered,
+    emergency_name,
+    list_segments,
+    read_segment,
+)
 from headrace.sim.clock import ManualClock
 from headrace.sim.disk import BoundedDisk
 
@@ -39,7 +44,11 @@ def settled(held: Reservation) -> Settle:
 
 
 def read_all(journal: Journal) -> list[Numbered]:
-    return JournalReader(journal.directory).read(journal.durable_sequence, 100_000)
+    return [
+        numbered
+        for path in list_segments(journal.directory)
+        for numbered in read_segment(path).records
+    ]
 
 
 def append_durably(journal: Journal, *records: JournalRecord) -> int:

@@ -7,18 +7,42 @@ import pytest
 from headrace.ledger import journal_reader
 from headrace.ledger.frames import encode_frame
 from headrace.ledger.journal_reader import JournalReader
-from headrace.ledger.reservation import Checkpoint, TokenUsage
+from headrace.ledger.reservation import (
+    Checkpoint,
+    Outcome,
+    Settle,
+    Settlement,
+    TokenUsage,
+    UsageSource,
+)
 from headrace.ledger.segments import encoder, segment_path
 
 
 def frame(sequence: int) -> bytes:
+    settlement = Settlement(
+        request_id=f"r{sequence}",
+        tenant_id="t",
+        project_id="p",
+        key_id="k",
+        model="m",
+        usage=TokenUsage(),
+        outcome=Outcome.FINISHED,
+        source=UsageSource.ENGINE,
+        price_book_id=None,
+        charge=None,
+        settle_time=0.0,
+    )
+    return encode_frame(sequence, encoder.encode(Settle(settlement)))
+
+
+def other_frame(sequence: int) -> bytes:
     return encode_frame(sequence, encoder.encode(Checkpoint(f"r{sequence}", TokenUsage())))
 
 
-def sequences(reader: JournalReader, up_to: int = 10_000, records_max: int = 3) -> list[int]:
+def sequences(reader: JournalReader, up_to: int = 10_000, settlements_max: int = 3) -> list[int]:
     found: list[int] = []
-    while records := reader.read(up_to, records_max):
-        assert len(records) <= records_max
+    while records := reader.read(up_to, settlements_max):
+        assert len(records) <= settlements_max
         found += [numbered.sequence for numbered in records]
     return found
 
@@ -61,16 +85,23 @@ def test_damage_and_blank_tails_are_passed_over(tmp_path: Path) -> None:
 def test_damage_larger_than_what_is_read_at_once_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage_bytes: int
 ) -> None:
-    monkeypatch.setattr(journal_reader, "frame_bytes_max", 128)
-    monkeypatch.setattr(journal_reader, "chunk_bytes", 512)
+    monkeypatch.setattr(journal_reader, "frame_bytes_max", 512)
+    monkeypatch.setattr(journal_reader, "chunk_bytes", 1024)
     good = b"".join(map(frame, range(1, 30)))
     write(tmp_path, 1, good + b"\xff" * damage_bytes + b"".join(map(frame, range(31, 60))))
-    assert sequences(JournalReader(tmp_path), records_max=7) == [*range(1, 30), *range(31, 60)]
+    assert sequences(JournalReader(tmp_path), settlements_max=7) == [*range(1, 30), *range(31, 60)]
 
 
 def test_a_record_of_another_version_is_passed_over(tmp_path: Path) -> None:
     write(tmp_path, 1, frame(1) + encode_frame(2, b"\xc1 unreadable") + frame(3))
     assert sequences(JournalReader(tmp_path)) == [1, 3]
+
+
+def test_other_records_are_passed_and_counted(tmp_path: Path) -> None:
+    write(tmp_path, 1, other_frame(1) + frame(2) + other_frame(3) + other_frame(4))
+    reader = JournalReader(tmp_path)
+    assert sequences(reader, up_to=4) == [2]
+    assert reader.sequence == 4
 
 
 def test_an_empty_directory_holds_nothing(tmp_path: Path) -> None:
