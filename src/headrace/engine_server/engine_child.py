@@ -8,6 +8,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import msgspec
 
@@ -81,8 +82,7 @@ class EngineChild(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport (asyncio calls this)."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
 
     def data_received(self, data: bytes) -> None:
         """Hand on whole messages (asyncio calls this)."""

@@ -306,6 +306,8 @@ class EngineClient:
                     self.restart_count += 1
                     delay_s = backoff_first_s * 2 ** min(short_lives, 16)
                     await asyncio.sleep(min(delay_s, backoff_max_s))
+        except OSError as error:
+            self._set_status(EngineState.FAILED, 0.0, f"the engine process cannot start: {error}")
         finally:
             for stream in self.streams:
                 self._fail(stream, "This server shuts down; try again.")

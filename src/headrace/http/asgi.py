@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from types import TracebackType
 from typing import Any
 
-from headrace.base.errors import ClientClosed, HeadraceError, PayloadTooLarge
+from headrace.base.errors import ClientClosed, HeadraceError, InvalidRequest, PayloadTooLarge
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -21,6 +21,7 @@ Header = tuple[bytes, bytes]
 # A body over the limit is still read up to here before the refusal is sent: closing a connection
 # on a client that is writing resets it, and the client would never see why.
 discarded_bytes_max = 64 * 1024 * 1024
+body_timeout_s = 60.0
 
 json_header: Header = (b"content-type", b"application/json")
 stream_headers: tuple[Header, ...] = (
@@ -39,7 +40,25 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 
 async def read_body(receive: Receive, limit_bytes: int) -> bytes:
-    """The whole body; PayloadTooLarge over the limit, ClientClosed if the client goes away."""
+    """The whole body; PayloadTooLarge over the limit, ClientClosed if the client goes away.
+
+    InvalidRequest if it does not arrive in `body_timeout_s`."""
+    try:
+        async with asyncio.timeout(body_timeout_s):
+            pieces, size_bytes = await _read_pieces(receive, limit_bytes)
+    except TimeoutError:
+        raise InvalidRequest(
+            f"The body did not arrive within {body_timeout_s:.0f} s; send it again."
+        ) from None
+    if size_bytes > limit_bytes:
+        raise PayloadTooLarge(
+            f"The body is larger than {limit_bytes} bytes; send less.", limit_bytes=limit_bytes
+        )
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+async def _read_pieces(receive: Receive, limit_bytes: int) -> tuple[list[bytes], int]:
+    """The body's pieces as long as they are under the limit, and its size as far as it was read."""
     pieces: list[bytes] = []
     size_bytes = 0
     more = True
@@ -54,11 +73,7 @@ async def read_body(receive: Receive, limit_bytes: int) -> bytes:
             pieces.clear()
         else:
             pieces.append(piece)
-    if size_bytes > limit_bytes:
-        raise PayloadTooLarge(
-            f"The body is larger than {limit_bytes} bytes; send less.", limit_bytes=limit_bytes
-        )
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return pieces, size_bytes
 
 
 async def send_bytes(send: Send, status: int, body: bytes, headers: Iterable[Header]) -> None:

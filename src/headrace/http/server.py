@@ -25,6 +25,7 @@ Result = TypeVar("Result")
 backlog = 2048
 port_max = 65_535
 header_bytes_max = 64 * 1024  # of one request, names and values
+header_timeout_s = 30.0  # from a connection or a request's first byte to the end of its headers
 pipelined_requests_max = 8  # that one connection may send ahead of its answers
 keep_alive_s = 75.0  # longer than clients' pools keep idle connections, so that clients close first
 
@@ -155,9 +156,25 @@ class _BoundedProtocol(HttpToolsProtocol):
     uvicorn tells only the newest request of a connection that the client is gone; here all of
     them learn it."""
 
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._expect_headers()
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._header_bytes = 0
+        self._expect_headers()
+
+    def _expect_headers(self) -> None:
+        """Close the connection unless whole headers come in time."""
+        self._stop_header_timer()
+        self._header_timer = self.loop.call_later(header_timeout_s, self.transport.close)
+
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
     def on_url(self, url: bytes) -> None:
         self._count_header_bytes(len(url))
@@ -173,6 +190,7 @@ class _BoundedProtocol(HttpToolsProtocol):
             raise ValueError("the request's headers are too large")  # the parser answers 400
 
     def on_headers_complete(self) -> None:
+        self._stop_header_timer()
         earlier = [cycle for cycle in self._unanswered() if not cycle.response_complete]
         if len(earlier) > pipelined_requests_max:
             self.transport.close()
@@ -181,6 +199,7 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._open_cycles = [*earlier, self.cycle]
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_header_timer()
         for cycle in self._unanswered():
             if not cycle.response_complete:
                 cycle.disconnected = True

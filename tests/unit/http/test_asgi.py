@@ -7,6 +7,7 @@ import pytest
 from headrace.base.errors import (
     AuthenticationFailed,
     ClientClosed,
+    InvalidRequest,
     PayloadTooLarge,
     Unavailable,
 )
@@ -56,6 +57,14 @@ async def test_a_body_over_the_limit_is_read_to_its_end_and_refused() -> None:
 async def test_a_client_that_leaves_while_sending_is_noticed() -> None:
     with pytest.raises(ClientClosed):
         await asgi.read_body(receiver(piece(b"ab", more=True), gone), 3)
+
+
+async def test_a_body_that_does_not_arrive_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asgi, "body_timeout_s", 0)
+    with pytest.raises(InvalidRequest, match="did not arrive"):
+        await asgi.read_body(receiver(piece(b"ab", more=True)), 3)
 
 
 def test_error_headers_say_when_to_come_back_and_how_to_authenticate() -> None:

@@ -152,3 +152,13 @@ async def test_endless_headers_are_refused() -> None:
     async with serving(hello) as (port, _, _), connection(port) as (reader, writer):
         writer.write(get(headers=b"X-Long: " + b"x" * 2 * server.header_bytes_max + b"\r\n"))
         assert (await reader.read()).startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost"])
+async def test_a_connection_that_sends_no_request_is_closed(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(server, "header_timeout_s", 0)
+    async with serving(hello) as (port, _, _), connection(port) as (reader, writer):
+        writer.write(sent)
+        assert await reader.read() == b""

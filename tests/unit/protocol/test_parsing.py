@@ -1,7 +1,10 @@
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.base.errors import InvalidRequest
 from headrace.protocol.parsing import (
@@ -11,7 +14,7 @@ from headrace.protocol.parsing import (
     unknown_fields,
     unsupported_fields,
 )
-from headrace.protocol.requests import ChatRequest
+from headrace.protocol.requests import ChatRequest, CompletionRequest
 
 hello = [{"role": "user", "content": "hello"}]
 
@@ -181,3 +184,36 @@ def test_any_other_prompt_is_refused(prompt: object) -> None:
         parse_completion_request(text_body(prompt=prompt))
     assert caught.value.param is not None
     assert caught.value.param.startswith("prompt")
+
+
+texts = st.text(alphabet="a \x00é😀", max_size=5)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts
+)
+json_values = scalars | st.lists(scalars, max_size=3) | st.dictionaries(texts, scalars, max_size=3)
+field_names = st.sampled_from(
+    [*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__, *unsupported_fields]
+)
+
+
+def outcome(parse: Callable[[bytes], object], body: bytes) -> object:
+    try:
+        return parse(body)
+    except InvalidRequest as error:
+        return error.param
+
+
+@given(st.dictionaries(field_names, json_values, max_size=6))
+def test_any_object_is_a_request_or_a_named_refusal(fields: dict[str, Any]) -> None:
+    assert outcome(parse_chat_request, chat_body(**fields))
+    assert outcome(parse_completion_request, text_body(**fields))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_request_or_a_refusal(body: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_chat_request(body)

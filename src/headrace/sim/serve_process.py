@@ -1,0 +1,92 @@
+"""`headrace serve` as a child process, for tests and benchmarks that want the real thing.
+
+with ServeProcess.start("smollm2-135m-instruct") as served: ... served.url ...
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+ready_pattern = re.compile(r"(?P<name>\S+) is ready at (?P<url>http://\S+)/v1 ")
+output_lines_max = 10_000  # kept of what the process wrote
+end_timeout_s = 60.0
+
+
+class ServeProcess:
+    """One running server, ready for requests."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.url = ""
+        self.model = ""
+        self.output: list[str] = []  # lines of its standard error
+        self._ready = threading.Event()  # also set when it ended instead
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @classmethod
+    def start(
+        cls,
+        model: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        python: Sequence[str] = (sys.executable, "-m", "headrace.cli.main"),
+    ) -> "ServeProcess":
+        """Start a server on a free port and wait until it is ready.
+
+        RuntimeError with its output if it ended instead."""
+        process = subprocess.Popen(  # noqa: S603 -- our own command, its arguments from a test
+            [*python, "serve", model, "--port", "0", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+        served = cls(process)
+        served._ready.wait()
+        if not served.url:
+            served.stop()
+            raise RuntimeError("headrace serve ended:\n" + "\n".join(served.output))
+        return served
+
+    def __enter__(self) -> "ServeProcess":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> int:
+        """Ask it to end and wait until it has; its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(end_timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return status
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if len(self.output) < output_lines_max:
+                self.output.append(line.rstrip())
+            found = ready_pattern.search(line)
+            if found and not self.url:
+                self.url, self.model = found["url"], found["name"]
+                self._ready.set()
+        self._ready.set()
