@@ -1,0 +1,74 @@
+"""One admitted request's money: what it has used so far, and its only settlement."""
+
+import asyncio
+from contextlib import suppress
+
+from headrace.base.clock import Clock
+from headrace.base.errors import Unavailable
+from headrace.ledger.meter import Meter
+from headrace.ledger.reservation import Outcome, Reservation, TokenUsage, UsageSource
+
+checkpoint_interval_s = 1.0  # at most so much use is forgotten by a crash
+durable_timeout_s = 5.0  # a disk that takes longer must not hold answers that are complete
+
+
+class Account:
+    """Follows one reservation to its settlement, which is made exactly once."""
+
+    __slots__ = (
+        "_checkpoint_s",
+        "_clock",
+        "_meter",
+        "outcome",
+        "reservation",
+        "sequence",
+        "source",
+        "usage",
+    )
+
+    def __init__(self, meter: Meter, reservation: Reservation, clock: Clock) -> None:
+        self._meter = meter
+        self._clock = clock
+        self._checkpoint_s = clock.monotonic_s()
+        self.reservation = reservation
+        self.usage = TokenUsage()  # so far; of the present attempt only
+        self.source = UsageSource.COUNTED
+        self.outcome: Outcome | None = None
+        self.sequence = 0
+
+    def observe(self, usage: TokenUsage) -> None:
+        """Note what the request has used by now; now and then the journal learns it too."""
+        self.usage = usage
+        now_s = self._clock.monotonic_s()
+        if now_s - self._checkpoint_s >= checkpoint_interval_s:
+            self._checkpoint_s = now_s
+            self._meter.checkpoint(self.reservation, usage)
+
+    def restart(self) -> None:
+        """The request starts over elsewhere: what the broken attempt used is not charged."""
+        if self.usage != TokenUsage():
+            self.usage = TokenUsage()
+            self._meter.checkpoint(self.reservation, self.usage)
+
+    def settle(
+        self, outcome: Outcome, usage: TokenUsage | None = None, *, exact: bool = False
+    ) -> None:
+        """End the request at `usage`, or at what was observed; later calls change nothing."""
+        if self.outcome is not None:
+            return
+        self.outcome = outcome
+        if usage is not None:
+            self.usage = usage
+        self.source = UsageSource.ENGINE if exact else UsageSource.COUNTED
+        self.sequence = self._meter.settle(self.reservation, self.usage, outcome, self.source)
+
+    async def durable(self) -> bool:
+        """Wait until the settlement is on stable storage; False if the disk does not take it.
+
+        It is not lost then: the journal keeps it in memory and writes it when it can."""
+        assert self.outcome is not None
+        with suppress(Unavailable, TimeoutError):
+            async with asyncio.timeout(durable_timeout_s):
+                await self._meter.durable(self.sequence)
+            return True
+        return False

@@ -1,0 +1,83 @@
+"""What a request may use at most, before anything is sent: the numbers of its reservation.
+
+Prompt: byte-level vocabularies never need more tokens than the text has bytes, so the bytes plus
+what a chat template adds bound it without a tokenizer. Output: what the caller asked for, else the
+model's context, and for a tenant with prepaid credit no more than the credit covers. A cap that
+the caller did not ask for is sent to the engine, so that it holds.
+"""
+
+from typing import NamedTuple
+
+from headrace.ledger.rating import worst_case_nanousd
+from headrace.protocol.requests import ChatRequest, CompletionRequest
+from headrace.spec.prices import PriceVersion
+
+GeneratingRequest = ChatRequest | CompletionRequest
+
+template_tokens_max = 512  # what a template may write once: a default system prompt, markers
+message_tokens_max = 64  # and around each message: markers, role, name
+completion_tokens_default = 16  # OpenAI's, for text completions without max_tokens
+context_tokens_default = 32_768  # while neither the operator nor the engine has told
+bytes_per_token = 4  # typical; estimates load, never money
+expected_output_tokens = 256  # of a request that sets no limit; estimates load
+tokens_per_price_unit = 1_000_000
+
+
+class TokenBounds(NamedTuple):
+    """The most that a request can use."""
+
+    prompt_tokens_max: int
+    output_tokens_max: int
+    output_limit_sent: int | None  # to be set in the engine's request; None: leave it as it came
+
+
+def prompt_bound(request: GeneratingRequest) -> int:
+    """No fewer tokens than any byte-level tokenizer makes of the prompt."""
+    if isinstance(request, CompletionRequest):
+        text = request.prompt_text
+        return 1 + (len(request.prompt_token_ids) if text is None else utf8_length(text))
+    texts = sum(utf8_length(message.text) for message in request.messages)
+    return texts + template_tokens_max + message_tokens_max * len(request.messages)
+
+
+def utf8_length(text: str) -> int:
+    """The bytes of a text in UTF-8; a lone surrogate, which JSON can carry, counts as three."""
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+
+
+def token_bounds(
+    request: GeneratingRequest,
+    *,
+    context_length: int | None,
+    price: PriceVersion | None,
+    spendable_nanousd: int | None,
+) -> TokenBounds:
+    """The bounds to reserve; `spendable_nanousd` is None for tenants that pay afterwards."""
+    prompt_tokens = prompt_bound(request)
+    if context_length is not None:
+        prompt_tokens = min(prompt_tokens, context_length)
+    asked = request.output_limit
+    if asked is not None:
+        return TokenBounds(prompt_tokens, asked, None)
+    if isinstance(request, CompletionRequest):
+        return TokenBounds(prompt_tokens, completion_tokens_default, completion_tokens_default)
+    context = context_length or context_tokens_default
+    covered = covered_output_tokens(prompt_tokens, price, spendable_nanousd)
+    if covered is None or covered >= context:
+        return TokenBounds(prompt_tokens, context, None)
+    # The engine refuses prompt + limit beyond the context, and the prompt is known as a bound only.
+    limit = max(1, min(covered, context - prompt_tokens))
+    return TokenBounds(prompt_tokens, limit, limit)
+
+
+def covered_output_tokens(
+    prompt_tokens: int, price: PriceVersion | None, spendable_nanousd: int | None
+) -> int | None:
+    """How much output the credit pays for after the prompt; None: it does not matter."""
+    if price is None or spendable_nanousd is None:
+        return None
+    output_price = price.price.output_nanousd_per_million
+    if output_price == 0:
+        return None
+    left_nanousd = spendable_nanousd - worst_case_nanousd(price.price, prompt_tokens, 0)
+    return max(0, left_nanousd * tokens_per_price_unit // output_price)

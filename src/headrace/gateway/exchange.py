@@ -1,0 +1,252 @@
+"""One admitted request to an engine and back; elsewhere again, as long as no byte went out.
+
+    lease an endpoint -> send -> headers -> first output -> ... -> end
+         ^                 |        |            |
+         '--- retry -------'--------'------------'   within the budget, never twice the same one
+
+An unstreamed answer goes out whole, so it may be retried until it is complete. A stream may be
+until its first event; heartbeats are none. What a broken attempt used is not charged.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headrace.base.clock import Clock
+from headrace.base.errors import DeadlineExceeded, HeadraceError, Unavailable, UpstreamFailed
+from headrace.gateway.account import Account
+from headrace.gateway.admission import bytes_per_token
+from headrace.gateway.heartbeat import Heartbeat
+from headrace.gateway.metrics import GatewayCounters
+from headrace.gateway.rewriter import StreamRewriter, WholeRewrite, rewrite_whole
+from headrace.gateway.upstream import (
+    ask_usage,
+    engine_headers,
+    refusal,
+    small_answer_bytes_max,
+    stream_error,
+)
+from headrace.http.asgi import EventStream
+from headrace.http.client import Answer, HttpClient
+from headrace.router.endpoint import EndpointSpec
+from headrace.router.lease import Lease, Work
+from headrace.router.picker import Picker, WeightedPool
+from headrace.router.retry_budget import RetryBudget
+from headrace.spec.settlements import TokenUsage
+
+Result = TypeVar("Result")
+
+attempts_max = 3
+answer_bytes_max = 64 * 1024 * 1024  # of an unstreamed answer: a whole context as text
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long an engine may be silent."""
+
+    first_output_s: float = 600.0  # the queue and a long prompt on a slow machine
+    stall_s: float = 120.0  # between chunks
+    whole_s: float = 1800.0  # for an unstreamed answer, which shows no sign of life before its end
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarding:
+    """What every request shares on its way."""
+
+    client: HttpClient
+    picker: Picker
+    retries: RetryBudget
+    clock: Clock
+    timeouts: Timeouts
+    counters: GatewayCounters
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """What an engine is asked, whichever it is."""
+
+    path: str
+    request_id: str
+    model_name: str  # the logical one
+    pools: tuple[WeightedPool, ...]
+    work: Work
+    cache_salt: str
+    body_for: Callable[[str], bytes]  # by the name that the engine gives the model
+    usage_chunk: bool = False  # what the caller wants of a stream's usage
+    usage_in_every_chunk: bool = False
+
+
+class Exchange:
+    """The attempts of one request."""
+
+    def __init__(self, forwarding: Forwarding, request: EngineRequest, account: Account) -> None:
+        self._forwarding = forwarding
+        self._request = request
+        self._account = account
+        self._start_s = forwarding.clock.monotonic_s()
+        self._sent_to: EndpointSpec | None = None  # where it may have used something
+        self._may_retry = True
+        self.first_output_s: float | None = None  # seconds from the start
+        self.attempts = 0
+        self.endpoint_id = ""
+
+    async def whole(self) -> WholeRewrite:
+        """The unstreamed answer; raises what the last attempt failed with."""
+        return await self._with_retries(self._attempt_whole)
+
+    async def stream(self, out: EventStream) -> bool:
+        """Pass a stream on up to its end marker, which is left to the caller.
+
+        True: the usage that the account observed is the engine's last word."""
+        beat = Heartbeat(out)
+        beat.start()
+
+        async def attempt(lease: Lease) -> bool:
+            return await self._attempt_stream(lease, out, beat)
+
+        try:
+            return await self._with_retries(attempt)
+        finally:
+            beat.stop()
+
+    async def final_usage(self) -> TokenUsage | None:
+        """What a request that did not end well used, by the engine's record; None: it is unknown.
+
+        Zero if no engine got it."""
+        if self._sent_to is None:
+            return TokenUsage()
+        if self._sent_to.engine != "headrace":
+            return None
+        return await ask_usage(self._forwarding.client, self._sent_to, self._request.request_id)
+
+    def estimate(self, body: bytes) -> TokenUsage:
+        """A guess at what an unstreamed answer used, for engines that never tell."""
+        return TokenUsage(self._request.work.prefill_tokens, 0, len(body) // bytes_per_token)
+
+    async def _with_retries(self, attempt: Callable[[Lease], Awaitable[Result]]) -> Result:
+        forwarding = self._forwarding
+        forwarding.retries.deposit()
+        excluded: set[str] = set()
+        failure: HeadraceError | None = None
+        while True:
+            now_s = forwarding.clock.monotonic_s()
+            try:
+                lease = forwarding.picker.lease(
+                    self._request.pools, self._request.work, now_s, excluded
+                )
+            except Unavailable as error:
+                raise failure or error from None
+            self.attempts += 1
+            self.endpoint_id = lease.endpoint.spec.id
+            try:
+                return await attempt(lease)
+            except HeadraceError as error:
+                if not self._is_worth_another(error):
+                    raise
+                failure = error
+            finally:
+                lease.release()
+            excluded.add(self.endpoint_id)
+            self._account.restart()
+            forwarding.counters.retries += 1
+
+    def _is_worth_another(self, error: HeadraceError) -> bool:
+        """Whether another endpoint may be tried; takes from the budget if so."""
+        return (
+            self._may_retry
+            and error.retryable
+            and not isinstance(error, DeadlineExceeded)  # the time is spent
+            and self.attempts < attempts_max
+            and self._forwarding.retries.withdraw(self._forwarding.clock.monotonic_s())
+        )
+
+    async def _attempt_whole(self, lease: Lease) -> WholeRewrite:
+        timeout_s = self._forwarding.timeouts.whole_s
+        async with await self._open(lease, timeout_s) as answer:
+            try:
+                body = await answer.read_all(answer_bytes_max, timeout_s)
+            except HeadraceError:
+                self._eject(lease)
+                raise
+        self._note_first_output(lease)
+        return rewrite_whole(body, self._request.model_name)
+
+    async def _attempt_stream(self, lease: Lease, out: EventStream, beat: Heartbeat) -> bool:
+        rewriter = StreamRewriter(
+            self._request.model_name,
+            usage_chunk=self._request.usage_chunk,
+            usage_in_every_chunk=self._request.usage_in_every_chunk,
+        )
+        timeouts = self._forwarding.timeouts
+        async with await self._open(lease, timeouts.first_output_s) as answer:
+            timeout_s = timeouts.first_output_s
+            while not rewriter.is_done:
+                events = rewriter.feed(await self._read_chunk(lease, answer, timeout_s))
+                self._observe(rewriter)
+                if events:
+                    if self.first_output_s is None:
+                        beat.stop()
+                        self._may_retry = False
+                        self._note_first_output(lease)
+                    await out.write(events)
+                    timeout_s = timeouts.stall_s
+                if rewriter.error_body is not None:
+                    raise stream_error(rewriter.error_body)
+        return rewriter.usage is not None
+
+    async def _open(self, lease: Lease, timeout_s: float) -> Answer:
+        """Send the request; an answer of status 200, or what its refusal means."""
+        spec = lease.endpoint.spec
+        client = self._forwarding.client
+        self._sent_to = spec
+        try:
+            answer = await client.open(
+                "POST",
+                spec.address + self._request.path,
+                headers=engine_headers(spec, self._request.request_id, self._request.cache_salt),
+                body=self._request.body_for(spec.served_model_name),
+                timeout_s=timeout_s,
+            )
+        except HeadraceError as error:
+            if isinstance(error, Unavailable):
+                self._sent_to = None  # there was no connection
+            self._eject(lease)
+            raise
+        if answer.status != 200:
+            async with answer:
+                body = await answer.read_all(small_answer_bytes_max, timeout_s)
+            self._sent_to = None
+            if answer.status in (502, 503):
+                self._eject(lease)
+            else:
+                lease.succeed()
+            raise refusal(answer.status, body, answer.header("Retry-After"))
+        lease.succeed()
+        return answer
+
+    async def _read_chunk(self, lease: Lease, answer: Answer, timeout_s: float) -> bytes:
+        try:
+            chunk = await answer.read_chunk(timeout_s)
+            if not chunk:
+                raise UpstreamFailed("The engine ended its answer early.")
+        except HeadraceError:
+            self._eject(lease)
+            raise
+        return chunk
+
+    def _eject(self, lease: Lease) -> None:
+        """The endpoint broke: no request goes there for a while."""
+        lease.fail(self._forwarding.clock.monotonic_s())
+        self._forwarding.counters.ejections += 1
+
+    def _note_first_output(self, lease: Lease) -> None:
+        lease.prefilled()
+        self.first_output_s = self._forwarding.clock.monotonic_s() - self._start_s
+
+    def _observe(self, rewriter: StreamRewriter) -> None:
+        """Tell the account what passed; without the engine's counts a chunk is a token."""
+        usage = rewriter.usage
+        if usage is None and rewriter.content_chunks:
+            usage = TokenUsage(self._request.work.prefill_tokens, 0, rewriter.content_chunks)
+        if usage is not None and usage != self._account.usage:
+            self._account.observe(usage)

@@ -1,0 +1,64 @@
+"""Keeps the snapshot at the store's revision, and the last good one while the store is away.
+
+One cheap read every `poll_interval_s` tells whether anything changed; so a revoked key or a dead
+replica is known everywhere within that time and one load.
+"""
+
+import asyncio
+import logging
+
+import msgspec
+
+from headrace.base.clock import Clock
+from headrace.base.errors import HeadraceError
+from headrace.gateway.snapshot import ResourceReader, Snapshot, read_snapshot
+from headrace.router.endpoint_set import EndpointSet
+
+poll_interval_s = 0.25
+
+log = logging.getLogger(__name__)
+
+
+class SnapshotFollower:
+    """The newest snapshot, and the endpoint set that goes with it."""
+
+    def __init__(self, store: ResourceReader, endpoints: EndpointSet, clock: Clock) -> None:
+        self._store = store
+        self._endpoints = endpoints
+        self._clock = clock
+        self._checked_s = clock.monotonic_s()
+        self._failing = False
+        self.snapshot = Snapshot()
+
+    @property
+    def age_s(self) -> float:
+        """How long ago the store last confirmed the snapshot."""
+        return self._clock.monotonic_s() - self._checked_s
+
+    async def load(self) -> None:
+        """Take the store's state if it changed; raises what the store raises."""
+        snapshot = await asyncio.to_thread(self._read_if_changed)
+        self._checked_s = self._clock.monotonic_s()
+        if snapshot is not None:
+            self._endpoints.update(snapshot.endpoints)
+            self.snapshot = snapshot
+
+    async def follow(self) -> None:
+        """Poll until cancelled."""
+        while True:
+            await asyncio.sleep(poll_interval_s)
+            try:
+                await self.load()
+            except (HeadraceError, msgspec.MsgspecError) as error:
+                if not self._failing:
+                    log.warning("serving from the last snapshot: %s", error)
+                self._failing = True
+            else:
+                if self._failing:
+                    log.warning("the store is back")
+                self._failing = False
+
+    def _read_if_changed(self) -> Snapshot | None:
+        if self._store.revision() == self.snapshot.revision:
+            return None
+        return read_snapshot(self._store)

@@ -1,0 +1,123 @@
+"""A whole gateway: composed, recovered, followed, and closed in the right order."""
+
+import asyncio
+import random
+import threading
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import BinaryIO
+
+from headrace.base.clock import Clock
+from headrace.gateway.access_log import AccessLog
+from headrace.gateway.app import GatewayApp, GatewayState
+from headrace.gateway.contexts import ContextLengths
+from headrace.gateway.exchange import Forwarding, Timeouts
+from headrace.gateway.follower import SnapshotFollower
+from headrace.gateway.generate import GenerationServices
+from headrace.gateway.metrics import GatewayCounters
+from headrace.http.client import HttpClient
+from headrace.ledger.admission import Admission, UnpricedPolicy
+from headrace.ledger.journal import Journal
+from headrace.ledger.meter import Meter
+from headrace.ledger.reservation import Settlement
+from headrace.ledger.shipper import Shipper
+from headrace.router.endpoint_set import EndpointSet
+from headrace.router.picker import Picker
+from headrace.router.retry_budget import RetryBudget
+from headrace.storage import Database
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """What a gateway is told from outside."""
+
+    pepper: bytes
+    unpriced: UnpricedPolicy = UnpricedPolicy.UNRATED
+    timeouts: Timeouts = field(default_factory=Timeouts)
+
+
+class Gateway:
+    """`async with Gateway(...) as gateway`: `gateway.app` serves until the block is left.
+
+    The database and the journal belong to the caller, and outlive it."""
+
+    def __init__(
+        self,
+        database: Database,
+        journal: Journal,
+        config: GatewayConfig,
+        clock: Clock,
+        access_log: BinaryIO | None = None,
+    ) -> None:
+        self._database = database
+        self._admission = Admission(clock, unpriced=config.unpriced)
+        self._shipper = Shipper(journal, database.ledger, self._admission)
+        self._stop_shipping = threading.Event()
+        self._shipping = threading.Thread(
+            target=self._shipper.run, args=(self._stop_shipping,), name="headrace-shipper"
+        )
+        self._meter = Meter(self._admission, journal, clock)
+        self._client = HttpClient()
+        endpoints = EndpointSet()
+        counters = GatewayCounters()
+        self._follower = SnapshotFollower(database.store, endpoints, clock)
+        self._contexts = ContextLengths(endpoints, self._client)
+        self._access_log = AccessLog(access_log)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.recovered: list[Settlement] = []  # requests that an earlier crash left running
+        forwarding = Forwarding(
+            client=self._client,
+            picker=Picker(endpoints, random.SystemRandom()),
+            retries=RetryBudget(clock.monotonic_s()),
+            clock=clock,
+            timeouts=config.timeouts,
+            counters=counters,
+        )
+        services = GenerationServices(
+            meter=self._meter,
+            admission=self._admission,
+            forwarding=forwarding,
+            contexts=self._contexts,
+            counters=counters,
+            clock=clock,
+            pepper=config.pepper,
+        )
+        self.app = GatewayApp(
+            GatewayState(
+                follower=self._follower,
+                endpoints=endpoints,
+                journal=journal,
+                services=services,
+                counters=counters,
+                access_log=self._access_log,
+                clock=clock,
+                pepper=config.pepper,
+            )
+        )
+
+    async def __aenter__(self) -> "Gateway":
+        """Settle what a crash left, read the store, start the shipper and the followers."""
+        snapshot = await asyncio.to_thread(self._database.ledger.snapshot)
+        self.recovered = await asyncio.to_thread(self._meter.recover, snapshot)
+        await self._follower.load()
+        self._shipping.start()
+        self._tasks = [
+            asyncio.create_task(self._follower.follow()),
+            asyncio.create_task(self._contexts.follow()),
+        ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Stop what was started; the shipper drains the journal once more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._stop_shipping.set()
+        await asyncio.to_thread(self._shipping.join)
+        await self._client.close()
+        self._access_log.flush()

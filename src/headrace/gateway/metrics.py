@@ -1,0 +1,90 @@
+"""What a gateway counts, as plain numbers; the Prometheus text is made when somebody asks."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
+from headrace.observability import gateway_metrics as declared
+from headrace.observability.metrics import Histogram, MetricDeclaration, Value, render
+from headrace.router.endpoint import Endpoint
+
+
+@dataclass(slots=True)
+class GatewayCounters:
+    """The counts of one gateway process; only its event loop changes them."""
+
+    answers: Counter[int] = field(default_factory=Counter)  # by status
+    settlements: Counter[Outcome] = field(default_factory=Counter)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    counted_settlements: int = 0
+    undurable_settlements: int = 0
+    retries: int = 0
+    ejections: int = 0
+    duration_s: Histogram = field(default_factory=Histogram)
+    first_output_s: Histogram = field(default_factory=Histogram)
+
+    def settled(self, outcome: Outcome, usage: TokenUsage, source: UsageSource) -> None:
+        """Count one settlement."""
+        self.settlements[outcome] += 1
+        self.prompt_tokens += usage.prompt_tokens
+        self.cached_tokens += usage.cached_tokens
+        self.completion_tokens += usage.completion_tokens
+        if source is UsageSource.COUNTED:
+            self.counted_settlements += 1
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayGauges:
+    """What is true of a gateway now."""
+
+    running_requests: int
+    endpoints: Iterable[Endpoint]
+    snapshot_age_s: float
+    journal_healthy: bool
+    dropped_log_lines: int
+    now_s: float
+
+
+def metrics_text(counters: GatewayCounters, gauges: GatewayGauges) -> bytes:
+    """The Prometheus text of a gateway."""
+    values: list[tuple[MetricDeclaration, Value]] = [
+        (declared.requests_total, {str(k): float(v) for k, v in counters.answers.items()}),
+        (
+            declared.settlements_total,
+            {outcome.value: float(counters.settlements[outcome]) for outcome in Outcome},
+        ),
+        (
+            declared.tokens_total,
+            {
+                "prompt": counters.prompt_tokens,
+                "cached": counters.cached_tokens,
+                "completion": counters.completion_tokens,
+            },
+        ),
+        (declared.counted_settlements_total, counters.counted_settlements),
+        (declared.undurable_settlements_total, counters.undurable_settlements),
+        (declared.retries_total, counters.retries),
+        (declared.ejections_total, counters.ejections),
+        (declared.running_requests, gauges.running_requests),
+        (declared.endpoints, endpoint_states(gauges.endpoints, gauges.now_s)),
+        (declared.snapshot_age_seconds, gauges.snapshot_age_s),
+        (declared.journal_healthy, float(gauges.journal_healthy)),
+        (declared.dropped_log_lines_total, gauges.dropped_log_lines),
+        (declared.request_duration_seconds, counters.duration_s),
+        (declared.first_output_seconds, counters.first_output_s),
+    ]
+    return render(values, "")
+
+
+def endpoint_states(endpoints: Iterable[Endpoint], now_s: float) -> dict[str, float]:
+    """How many endpoints are in each state."""
+    states = {"available": 0.0, "ejected": 0.0, "inactive": 0.0}
+    for endpoint in endpoints:
+        if endpoint.is_available(now_s):
+            states["available"] += 1
+        else:
+            states["ejected" if endpoint.spec.accepts_requests else "inactive"] += 1
+    return states

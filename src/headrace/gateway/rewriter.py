@@ -1,0 +1,112 @@
+"""An engine's stream as it passes: usage read, the model's logical name put in, extras taken out.
+
+Bytes in, whole events out; no I/O. Everything that is not rewritten stays as the engine wrote it.
+The end marker is held back, because the settlement comes before it.
+"""
+
+import msgspec
+
+from headrace.base.errors import UpstreamFailed
+from headrace.protocol.sse import EventTooLarge, SseDecoder, done_data
+from headrace.spec.settlements import TokenUsage
+
+no_choices = b"[]"
+null = msgspec.Raw(b"null")
+
+
+class ReportedDetails(msgspec.Struct, frozen=True):
+    """The part of an engine's prompt details that counts."""
+
+    cached_tokens: int | None = None
+
+
+class ReportedUsage(msgspec.Struct, frozen=True):
+    """Usage as an engine reports it, from whichever kind of engine."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: ReportedDetails | None = None
+
+    def tokens(self) -> TokenUsage:
+        """The same as our value; a cached count above the prompt's is cut to it."""
+        details = self.prompt_tokens_details
+        cached_tokens = (details.cached_tokens if details else None) or 0
+        prompt_tokens = max(0, self.prompt_tokens)
+        return TokenUsage(
+            prompt_tokens,
+            min(max(0, cached_tokens), prompt_tokens),
+            max(0, self.completion_tokens or 0),
+        )
+
+
+_encode = msgspec.json.Encoder().encode
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_usage = msgspec.json.Decoder(ReportedUsage | None)
+
+
+class StreamRewriter:
+    """One stream. After `feed`: `usage`, `is_done`, `error_body` say what has passed."""
+
+    def __init__(self, model_name: str, *, usage_chunk: bool, usage_in_every_chunk: bool) -> None:
+        self._model = msgspec.Raw(_encode(model_name))
+        self._usage_chunk = usage_chunk
+        self._usage_in_every_chunk = usage_in_every_chunk
+        self._decoder = SseDecoder()
+        self.usage: TokenUsage | None = None  # the newest that the engine reported
+        self.content_chunks = 0
+        self.is_done = False
+        self.error_body: bytes | None = None  # of an error inside the stream
+
+    def feed(self, data: bytes) -> bytes:
+        """The events to pass on; UpstreamFailed if the engine's are malformed."""
+        try:
+            events = self._decoder.feed(data)
+            return b"".join([self._event(event.data) for event in events])
+        except (EventTooLarge, msgspec.DecodeError) as error:
+            raise UpstreamFailed(f"The engine's stream is malformed: {error}.") from None
+
+    def _event(self, data: bytes) -> bytes:
+        if self.is_done or self.error_body is not None:
+            return b""
+        if data == done_data:
+            self.is_done = True
+            return b""
+        fields = _fields.decode(data)
+        if "error" in fields and fields["error"] != null:
+            self.error_body = data
+            return b""
+        reported = fields.pop("usage", None)
+        if reported is not None and reported != null:
+            usage = _usage.decode(reported)
+            self.usage = usage.tokens() if usage else None
+        if bytes(fields.get("choices", null)) == no_choices:
+            if not self._usage_chunk:
+                return b""
+        else:
+            self.content_chunks += 1
+        if reported is not None and self._usage_in_every_chunk:
+            fields["usage"] = reported
+        elif self._usage_chunk:
+            is_last = bytes(fields.get("choices", null)) == no_choices
+            fields["usage"] = reported if is_last and reported is not None else null
+        fields["model"] = self._model
+        return b"data: " + _encode(fields) + b"\n\n"
+
+
+class WholeRewrite(msgspec.Struct, frozen=True):
+    """An unstreamed answer for the client, and what it used."""
+
+    body: bytes
+    usage: TokenUsage | None  # None: the engine did not say
+
+
+def rewrite_whole(body: bytes, model_name: str) -> WholeRewrite:
+    """Put the logical model's name into an answer; UpstreamFailed if it is no JSON object."""
+    try:
+        fields = _fields.decode(body)
+        reported = fields.get("usage")
+        usage = None if reported is None else _usage.decode(reported)
+    except msgspec.DecodeError as error:
+        raise UpstreamFailed(f"The engine's answer is malformed: {error}.") from None
+    fields["model"] = msgspec.Raw(_encode(model_name))
+    return WholeRewrite(_encode(fields), usage.tokens() if usage else None)

@@ -1,0 +1,130 @@
+"""Everything a gateway serves from, as one immutable value that is replaced as a whole."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from headrace.router.endpoint import EndpointSpec
+from headrace.router.picker import WeightedPool
+from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.models import Model, ModelVersion
+from headrace.spec.prices import PriceBook
+from headrace.spec.resource import Resource
+from headrace.spec.tenancy import ApiKey, Project, Tenant
+
+R = TypeVar("R", bound=Resource)
+
+
+class ResourceReader(Protocol):
+    """The part of `storage.Store` that a gateway needs."""
+
+    def list(self, kind: type[R]) -> list[R]:
+        """Every resource of a kind."""
+        ...
+
+    def revision(self) -> int:
+        """A number that grows with every change."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who a request comes from."""
+
+    key: ApiKey
+    project: Project
+    tenant: Tenant
+
+    def may_use(self, model_name: str) -> bool:
+        """Whether the key's allow-list has the model."""
+        return self.key.models is None or model_name in self.key.models
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A logical model and where its requests go."""
+
+    model: Model
+    pools: tuple[WeightedPool, ...]  # model version ids with their shares
+    context_length: int | None  # the longest that the operator declared; None: the engine's own
+    price_books: tuple[PriceBook, ...]  # those that name the model
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The store at one revision."""
+
+    revision: int = 0
+    principals: Mapping[str, Principal] = field(default_factory=dict)  # by key id
+    models: Mapping[str, ServedModel] = field(default_factory=dict)  # by name
+    endpoints: tuple[EndpointSpec, ...] = ()
+
+
+def read_snapshot(store: ResourceReader) -> Snapshot:
+    """Read the store; children before their parents, so that no parent is missed.
+
+    The revision is read first: a change meanwhile is seen by the next poll."""
+    revision = store.revision()
+    keys = store.list(ApiKey)
+    projects = {project.id: project for project in store.list(Project)}
+    tenants = {tenant.id: tenant for tenant in store.list(Tenant)}
+    replicas = store.list(Replica)
+    deployments = {deployment.id: deployment for deployment in store.list(Deployment)}
+    versions = store.list(ModelVersion)
+    models = store.list(Model)
+    books = store.list(PriceBook)
+    return Snapshot(
+        revision=revision,
+        principals=join_principals(keys, projects, tenants),
+        models={
+            model.name: served_model(model, versions, books) for model in models if model.active
+        },
+        endpoints=tuple(endpoints_of(replicas, deployments)),
+    )
+
+
+def join_principals(
+    keys: Sequence[ApiKey], projects: Mapping[str, Project], tenants: Mapping[str, Tenant]
+) -> dict[str, Principal]:
+    """Each key with its project and tenant; a key whose project is gone is no key."""
+    principals: dict[str, Principal] = {}
+    for key in keys:
+        project = projects.get(key.parent_id)
+        tenant = None if project is None else tenants.get(project.parent_id)
+        if project is not None and tenant is not None:
+            principals[key.id] = Principal(key, project, tenant)
+    return principals
+
+
+def served_model(
+    model: Model, versions: Sequence[ModelVersion], books: Sequence[PriceBook]
+) -> ServedModel:
+    """A model with its pools, its declared context and the price books that name it."""
+    weights = {target.model_version_id: target.weight for target in model.targets}
+    lengths = [version.context_length for version in versions if version.id in weights]
+    declared = [length for length in lengths if length is not None]
+    return ServedModel(
+        model=model,
+        pools=tuple(weights.items()),
+        context_length=max(declared) if declared and len(declared) == len(lengths) else None,
+        price_books=tuple(book for book in books if model.name in book.prices),
+    )
+
+
+def endpoints_of(
+    replicas: Sequence[Replica], deployments: Mapping[str, Deployment]
+) -> list[EndpointSpec]:
+    """The replicas that have an address, as the router knows them."""
+    return [
+        EndpointSpec(
+            id=replica.id,
+            pool=deployments[replica.parent_id].model_version_id,
+            address=replica.address.rstrip("/"),
+            accepts_requests=replica.state is ReplicaState.ACTIVE,
+            engine=replica.engine,
+            engine_key=replica.engine_key,
+            served_model_name=replica.served_model_name,
+        )
+        for replica in replicas
+        if replica.address and replica.parent_id in deployments
+    ]

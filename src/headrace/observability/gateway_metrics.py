@@ -1,0 +1,71 @@
+"""The metrics of a gateway, declared once; no tenant, key or request is ever a label."""
+
+from headrace.observability.metrics import MetricDeclaration, MetricKind
+
+counter, gauge, histogram = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
+
+requests_total = MetricDeclaration(
+    "headrace_gateway_requests_total", counter, "Answers by HTTP status.", label="status"
+)
+settlements_total = MetricDeclaration(
+    "headrace_gateway_settlements_total",
+    counter,
+    "Admitted requests that ended, by outcome: finished, aborted, failed.",
+    label="outcome",
+)
+tokens_total = MetricDeclaration(
+    "headrace_gateway_tokens_total",
+    counter,
+    "Settled tokens by class: prompt (cached ones included), cached, completion.",
+    label="class",
+)
+counted_settlements_total = MetricDeclaration(
+    "headrace_gateway_counted_settlements_total",
+    counter,
+    "Settlements by what passed, because the engine could not be asked.",
+)
+undurable_settlements_total = MetricDeclaration(
+    "headrace_gateway_undurable_settlements_total",
+    counter,
+    "Answers that ended before their settlement was on stable storage; the disk was full or slow.",
+)
+retries_total = MetricDeclaration(
+    "headrace_gateway_retries_total", counter, "Attempts at another replica before the first byte."
+)
+ejections_total = MetricDeclaration(
+    "headrace_gateway_ejections_total",
+    counter,
+    "Failures that ejected a replica from routing for a while.",
+)
+running_requests = MetricDeclaration(
+    "headrace_gateway_running_requests", gauge, "Requests that hold a reservation now."
+)
+endpoints = MetricDeclaration(
+    "headrace_gateway_endpoints",
+    gauge,
+    "Replicas by what the router may do with them: available, ejected, inactive.",
+    label="state",
+)
+snapshot_age_seconds = MetricDeclaration(
+    "headrace_gateway_snapshot_age_seconds",
+    gauge,
+    "Time since the store last confirmed the configuration that is served from.",
+)
+journal_healthy = MetricDeclaration(
+    "headrace_gateway_journal_healthy", gauge, "1 while reservations are accepted, else 0."
+)
+dropped_log_lines_total = MetricDeclaration(
+    "headrace_gateway_dropped_log_lines_total",
+    counter,
+    "Access log lines that found their buffer full.",
+)
+request_duration_seconds = MetricDeclaration(
+    "headrace_gateway_request_duration_seconds",
+    histogram,
+    "From the request's headers to the end of its answer, for generating routes.",
+)
+first_output_seconds = MetricDeclaration(
+    "headrace_gateway_first_output_seconds",
+    histogram,
+    "From admission to the first output of an engine.",
+)
