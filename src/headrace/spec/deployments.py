@@ -44,6 +44,7 @@ class Replica(Resource, frozen=True, kw_only=True, tag="replica"):
     served_model_name: str = ""  # what the engine calls it
     launch_id: str = ""  # the launcher's handle; empty when nothing runs
     attempts: int = 0  # launches since it was last ACTIVE
+    state_time: float = 0.0  # when it came into this state
     retry_time: float | None = None
     drain_deadline: float | None = None
     detail: str = ""  # why it is in this state, for people

@@ -1,0 +1,46 @@
+"""The few things that a reconciler can do, as values."""
+
+from dataclasses import dataclass
+
+from headrace.spec.deployments import Deployment, Replica
+
+
+@dataclass(frozen=True, slots=True)
+class CreateReplica:
+    """Write a new replica of this deployment's generation."""
+
+    deployment: Deployment
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeReplica:
+    """Write a replica's new state."""
+
+    replica: Replica
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchReplica:
+    """Start a process for a replica, and write that it is LOADING."""
+
+    deployment: Deployment
+    replica: Replica
+    model_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplica:
+    """End a replica's process, whatever it does."""
+
+    replica: Replica
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteReplica:
+    """Forget a replica that has no process."""
+
+    replica: Replica
+
+
+Action = CreateReplica | ChangeReplica | LaunchReplica | StopReplica | DeleteReplica

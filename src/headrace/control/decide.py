@@ -1,0 +1,243 @@
+"""What is due for one deployment, from what is seen: a pure function.
+
+    CREATING ──launch──> LOADING ──ready and a real token──> ACTIVE
+       ^                  │   ^                                │
+       │                  │   └──────── not ready any more ────┤
+    (wanted)       ended or too slow                         ended
+                          v                                    │
+                       FAILED <────────────────────────────────┘
+                          └──after its retry time──> launch
+
+    any but DRAINING ──not wanted any more──> DRAINING ──idle or deadline──> stopped, forgotten
+
+It never depends on what happened before, only on the world, so that lost, repeated and reordered
+wake-ups end in the same state. A new generation is started beside the old one, and an old replica
+drains once a new one is ACTIVE in its place.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.adapters.protocol import ReadinessState
+from headrace.control.actions import (
+    Action,
+    ChangeReplica,
+    CreateReplica,
+    DeleteReplica,
+    LaunchReplica,
+    StopReplica,
+)
+from headrace.control.world import ReplicaObservation, World
+from headrace.spec.deployments import Deployment, Replica, ReplicaState
+
+gone = ReplicaObservation(alive=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlTimes:
+    """How long things may take, in seconds."""
+
+    start_max_s: float = 900.0  # LOADING; large models from slow disks take minutes
+    drain_max_s: float = 120.0  # DRAINING with requests that still run
+    drain_min_s: float = 1.0  # until every gateway's snapshot has left it out
+    silence_max_s: float = 15.0  # ACTIVE without an answer to probes
+    backoff_first_s: float = 1.0
+    backoff_max_s: float = 60.0
+
+    def backoff_s(self, attempts: int) -> float:
+        """How long to wait after that many launches in a row that came to nothing."""
+        if attempts <= 0:
+            return 0.0  # it had worked: come back at once
+        return float(min(self.backoff_max_s, self.backoff_first_s * 2 ** min(attempts - 1, 16)))
+
+
+def decide(world: World, times: ControlTimes) -> list[Action]:
+    """The actions that are due now, in the order to apply them; empty when all is as desired."""
+    wanted, unwanted = split_by_need(world)
+    actions: list[Action] = []
+    for replica in unwanted:
+        actions += retire(world, times, replica)
+    for replica in wanted:
+        actions += advance(world, times, replica)
+    if world.deployment is not None:
+        missing = world.deployment.replicas - sum(
+            replica.generation == world.deployment.generation for replica in wanted
+        )
+        names = free_names(world.deployment, world.replicas, max(0, missing))
+        actions += [CreateReplica(world.deployment, name) for name in names]
+    return actions
+
+
+def split_by_need(world: World) -> tuple[list[Replica], list[Replica]]:
+    """The replicas to keep and those to retire; what drains is never taken back."""
+    deployment = world.deployment
+    live = [replica for replica in world.replicas if replica.state is not ReplicaState.DRAINING]
+    draining = [replica for replica in world.replicas if replica.state is ReplicaState.DRAINING]
+    if deployment is None:
+        return [], [*live, *draining]
+    live.sort(key=worth, reverse=True)
+    current = [replica for replica in live if replica.generation == deployment.generation]
+    former = [replica for replica in live if replica.generation != deployment.generation]
+    serving = [replica for replica in former if replica.state is ReplicaState.ACTIVE]
+    other = [replica for replica in former if replica.state is not ReplicaState.ACTIVE]
+    current_kept, current_surplus = split_at(current, deployment.replicas)
+    active_count = sum(replica.state is ReplicaState.ACTIVE for replica in current_kept)
+    former_kept, former_surplus = split_at(serving, deployment.replicas - active_count)
+    unwanted = [*draining, *other, *current_surplus, *former_surplus]
+    return [*current_kept, *former_kept], unwanted
+
+
+def worth(replica: Replica) -> tuple[int, float]:
+    """What to keep first: what serves, then what loads, then the older."""
+    order = (
+        ReplicaState.FAILED,
+        ReplicaState.CREATING,
+        ReplicaState.LOADING,
+        ReplicaState.ACTIVE,
+    )
+    return order.index(replica.state), -replica.create_time
+
+
+def split_at(replicas: list[Replica], count: int) -> tuple[list[Replica], list[Replica]]:
+    """The first `count` and the rest; a negative count keeps none."""
+    cut = max(0, count)
+    return replicas[:cut], replicas[cut:]
+
+
+def free_names(deployment: Deployment, replicas: tuple[Replica, ...], count: int) -> list[str]:
+    """The lowest numbers that no replica of this deployment has."""
+    taken = {replica.name for replica in replicas}
+    names: list[str] = []
+    number = 0
+    while len(names) < count:
+        name = f"{deployment.name}-{number}"
+        if name not in taken:
+            names.append(name)
+        number += 1
+    return names
+
+
+def retire(world: World, times: ControlTimes, replica: Replica) -> list[Action]:
+    """One step towards the end of a replica that is not wanted."""
+    seen = world.observations.get(replica.id, gone)
+    if not seen.alive:
+        return [DeleteReplica(replica)]
+    if replica.state is not ReplicaState.DRAINING:
+        if replica.state is not ReplicaState.ACTIVE:
+            return [StopReplica(replica), DeleteReplica(replica)]
+        deadline = world.now_s + times.drain_max_s
+        return [moved(world, replica, ReplicaState.DRAINING, "draining", drain_deadline=deadline)]
+    left_out = world.now_s >= replica.state_time + times.drain_min_s
+    overdue = replica.drain_deadline is not None and world.now_s >= replica.drain_deadline
+    if overdue or (left_out and seen.running_requests == 0):
+        return [StopReplica(replica), DeleteReplica(replica)]
+    return []
+
+
+def advance(world: World, times: ControlTimes, replica: Replica) -> list[Action]:
+    """One step of a wanted replica towards ACTIVE."""
+    seen = world.observations.get(replica.id, gone)
+    match replica.state:
+        case ReplicaState.CREATING | ReplicaState.FAILED:
+            return launch_when_due(world, replica, seen)
+        case ReplicaState.LOADING:
+            return watch_loading(world, times, replica, seen)
+        case ReplicaState.ACTIVE:
+            return watch_active(world, times, replica, seen)
+        case ReplicaState.DRAINING:
+            raise AssertionError("a draining replica is never wanted")
+
+
+def launch_when_due(world: World, replica: Replica, seen: ReplicaObservation) -> list[Action]:
+    """Launch a replica that has no process, once the file is here and its pause is over."""
+    if seen.alive:  # of an earlier life of the control plane, which did not write that down
+        return [StopReplica(replica)]
+    if replica.retry_time is not None and world.now_s < replica.retry_time:
+        return []
+    assert world.deployment is not None
+    assert replica.generation == world.deployment.generation, "a launch would be of another one"
+    if world.model_file.path is None:
+        told = msgspec.structs.replace(
+            replica, detail=world.model_file.detail, progress=world.model_file.progress
+        )
+        return [] if told == replica else [ChangeReplica(told)]
+    return [LaunchReplica(world.deployment, replica, world.model_file.path)]
+
+
+def watch_loading(
+    world: World, times: ControlTimes, replica: Replica, seen: ReplicaObservation
+) -> list[Action]:
+    """Follow a process until one real token came from it."""
+    if not seen.alive:
+        return [failed(world, times, replica, seen.last_line or "the process ended while loading")]
+    if seen.token_came:
+        return [moved(world, replica, ReplicaState.ACTIVE, "serving", attempts=0)]
+    if seen.readiness is not None and seen.readiness.state is ReadinessState.FAILED:
+        return [StopReplica(replica), failed(world, times, replica, seen.readiness.detail)]
+    if world.now_s >= replica.state_time + times.start_max_s:
+        detail = f"not ready after {times.start_max_s:g} s"
+        return [StopReplica(replica), failed(world, times, replica, detail)]
+    if seen.readiness is None:
+        return []
+    told = msgspec.structs.replace(
+        replica, detail=seen.readiness.detail, progress=seen.readiness.progress
+    )
+    return [] if told == replica else [ChangeReplica(told)]
+
+
+def watch_active(
+    world: World, times: ControlTimes, replica: Replica, seen: ReplicaObservation
+) -> list[Action]:
+    """Notice an end, a restart of its engine, or silence."""
+    if not seen.alive:
+        return [failed(world, times, replica, seen.last_line or "the process ended")]
+    if seen.readiness is None:
+        return endure_silence(world, times, replica)
+    if seen.readiness.state is not ReadinessState.READY:
+        return [moved(world, replica, ReplicaState.LOADING, seen.readiness.detail)]
+    if replica.retry_time is not None:
+        return [ChangeReplica(msgspec.structs.replace(replica, retry_time=None))]
+    return []
+
+
+def endure_silence(world: World, times: ControlTimes, replica: Replica) -> list[Action]:
+    """Give an ACTIVE replica that does not answer some time, kept in its `retry_time`."""
+    if replica.retry_time is None:
+        silent_until = world.now_s + times.silence_max_s
+        return [ChangeReplica(msgspec.structs.replace(replica, retry_time=silent_until))]
+    if world.now_s < replica.retry_time:
+        return []
+    detail = f"no answer to probes for {times.silence_max_s:g} s"
+    return [StopReplica(replica), failed(world, times, replica, detail)]
+
+
+def failed(world: World, times: ControlTimes, replica: Replica, detail: str) -> ChangeReplica:
+    """FAILED with its reason and the time of the next try."""
+    retry_time = world.now_s + times.backoff_s(replica.attempts)
+    return moved(world, replica, ReplicaState.FAILED, detail, retry_time=retry_time)
+
+
+def moved(
+    world: World,
+    replica: Replica,
+    state: ReplicaState,
+    detail: str,
+    *,
+    attempts: int | None = None,
+    retry_time: float | None = None,
+    drain_deadline: float | None = None,
+) -> ChangeReplica:
+    """The replica in another state, since now."""
+    return ChangeReplica(
+        msgspec.structs.replace(
+            replica,
+            state=state,
+            state_time=world.now_s,
+            detail=detail,
+            progress=None,
+            attempts=replica.attempts if attempts is None else attempts,
+            retry_time=retry_time,
+            drain_deadline=drain_deadline,
+        )
+    )
