@@ -30,7 +30,7 @@ from headrace.cli.settings import AsJson, CacheDir, DataDir
 memory_bytes_min = 500_000_000  # the engine with the demo model and 4,096 tokens of KV
 disk_bytes_min = 1_000_000_000  # a small model and room for the journal
 open_files_min = 4096  # two sockets a stream, for 2,000 streams
-native_module = "headrace.kernels._native"
+kernels_module = "headrace.kernels"
 
 
 class Kernels(msgspec.Struct, frozen=True):
@@ -109,10 +109,10 @@ def examine(data_dir: Path, cache_dir: Path) -> Report:
 def find_kernels() -> Kernels:
     """The kernels that were chosen for this processor."""
     try:
-        native = importlib.import_module(native_module)
+        kernels = importlib.import_module(kernels_module)
     except ImportError as error:
         return Kernels(name=None, problem=str(error))
-    return Kernels(name=str(native.kernel_name()))
+    return Kernels(name=str(kernels.kernel_name()))
 
 
 def check_kernels(kernels: Kernels, processor: Processor) -> Check:

@@ -33,13 +33,14 @@ class Timing:
 class StepTimer:
     """Owns a runner's KV blocks, and gives each sequence its own stretch of them."""
 
-    def __init__(self, runner: ModelRunner, clock: Clock, tokens_per_sequence: int) -> None:
+    def __init__(self, runner: ModelRunner, clock: Clock) -> None:
         self._runner = runner
         self._clock = clock
-        self._blocks_each = math.ceil(tokens_per_sequence / runner.info.block_size_tokens)
+        self._blocks_each = 0
 
     def prefill(self, token_count: int, repeats: int) -> Timing:
         """One prompt from its first token to its first sampled one."""
+        self._make_room(token_count)
         self._prefill_all(1, token_count)
         times_s = []
         for _ in range(repeats):
@@ -50,6 +51,7 @@ class StepTimer:
 
     def decode(self, sequence_count: int, context_tokens: int, steps: int) -> Timing:
         """One token for each of `sequence_count` sequences that have `context_tokens` already."""
+        self._make_room(context_tokens + warm_up_steps + steps)
         self._prefill_all(sequence_count, context_tokens)
         times_s = []
         for step in range(warm_up_steps + steps):
@@ -60,6 +62,9 @@ class StepTimer:
             if step >= warm_up_steps:
                 times_s.append(self._clock.monotonic_s() - start_s)
         return Timing(statistics.median(times_s), sequence_count)
+
+    def _make_room(self, tokens_per_sequence: int) -> None:
+        self._blocks_each = math.ceil(tokens_per_sequence / self._runner.info.block_size_tokens)
 
     def _prefill_all(self, sequence_count: int, token_count: int) -> None:
         rows_max = self._runner.info.rows_max

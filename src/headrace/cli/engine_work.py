@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from headrace.weights.architecture import ArchitectureSpec
 from headrace.weights.tensor import Tensor
 
-kv_value_bytes = 2  # float16
 embedding_name = "token_embd.weight"
 output_name = "output.weight"
 layer_prefix = "blk."
@@ -37,8 +36,10 @@ class ModelWork:
         return 2 * (self.layer_weights * row_count + self.output_weights * sampled_count)
 
 
-def model_work(spec: ArchitectureSpec, tensors: Mapping[str, Tensor]) -> ModelWork:
-    """The work of the model in a file."""
+def model_work(
+    spec: ArchitectureSpec, tensors: Mapping[str, Tensor], *, kv_bytes_per_token: int
+) -> ModelWork:
+    """The work of the model in a file, on a runner that keeps so many bytes a token."""
     output = tensors[embedding_name if spec.tied_output else output_name]
     layers = [
         tensor
@@ -49,5 +50,5 @@ def model_work(spec: ArchitectureSpec, tensors: Mapping[str, Tensor]) -> ModelWo
         matrix_bytes=sum(tensor.data.nbytes for tensor in [*layers, output]),
         layer_weights=sum(tensor.value_count for tensor in layers),
         output_weights=output.value_count,
-        kv_bytes_per_token=2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * kv_value_bytes,
+        kv_bytes_per_token=kv_bytes_per_token,
     )

@@ -13,6 +13,8 @@ from rich.table import Table
 
 from headrace.base.money import format_usd
 
+wide = 240
+
 
 def write_json(value: object) -> None:
     """Write `value` as indented JSON and a newline."""
@@ -35,7 +37,7 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty:
         )
     for row in rows:
         table.add_row(*row)
-    _console().print(table)
+    _print(table)
 
 
 def write_fields(fields: Sequence[tuple[str, str]]) -> None:
@@ -45,7 +47,7 @@ def write_fields(fields: Sequence[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for name, value in fields:
         table.add_row(name, value)
-    _console().print(table)
+    _print(table)
 
 
 def note(message: str) -> None:
@@ -80,9 +82,12 @@ def format_bytes(byte_count: float) -> str:
     raise AssertionError("the last unit takes any size")
 
 
-def _console() -> Console:
-    """A console as wide as the terminal, or wide enough for any table where there is none."""
+def _print(table: Table) -> None:
+    """Write a table without the blanks that fill its lines, which a copy would carry along."""
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console.width = 200
-    return console
+        console.width = wide  # a pipe has no width, and a broken line can't be parsed
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())

@@ -103,7 +103,7 @@ def test_json_has_every_section(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_an_unbuilt_extension_is_missing_and_the_status_says_so(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "native_module", "headrace.kernels._not_there")
+    monkeypatch.setattr(doctor, "kernels_module", "headrace.kernels._not_there")
     assert run("doctor", "--data-dir", str(tmp_path), "--cache-dir", str(tmp_path)) == 1
     shown = capsys.readouterr().out
     assert "missing" in shown
