@@ -63,7 +63,6 @@ class Journal:
         self._limits = limits or JournalLimits()
         self._clock = clock or SystemClock()
         self.directory = directory
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_descriptor = lock_directory(directory)
         try:
             self.journal_id = read_or_make_id(directory, self._clock)
@@ -77,10 +76,7 @@ class Journal:
             )
         except OSError as error:
             os.close(self._lock_descriptor)
-            raise ConfigurationError(
-                f"the journal {directory} cannot be written: {error.strerror}; free some space or "
-                "fix its permissions"
-            ) from error
+            raise not_writable(directory, error) from error
         self.problems = found.problems  # damage found by the replay, for people
         self._running = found.running
         self._sequence = self._durable_sequence = found.last_sequence
@@ -318,7 +314,11 @@ def size_of_segments(directory: Path) -> int:
 
 def lock_directory(directory: Path) -> int:
     """Keep other processes out; the lock goes with the descriptor or the process."""
-    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise not_writable(directory, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -327,6 +327,14 @@ def lock_directory(directory: Path) -> int:
             f"another process writes the journal {directory}; stop it, or use another directory"
         ) from None
     return descriptor
+
+
+def not_writable(directory: Path, error: OSError) -> ConfigurationError:
+    """The error of a directory that a journal cannot be opened in."""
+    return ConfigurationError(
+        f"the journal {directory} cannot be written: {error.strerror}; free some space or fix its "
+        "permissions"
+    )
 
 
 def read_or_make_id(directory: Path, clock: Clock) -> str:

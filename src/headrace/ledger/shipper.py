@@ -50,7 +50,8 @@ class Shipper:
         self._reader = JournalReader(journal.directory)
         self._batch: list[NumberedSettlement] | None = None  # read and not committed yet
         self.shipped_sequence = 0
-        self.last_error: HeadraceError | None = None  # of the last pass; None: it went well
+        # Of the last pass; None: it went well.
+        self.last_error: HeadraceError | OSError | None = None
 
     def ship_once(self) -> int:
         """Post one batch, refresh the balances, drop what is not needed; records passed.
@@ -91,12 +92,12 @@ class Shipper:
         while not stop.wait(delay_s):
             try:
                 delay_s = 0.0 if self.ship_once() else interval_s
-            except HeadraceError as error:
+            except (HeadraceError, OSError) as error:
                 self.last_error = error
                 delay_s = min(backoff_s_max, max(backoff_s_min, delay_s * 2))
             else:
                 self.last_error = None
         try:
             self.drain()
-        except HeadraceError as error:
+        except (HeadraceError, OSError) as error:
             self.last_error = error

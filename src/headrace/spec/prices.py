@@ -6,6 +6,9 @@ import msgspec
 
 from headrace.spec.resource import Resource
 
+# A dollar a token; keeps every amount far from where 64 bits end.
+price_nanousd_per_million_max = 10**15
+
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
     """Nano-dollars a million tokens, by token class."""
@@ -15,8 +18,12 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     output_nanousd_per_million: int
 
     def __post_init__(self) -> None:
-        if min(msgspec.structs.astuple(self)) < 0:
-            raise ValueError("a price cannot be negative")
+        amounts = msgspec.structs.astuple(self)
+        if not 0 <= min(amounts) <= max(amounts) <= price_nanousd_per_million_max:
+            raise ValueError(
+                "a price is at least 0 and at most "
+                f"{price_nanousd_per_million_max} nano-dollars a million tokens"
+            )
 
 
 class PriceBook(Resource, frozen=True, kw_only=True, tag="price_book"):

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from headrace.base.errors import ConfigurationError, HeadraceError, SetupError, Unavailable
@@ -14,11 +14,9 @@ retry_after_s = 1.0
 
 @contextmanager
 def translated(location: str) -> Iterator[None]:
-    """Raise the errors of the database at `location` as ours; broken constraints pass as is."""
+    """Raise the errors of the database at `location` as ours."""
     try:
         yield
-    except IntegrityError:
-        raise
     except PoolTimeout:
         raise Unavailable(
             f"every connection to the database {location} is in use; try again",

@@ -17,12 +17,17 @@ from sqlalchemy import func, insert, select
 
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest
+from headrace.base.money import format_usd, nanousd_per_usd
 from headrace.spec.settlements import Settlement
 from headrace.storage import posting
 from headrace.storage.invariants import broken_invariants
 from headrace.storage.sessions import Sessions
 from headrace.storage.tables import accounts, entries, journal_cursors, settlements
 from headrace.storage.usage import UsageDimension, UsageRow, read_usage
+
+credit_nanousd_max = 10_000_000 * nanousd_per_usd  # far from where 64-bit totals end
+reason_length_max = 255
+entry_id_length_max = 100
 
 
 class LedgerSnapshot(msgspec.Struct, frozen=True):
@@ -62,8 +67,7 @@ class LedgerStore:
         """Add credit to a tenant (take it back if negative); False if `entry_id` is booked.
 
         Conflict if that entry was booked with another tenant or amount."""
-        if amount_nanousd == 0:
-            raise InvalidRequest("a credit of 0 changes nothing", param="amount_nanousd")
+        check_credit(amount_nanousd, entry_id, reason)
         lines = posting.credit_lines(f"credit:{entry_id}", tenant_id, amount_nanousd)
         with self._sessions.write() as connection:
             booked = posting.lines_of(connection, lines[0].entry_id)
@@ -133,3 +137,20 @@ class LedgerStore:
         """Every broken invariant in words; empty when the book is sound. Reads everything."""
         with self._sessions.read() as connection:
             return broken_invariants(connection)
+
+
+def check_credit(amount_nanousd: int, entry_id: str, reason: str) -> None:
+    """Refuse credits that cannot be meant or cannot be kept."""
+    if amount_nanousd == 0:
+        raise InvalidRequest("a credit of 0 changes nothing", param="amount_nanousd")
+    if abs(amount_nanousd) > credit_nanousd_max:
+        raise InvalidRequest(
+            f"one credit is at most ${format_usd(credit_nanousd_max)}; split it",
+            param="amount_nanousd",
+        )
+    if not 0 < len(entry_id) <= entry_id_length_max:
+        raise InvalidRequest(
+            f"an entry id has 1 to {entry_id_length_max} characters", param="entry_id"
+        )
+    if len(reason) > reason_length_max:
+        raise InvalidRequest(f"a reason has at most {reason_length_max} characters", param="reason")

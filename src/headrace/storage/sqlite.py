@@ -21,7 +21,7 @@ from headrace.storage.schema_version import is_current
 from headrace.storage.sessions import Sessions
 
 default_busy_timeout_s = 10.0  # how long a writer waits for the writers of other processes
-connections_max = 16  # threads that read at once; the default executor of asyncio has fewer
+connections_max = 32  # threads that read at once; as many as asyncio's default executor has
 pool_timeout_s = 10.0
 
 

@@ -7,10 +7,12 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from headrace.base.errors import Conflict, NotFound
+from headrace.base.errors import Conflict, InvalidRequest, NotFound
 from headrace.spec.resource import Resource
 from headrace.storage.sessions import Sessions
 from headrace.storage.tables import counters, resources
+
+name_length_max = 255
 
 R = TypeVar("R", bound=Resource)
 
@@ -104,6 +106,8 @@ class Store:
 
     def _row(self, connection: Connection, resource: Resource) -> dict[str, object]:
         """The columns that a change writes."""
+        if not 0 < len(resource.name) <= name_length_max:
+            raise InvalidRequest(f"a name has 1 to {name_length_max} characters", param="name")
         return {
             "parent_id": resource.parent_id,
             "name": resource.name,

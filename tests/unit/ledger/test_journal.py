@@ -342,3 +342,9 @@ def test_a_stray_file_is_left_alone(open_journal: OpenJournal, tmp_path: Path) -
     journal.close()
     (journal.directory / "notes.txt").write_text("mine")
     assert open_journal().problems == []
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigurationError, match="cannot be written: Not a directory"):
+        Journal(tmp_path / "file" / "journal")

@@ -6,10 +6,10 @@ import threading
 from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from headrace.base.errors import ConfigurationError, SetupError, Unavailable
+from headrace.spec.models import Model, WeightedTarget
 from headrace.spec.tenancy import Tenant
 from headrace.storage import Database, open_sqlite
 
@@ -100,7 +100,12 @@ def test_a_full_disk_is_reported_and_loses_nothing(tmp_path: Path) -> None:
     with database.store._sessions.read() as connection:
         used = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {used}")
-    large = msgspec.structs.replace(tenant("b"), name="b" * 100_000)
+    large = Model(
+        id="mod_1",
+        name="large",
+        create_time=1.0,
+        targets=tuple(WeightedTarget(f"ver_{number}") for number in range(5_000)),
+    )
     with pytest.raises(Unavailable, match="full; free some space"):
         database.store.create(large)
     assert database.store.get(Tenant, created.id) == created
@@ -119,3 +124,13 @@ def test_threads_share_one_database(database: Database) -> None:
         thread.join()
     assert len(database.store.list(Tenant)) == 200
     assert database.store.revision() == 200
+
+
+def test_opening_does_not_wait_for_a_writer(tmp_path: Path) -> None:
+    path = tmp_path / "headrace.db"
+    open_sqlite(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        database = open_sqlite(path, busy_timeout_s=0.0)
+        assert database.store.list(Tenant) == []
+        database.close()

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from headrace.base.errors import Conflict, NotFound
+from headrace.base.errors import Conflict, InvalidRequest, NotFound
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.prices import Price, PriceBook
 from headrace.spec.tenancy import ApiKey, KeyState, Project, Tenant
@@ -104,6 +104,12 @@ def test_an_id_of_another_kind_is_not_found(database: Database) -> None:
     database.store.create(tenant)
     with pytest.raises(NotFound):
         database.store.get(Project, "ten_1")
+
+
+@pytest.mark.parametrize("name", ["", "n" * 256])
+def test_names_are_bounded(database: Database, name: str) -> None:
+    with pytest.raises(InvalidRequest, match="a name has 1 to 255 characters"):
+        database.store.create(msgspec.structs.replace(tenant, name=name))
 
 
 def test_a_deleted_name_can_be_used_again(database: Database) -> None:
