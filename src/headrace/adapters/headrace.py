@@ -1,0 +1,126 @@
+"""Our own engine, reached over HTTP like every other: `headrace serve` on a port of its own."""
+
+import sys
+
+import msgspec
+
+from headrace.adapters.openai_errors import error_of
+from headrace.adapters.prometheus_text import read_samples
+from headrace.adapters.protocol import (
+    EngineLoad,
+    LaunchCommand,
+    LaunchRequest,
+    Readiness,
+    ReadinessState,
+)
+from headrace.base.errors import HeadraceError, InvalidRequest
+
+key_variable = "HEADRACE_API_KEY"
+
+# An operator tunes an engine by these; where it listens and who may call it is the platform's.
+platform_options = frozenset(
+    ("--host", "--port", "--served-model-name", "--api-key-env", "--allow-public")
+)
+
+states = {
+    "ready": ReadinessState.READY,
+    "loading": ReadinessState.LOADING,
+    "restarting": ReadinessState.LOADING,
+    "draining": ReadinessState.LOADING,
+    "failed": ReadinessState.FAILED,
+}
+
+running_name = "headrace_engine_running_requests"
+waiting_name = "headrace_engine_waiting_requests"
+kv_usage_name = "headrace_engine_kv_usage_ratio"
+prompt_tokens_name = "headrace_engine_prompt_tokens_total"
+completion_tokens_name = "headrace_engine_completion_tokens_total"
+metric_names = (
+    running_name,
+    waiting_name,
+    kv_usage_name,
+    prompt_tokens_name,
+    completion_tokens_name,
+)
+
+
+class ReadyzBody(msgspec.Struct):
+    """What /readyz answers."""
+
+    state: str
+    progress: float | None = None
+    detail: str = ""
+
+
+_decode_readyz = msgspec.json.Decoder(ReadyzBody).decode
+
+
+class HeadraceAdapter:
+    """What is to be known about `headrace serve`."""
+
+    name = "headrace"
+    readiness_path = "/readyz"
+    metrics_path = "/metrics"
+
+    def __init__(self, python: str = sys.executable) -> None:
+        """`python` runs the engine: the interpreter that has headrace installed."""
+        self._python = python
+
+    def command(self, request: LaunchRequest) -> LaunchCommand:
+        """The command line that starts one replica.
+
+        InvalidRequest if the deployment's own arguments touch what the platform decides."""
+        for argument in request.extra_arguments:
+            option = argument.partition("=")[0]
+            if option in platform_options:
+                raise InvalidRequest(
+                    f"{option} is set by the platform; leave it out of the engine arguments.",
+                    param="engine_arguments",
+                )
+        arguments = [
+            *(self._python, "-m", "headrace.cli.main", "serve", request.model_path),
+            *("--host", request.host, "--port", str(request.port)),
+            *("--served-model-name", request.served_model_name),
+        ]
+        if request.threads is not None:
+            arguments += ["--threads", str(request.threads)]
+        if request.context_length is not None:
+            arguments += ["--context-length", str(request.context_length)]
+        return LaunchCommand(
+            argv=(*arguments, *request.extra_arguments),
+            environment={key_variable: request.api_key},
+        )
+
+    def headers(self, api_key: str) -> dict[str, str]:
+        """The headers that authenticate the gateway to this engine."""
+        return {"Authorization": f"Bearer {api_key}"}
+
+    def readiness(self, status: int, body: bytes) -> Readiness:
+        """What an answer of /readyz means; a stranger on the port is never ready."""
+        try:
+            said = _decode_readyz(body)
+        except msgspec.DecodeError:
+            return Readiness(ReadinessState.STARTING, f"an unexpected answer ({status})")
+        state = states.get(said.state, ReadinessState.STARTING)
+        if state is ReadinessState.READY and status != 200:
+            state = ReadinessState.LOADING
+        return Readiness(state, said.detail or said.state, said.progress)
+
+    def load(self, metrics_text: str) -> EngineLoad:
+        """The live load in an answer of /metrics."""
+        values = read_samples(metrics_text, metric_names)
+
+        def count(name: str) -> int | None:
+            return int(values[name]) if name in values else None
+
+        return EngineLoad(
+            running_requests=count(running_name),
+            waiting_requests=count(waiting_name),
+            kv_usage=values.get(kv_usage_name),
+            prompt_tokens_total=count(prompt_tokens_name),
+            completion_tokens_total=count(completion_tokens_name),
+        )
+
+    def error(self, status: int, body: bytes) -> HeadraceError:
+        """An unsuccessful answer as "the caller is wrong", "the engine is wrong" or "try again"."""
+        return error_of(status, body)

@@ -1,0 +1,21 @@
+"""Every adapter by the name that deployments call it."""
+
+from collections.abc import Mapping
+
+from headrace.adapters.headrace import HeadraceAdapter
+from headrace.adapters.protocol import EngineAdapter
+from headrace.base.errors import InvalidRequest
+
+all_adapters: tuple[EngineAdapter, ...] = (HeadraceAdapter(),)
+_by_name: Mapping[str, EngineAdapter] = {adapter.name: adapter for adapter in all_adapters}
+
+
+def find_adapter(name: str) -> EngineAdapter:
+    """The adapter of that name; InvalidRequest lists those that exist."""
+    adapter = _by_name.get(name)
+    if adapter is None:
+        raise InvalidRequest(
+            f"There is no engine {name!r}; choose one of {', '.join(sorted(_by_name))}.",
+            param="engine",
+        )
+    return adapter
