@@ -1,0 +1,182 @@
+"""Text to token ids and back, exactly as the model was trained: byte-level BPE from a GGUF file.
+
+Control tokens, such as those that begin a turn, are read from text only where the caller says that
+the text is the operator's own (`parse_special`). A conversation goes through `encode_chat`, where
+the template's control tokens count and those that a user typed are plain characters.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import tokenizers
+from tokenizers import Regex, models, pre_tokenizers
+
+from headrace.base.clock import Clock, SystemClock
+from headrace.base.errors import InvalidRequest
+from headrace.tokenizer.chat_template import ChatTemplate
+from headrace.tokenizer.content_guard import ContentGuard
+from headrace.tokenizer.detokenizer import IncrementalDetokenizer
+from headrace.tokenizer.pre_tokenizers import PreTokenizerRule, find_rule
+from headrace.tokenizer.special_tokens import SpecialTokens, read_special_tokens
+from headrace.tokenizer.vocabulary import (
+    TokenKind,
+    Vocabulary,
+    control_kinds,
+    fail,
+    literal_kinds,
+    read_vocabulary,
+)
+
+
+class Tokenizer:
+    """One model's tokenizer; safe to share between threads."""
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        rule: PreTokenizerRule,
+        special: SpecialTokens,
+        chat_template: ChatTemplate | None,
+    ) -> None:
+        self.chat_template = chat_template
+        self.vocab_size = len(vocabulary)
+        self.bos_id = special.bos_id
+        self.eos_ids = special.eos_ids
+        self._adds_bos = special.adds_bos
+        self._vocabulary = vocabulary
+        self._bpe = _byte_pair_encoder(vocabulary, rule)
+        self._literals = vocabulary.literal_ids(literal_kinds)
+        self._any_literal = _alternatives(self._literals)
+        self._user_defined = _alternatives(
+            vocabulary.literal_ids(frozenset({TokenKind.USER_DEFINED}))
+        )
+        self._guard = ContentGuard(vocabulary.literal_ids(control_kinds))
+        self._bytes: list[bytes | None] = [None] * len(vocabulary)
+
+    @classmethod
+    def from_gguf_metadata(
+        cls, metadata: Mapping[str, object], clock: Clock | None = None
+    ) -> "Tokenizer":
+        """Build it from a model file; ModelFileError names what is missing or unsupported.
+
+        `clock` is what templates that write today's date read."""
+        model = metadata.get("tokenizer.ggml.model")
+        if model != "gpt2":
+            fail("tokenizer.ggml.model", f"{model!r} is not supported; headrace reads 'gpt2' (BPE)")
+        rule = find_rule(str(metadata.get("tokenizer.ggml.pre", "(none)")))
+        vocabulary = read_vocabulary(metadata)
+        special = read_special_tokens(metadata, vocabulary, rule)
+        source = metadata.get("tokenizer.chat_template")
+        if source is not None and not isinstance(source, str):
+            fail("tokenizer.chat_template", "is not text")
+        template = None
+        if source is not None:
+            named = {"bos_token": special.bos_id, "eos_token": special.eos_id}
+            tokens = {
+                name: "" if token_id is None else vocabulary.texts[token_id]
+                for name, token_id in named.items()
+            }
+            template = ChatTemplate(source, tokens, clock or SystemClock())
+        return cls(vocabulary, rule, special, template)
+
+    def encode(
+        self, text: str, add_special: bool = False, parse_special: bool = False
+    ) -> list[int]:
+        """The text's token ids.
+
+        `add_special` puts the model's beginning-of-text token first where the model wants one.
+        `parse_special` reads the texts of control tokens as these tokens: only for the operator's
+        own text, as it lets the text end turns and speak as the system."""
+        prefix = [self.bos_id] if add_special and self._adds_bos and self.bos_id is not None else []
+        pattern = self._any_literal if parse_special else self._user_defined
+        return prefix + self._encode_around(text, pattern)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, object]] | None = None,
+    ) -> list[int]:
+        """A conversation as the model's template writes it, with users unable to forge turns.
+
+        Control tokens come from the template alone: their texts inside `messages` and `tools` are
+        encoded as the characters they are. InvalidRequest if the messages do not suit the template
+        or the model has none, ModelFileError if the template itself is broken."""
+        if self.chat_template is None:
+            raise InvalidRequest(
+                "This model has no chat template; use /v1/completions with a prompt in its own "
+                "format."
+            )
+        guarded = self._guard.guard(messages, tools)
+        text = self.chat_template.render(
+            guarded.messages, add_generation_prompt=add_generation_prompt, tools=guarded.tools
+        )
+        if guarded.marker is None:
+            return self.encode(text, parse_special=True)
+        # A guarded text has the marker after its first character, so that it does not match here.
+        pattern = re.compile(f"(?:{self._any_literal.pattern})(?!{guarded.marker})")
+        return self._encode_around(text, pattern, guarded.marker)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of an answer: control tokens have none, what is not UTF-8 becomes U+FFFD."""
+        detokenizer = IncrementalDetokenizer(self)
+        return detokenizer.push(ids) + detokenizer.finish()
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """A token's own bytes, a control token's text too; none for an id that does not exist."""
+        if not 0 <= token_id < self.vocab_size:
+            return b""
+        found = self._bytes[token_id]
+        if found is None:
+            found = self._bytes[token_id] = self._vocabulary.bytes_of(token_id)
+        return found
+
+    def text_bytes(self, token_id: int) -> bytes:
+        """A token's bytes in an answer; none for control tokens and ids that do not exist."""
+        if not 0 <= token_id < self.vocab_size or self._vocabulary.kinds[token_id] in control_kinds:
+            return b""
+        return self.token_bytes(token_id)
+
+    def _encode_around(
+        self, text: str, literals: re.Pattern[str], marker: str | None = None
+    ) -> list[int]:
+        """Ids of literal tokens where the pattern finds them, and of what is between them."""
+        ids: list[int] = []
+        start = 0
+        for match in literals.finditer(text):
+            ids += self._encode_plain(text[start : match.start()], marker)
+            ids.append(self._literals[match[0]])
+            start = match.end()
+        return ids + self._encode_plain(text[start:], marker)
+
+    def _encode_plain(self, text: str, marker: str | None) -> list[int]:
+        if marker is not None and marker in text:
+            return self.encode(text.replace(marker, ""))
+        if not text:
+            return []
+        try:
+            return self._bpe.encode(text, add_special_tokens=False).ids
+        except UnicodeEncodeError:
+            raise InvalidRequest(
+                "The text has half of a surrogate pair; send valid Unicode."
+            ) from None
+
+
+def _byte_pair_encoder(vocabulary: Vocabulary, rule: PreTokenizerRule) -> tokenizers.Tokenizer:
+    model = models.BPE(
+        vocab=vocabulary.mergeable_ids,
+        merges=list(vocabulary.merges),
+        ignore_merges=rule.ignore_merges,
+    )
+    encoder = tokenizers.Tokenizer(model)
+    steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    encoder.pre_tokenizer = pre_tokenizers.Sequence([*steps, to_bytes])
+    return encoder
+
+
+def _alternatives(texts: Iterable[str]) -> re.Pattern[str]:
+    """A pattern for any of the texts, the longest first; it never matches if there are none."""
+    longest_first = sorted(texts, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
