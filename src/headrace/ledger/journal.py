@@ -39,6 +39,17 @@ class JournalLimits(NamedTuple):
     carry_timeout_s: float = 10.0  # for the running requests of a segment to be written anew
 
 
+class JournalStatus(NamedTuple):
+    """How a journal is doing, for metrics and for people."""
+
+    state: WriterState
+    sequence: int  # of the last record that was appended
+    durable_sequence: int
+    pending_records: int
+    running_requests: int
+    total_bytes: int
+
+
 class AsyncWaiter(NamedTuple):
     """Somebody on an event loop who waits for a record to be durable."""
 
@@ -146,6 +157,18 @@ class Journal:
         """Whether reservations are accepted."""
         with self._lock:
             return self._unhealthy_reason() is None
+
+    def status(self) -> JournalStatus:
+        """Figures of one moment."""
+        with self._lock:
+            return JournalStatus(
+                self._writer.state,
+                self._sequence,
+                self._durable_sequence,
+                len(self._pending),
+                len(self._running),
+                self._total_bytes,
+            )
 
     def running(self) -> list[Running]:
         """The requests without a settlement; right after opening those that a crash left."""

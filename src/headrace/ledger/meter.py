@@ -8,11 +8,14 @@
 One event loop calls it; only `durable` waits.
 """
 
+from collections.abc import Mapping
+
 from headrace.base.clock import Clock
 from headrace.base.errors import Unavailable
 from headrace.ledger.admission import Admission, settle_reservation
 from headrace.ledger.journal import Journal
 from headrace.ledger.journal_reader import JournalReader
+from headrace.ledger.replay import Running
 from headrace.ledger.reservation import (
     Checkpoint,
     Outcome,
@@ -37,9 +40,16 @@ class Meter:
         self._journal = journal
         self._clock = clock
 
-    def recover(self, snapshot: LedgerSnapshot) -> list[Settlement]:
+    def recover(
+        self, snapshot: LedgerSnapshot, known_usage: Mapping[str, TokenUsage] | None = None
+    ) -> list[Settlement]:
         """Call once before serving: take the balances, hold what they do not contain yet, and
-        settle the requests that a crash left running, at their last checkpoint."""
+        settle the requests that a crash left running.
+
+        They are settled at `known_usage` by request id, where an engine that outlived the crash
+        still knows it (`Journal.running` says whom to ask about), else at their last
+        checkpoint."""
+        known_usage = known_usage or {}
         booked_sequence = snapshot.sequences.get(self._journal.journal_id, 0)
         if booked_sequence > self._journal.durable_sequence:
             # An old copy of the journal was put back. Under its old name its new records would
@@ -52,13 +62,7 @@ class Meter:
             for sequence, settlement in found:
                 self._admission.replayed(settlement, sequence)
         recovered = [
-            settle_reservation(
-                running.reservation,
-                running.usage,
-                Outcome.FAILED,
-                UsageSource.RECOVERED,
-                self._clock.wall_s(),
-            )
+            self._settle_crashed(running, known_usage.get(running.reservation.request_id))
             for running in self._journal.running()
         ]
         for settlement in recovered:
@@ -117,6 +121,15 @@ class Meter:
         sequence = self._journal.append(Settle(settlement))
         self._admission.journaled(reservation.request_id, sequence)
         return sequence
+
+    def _settle_crashed(self, running: Running, known: TokenUsage | None) -> Settlement:
+        return settle_reservation(
+            running.reservation,
+            running.usage if known is None else known,
+            Outcome.FAILED,
+            UsageSource.RECOVERED if known is None else UsageSource.ENGINE,
+            self._clock.wall_s(),
+        )
 
     async def durable(self, sequence: int) -> None:
         """Return when everything up to a record is on stable storage; see `Journal.durable`."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from headrace.ledger.reservation import (
     TokenUsage,
     UsageSource,
 )
+from headrace.ledger.segment_writer import WriterState
 from headrace.ledger.segments import (
     JournalRecord,
     Numbered,
@@ -348,3 +350,37 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigurationError, match="cannot be written: Not a directory"):
         Journal(tmp_path / "file" / "journal")
+
+
+def test_threads_append_without_losing_or_reordering(
+    open_journal: OpenJournal, reservation: MakeReservation
+) -> None:
+    journal = open_journal()
+
+    def work(worker: int) -> None:
+        for number in range(100):
+            append_durably(journal, Reserve(reservation(f"{worker}-{number}")))
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    records = read_all(journal)
+    assert [numbered.sequence for numbered in records] == list(range(1, 601))
+    assert len(journal.running()) == 600
+
+
+def test_the_status_says_how_it_is_doing(
+    open_journal: OpenJournal, reservation: MakeReservation
+) -> None:
+    journal = open_journal()
+    held = reservation("r1")
+    append_durably(journal, Reserve(held), Reserve(reservation("r2")), settled(held))
+    status = journal.status()
+    assert (status.state, status.running_requests) == (WriterState.WRITING, 1)
+    assert status.sequence == status.durable_sequence == 3
+    assert status.pending_records == 0
+    assert status.total_bytes == sum(
+        path.stat().st_size for path in list_segments(journal.directory)
+    )

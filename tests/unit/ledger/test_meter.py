@@ -122,6 +122,21 @@ def test_a_crash_settles_what_ran_at_its_last_checkpoint(
     assert start().recovered == []
 
 
+def test_what_an_engine_still_knows_beats_the_last_checkpoint(
+    start: Start, reserve: Ask, open_journal: OpenJournal, clock: ManualClock
+) -> None:
+    before = start()
+    before.meter.checkpoint(reserve(before, "r1"), TokenUsage(10, 0, 1))
+    before.meter.checkpoint(reserve(before, "r2"), TokenUsage(10, 0, 1))
+    before.journal.close()
+    meter = Meter(Admission(clock), open_journal(), clock)
+    recovered = meter.recover(LedgerSnapshot({}, {}), {"r1": TokenUsage(10, 0, 9)})
+    assert {(item.request_id, item.usage.completion_tokens, item.source) for item in recovered} == {
+        ("r1", 9, UsageSource.ENGINE),
+        ("r2", 1, UsageSource.RECOVERED),
+    }
+
+
 def test_what_was_settled_and_not_shipped_is_not_spent_again_after_a_crash(
     start: Start, reserve: Ask
 ) -> None:
