@@ -7,6 +7,7 @@ import msgspec
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from headrace.adapters.registry import find_adapter
 from headrace.base.errors import Conflict, InvalidRequest
 from headrace.base.ids import new_id
 from headrace.control.admin.context import AdminContext, Context
@@ -86,6 +87,7 @@ class DeploymentView(BaseModel):
 @router.post("/deployments", status_code=201)
 def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentView:
     """Ask for replicas of a model version; the control plane starts them."""
+    find_adapter(body.engine)  # refuses a name that no adapter has
     store = context.database.store
     model = resolve(store, Model, body.model)
     version = _version_of(context, model, body.version)
@@ -237,11 +239,14 @@ def _reasons(deployment: Deployment, replicas: list[Replica]) -> list[str]:
     """Why fewer replicas are ready than wanted, a line each."""
     lines = []
     for replica in replicas:
-        if _is_ready(replica, deployment):
-            continue
+        if _is_ready(replica, deployment) or replica.state is ReplicaState.DRAINING:
+            continue  # what drains makes room for the others
         detail = f": {replica.detail}" if replica.detail else ""
         lines.append(f"{replica.name} is {replica.state.value}{detail}")
-    missing = deployment.replicas - len(replicas)
+    missing = deployment.replicas - sum(
+        replica.generation == deployment.generation and replica.state is not ReplicaState.DRAINING
+        for replica in replicas
+    )
     if missing > 0:
         lines.append(f"{missing} not created yet; the control plane creates them in its next round")
     return lines

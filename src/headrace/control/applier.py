@@ -1,0 +1,152 @@
+"""Does what was decided: writes to the store, starts and stops processes. Blocks; run in a thread.
+
+What is written before a process starts is enough to find or forget it after a crash at any point:
+the replica is LOADING with its address and key before the launch, and a launch of a replica that
+nobody knows is stopped.
+"""
+
+import secrets
+from collections.abc import Mapping
+
+import msgspec
+
+from headrace.adapters.protocol import EngineAdapter, LaunchRequest
+from headrace.base.clock import Clock
+from headrace.base.errors import HeadraceError
+from headrace.base.ids import new_id
+from headrace.control.actions import (
+    Action,
+    ChangeReplica,
+    CreateReplica,
+    DeleteReplica,
+    LaunchReplica,
+    StopReplica,
+)
+from headrace.control.decide import ControlTimes
+from headrace.launchers.protocol import Launcher, LaunchSpec
+from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.models import Model, ModelVersion
+from headrace.storage.store import Store
+
+stop_grace_s = 10.0
+engine_host = "127.0.0.1"
+
+
+class Applier:
+    """The hands of the reconciler."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        launcher: Launcher,
+        adapters: Mapping[str, EngineAdapter],
+        clock: Clock,
+        times: ControlTimes,
+        cpu_count: int,
+    ) -> None:
+        self._store = store
+        self._launcher = launcher
+        self._adapters = adapters
+        self._clock = clock
+        self._times = times
+        self._cpu_count = cpu_count
+
+    def apply(self, action: Action) -> None:
+        """Do one thing. Conflict or NotFound if the world moved on: look again."""
+        match action:
+            case CreateReplica(deployment, name):
+                self._create(deployment, name)
+            case ChangeReplica(replica):
+                self._store.update(replica)
+            case LaunchReplica(deployment, replica, model_path):
+                self._launch(deployment, replica, model_path)
+            case StopReplica(replica):
+                self._stop(replica)
+            case DeleteReplica(replica):
+                self._stop(replica)  # forgets a launch that ended
+                self._store.delete(self._store.get(Replica, replica.id))
+
+    def stop_launch(self, launch_id: str) -> None:
+        """End a launch that belongs to no replica."""
+        self._launcher.stop(launch_id, stop_grace_s)
+
+    def _create(self, deployment: Deployment, name: str) -> None:
+        model = self._store.get(Model, deployment.parent_id)
+        self._store.create(
+            Replica(
+                id=new_id(Replica.id_prefix, self._clock),
+                name=name,
+                parent_id=deployment.id,
+                create_time=self._clock.wall_s(),
+                state_time=self._clock.wall_s(),
+                generation=deployment.generation,
+                engine=deployment.engine,
+                model_name=model.name,
+                served_model_name=model.name,
+            )
+        )
+
+    def _launch(self, deployment: Deployment, replica: Replica, model_path: str) -> None:
+        adapter = self._adapters.get(deployment.engine)
+        if adapter is None:
+            known = ", ".join(sorted(self._adapters))
+            self._fail(replica, f"there is no engine {deployment.engine!r}; there are: {known}")
+            return
+        port = self._launcher.free_port()
+        loading = self._store.update(
+            msgspec.structs.replace(
+                replica,
+                state=ReplicaState.LOADING,
+                state_time=self._clock.wall_s(),
+                address=f"http://{engine_host}:{port}",
+                engine_key=secrets.token_hex(32),
+                attempts=replica.attempts + 1,
+                retry_time=None,
+                detail="starting",
+                progress=None,
+            )
+        )
+        command = adapter.command(self._request(deployment, loading, model_path, port))
+        try:
+            launch_id = self._launcher.start(
+                LaunchSpec(replica.id, command.argv, command.environment)
+            )
+        except HeadraceError as error:
+            self._fail(loading, error.message)
+            return
+        self._store.update(msgspec.structs.replace(loading, launch_id=launch_id))
+
+    def _request(
+        self, deployment: Deployment, replica: Replica, model_path: str, port: int
+    ) -> LaunchRequest:
+        version = self._store.get(ModelVersion, deployment.model_version_id)
+        share = max(1, self._cpu_count // max(1, deployment.replicas))
+        return LaunchRequest(
+            model_path=model_path,
+            served_model_name=replica.served_model_name,
+            host=engine_host,
+            port=port,
+            api_key=replica.engine_key,
+            threads=deployment.threads or share,
+            context_length=version.context_length,
+            extra_arguments=deployment.engine_arguments,
+        )
+
+    def _fail(self, replica: Replica, detail: str) -> None:
+        pause_s = self._times.backoff_s(replica.attempts + 1)
+        now_s = self._clock.wall_s()
+        self._store.update(
+            msgspec.structs.replace(
+                replica,
+                state=ReplicaState.FAILED,
+                state_time=now_s,
+                retry_time=now_s + pause_s,
+                detail=detail,
+            )
+        )
+
+    def _stop(self, replica: Replica) -> None:
+        for launch in self._launcher.list():
+            if launch.name == replica.id:
+                self._launcher.stop(launch.launch_id, stop_grace_s)

@@ -1,0 +1,121 @@
+"""Reads the world of one deployment: the store, the launcher, and the engines themselves."""
+
+import asyncio
+from collections.abc import Mapping
+
+from headrace.adapters.protocol import EngineAdapter, EngineLoad, ReadinessState
+from headrace.base.clock import Clock
+from headrace.base.errors import NotFound
+from headrace.control.model_files import ModelFiles
+from headrace.control.probe import EngineProbe
+from headrace.control.world import ModelFileState, ReplicaObservation, World
+from headrace.launchers.protocol import Launch, Launcher, LaunchState
+from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.models import ModelVersion
+from headrace.storage.store import Store
+
+
+class Observer:
+    """The eyes of the reconciler; looks and changes nothing."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        launcher: Launcher,
+        probe: EngineProbe,
+        model_files: ModelFiles,
+        adapters: Mapping[str, EngineAdapter],
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._launcher = launcher
+        self._probe = probe
+        self._model_files = model_files
+        self._adapters = adapters
+        self._clock = clock
+
+    def names(self) -> set[str]:
+        """The id of every deployment that exists or still has replicas."""
+        deployments = {deployment.id for deployment in self._store.list(Deployment)}
+        return deployments | {replica.parent_id for replica in self._store.list(Replica)}
+
+    def orphans(self) -> list[str]:
+        """Launches whose replica is not in the store: nobody will ever ask for them."""
+        launches = self._launcher.list()  # before the store: a replica is written before it starts
+        known = {replica.id for replica in self._store.list(Replica)}
+        return [launch.launch_id for launch in launches if launch.name not in known]
+
+    async def world(self, deployment_id: str) -> World:
+        """One deployment and everything about it, as it is now."""
+        deployment, replicas, launches, model_file = await asyncio.to_thread(
+            self._read, deployment_id
+        )
+        seen = await asyncio.gather(
+            *(self._observe(replica, launches.get(replica.id)) for replica in replicas)
+        )
+        return World(
+            now_s=self._clock.wall_s(),
+            deployment=deployment,
+            replicas=replicas,
+            observations={replica.id: look for replica, look in zip(replicas, seen, strict=True)},
+            model_file=model_file,
+        )
+
+    def _read(
+        self, deployment_id: str
+    ) -> tuple[Deployment | None, tuple[Replica, ...], dict[str, Launch], ModelFileState]:
+        replicas = tuple(self._store.list(Replica, parent_id=deployment_id))
+        launches = {launch.name: launch for launch in self._launcher.list()}
+        try:
+            deployment = self._store.get(Deployment, deployment_id)
+        except NotFound:
+            return None, replicas, launches, ModelFileState()
+        return deployment, replicas, launches, self._model_file(deployment)
+
+    def _model_file(self, deployment: Deployment) -> ModelFileState:
+        if deployment.replicas == 0:
+            return ModelFileState(detail="no replica is wanted")
+        try:
+            version = self._store.get(ModelVersion, deployment.model_version_id)
+        except NotFound as error:
+            return ModelFileState(detail=error.message)
+        return self._model_files.state(version.source, version.sha256)
+
+    async def _observe(self, replica: Replica, launch: Launch | None) -> ReplicaObservation:
+        if launch is None:
+            return ReplicaObservation(alive=False)
+        if launch.state is not LaunchState.RUNNING:
+            return ReplicaObservation(alive=False, last_line=words_of(launch))
+        adapter = self._adapters.get(replica.engine)
+        if adapter is None or not replica.address:
+            return ReplicaObservation(alive=True)
+        if replica.state is ReplicaState.DRAINING:
+            load = await self._probe.load(adapter, replica)
+            return ReplicaObservation(alive=True, running_requests=requests_in(load))
+        readiness = await self._probe.readiness(adapter, replica)
+        token_came = (
+            replica.state is ReplicaState.LOADING
+            and readiness is not None
+            and readiness.state is ReadinessState.READY
+            and await self._probe.token_comes(adapter, replica)
+        )
+        return ReplicaObservation(alive=True, readiness=readiness, token_came=token_came)
+
+
+def requests_in(load: EngineLoad) -> int | None:
+    """Requests that an engine still has, running and waiting; None if it does not say."""
+    if load.running_requests is None:
+        return None
+    return load.running_requests + (load.waiting_requests or 0)
+
+
+def words_of(launch: Launch) -> str:
+    """Why a process ended, for people."""
+    if launch.exit_status is None:
+        how = "the process is gone"
+    elif launch.exit_status < 0:
+        how = f"the process was ended by signal {-launch.exit_status}"
+    else:
+        how = f"the process ended with status {launch.exit_status}"
+    return f"{how}: {launch.last_line}" if launch.last_line else how

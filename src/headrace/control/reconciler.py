@@ -1,0 +1,126 @@
+"""The loop that looks at each deployment whenever something may have changed.
+
+It is woken by a change of the store, by the clock, and by its own unfinished work, and learns
+nothing from which of them it was. A name is never worked on twice at once; a look that fails is
+logged and repeated later, a little more patiently each time.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from headrace.base.clock import Clock
+from headrace.base.errors import Conflict, NotFound
+from headrace.control.applier import Applier
+from headrace.control.decide import ControlTimes, decide
+from headrace.control.observer import Observer
+from headrace.control.work_queue import WorkQueue
+from headrace.spec.deployments import ReplicaState
+
+logger = logging.getLogger(__name__)
+
+tick_s = 0.25  # how late a change of the store may be seen
+settled_look_s = 1.0  # how late the end of a process may be seen
+error_pause_max_s = 30.0
+looks_at_once_max = 16
+
+
+class Reconciler:
+    """Makes what runs follow what is desired, one deployment at a time."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        applier: Applier,
+        clock: Clock,
+        times: ControlTimes,
+        revision: Callable[[], int],
+    ) -> None:
+        self._observer = observer
+        self._applier = applier
+        self._clock = clock
+        self._times = times
+        self._revision = revision
+        self._queue = WorkQueue()
+        self._working: dict[str, asyncio.Task[None]] = {}
+        self._failures: dict[str, int] = {}
+
+    async def reconcile(self, name: str) -> bool:
+        """Look at one deployment and do what is due; whether all is as desired."""
+        world = await self._observer.world(name)
+        actions = decide(world, self._times)
+        for action in actions:
+            await asyncio.to_thread(self._applier.apply, action)
+        serving = all(replica.state is ReplicaState.ACTIVE for replica in world.replicas)
+        return serving and not actions
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Reconcile until told to stop; what is under way is finished first."""
+        seen_revision = -1
+        sweep_due_s = 0.0
+        while not stop.is_set():
+            now_s = self._clock.monotonic_s()
+            try:
+                revision = await asyncio.to_thread(self._revision)
+                if revision != seen_revision:
+                    seen_revision = revision
+                    for name in await asyncio.to_thread(self._observer.names):
+                        self._queue.add(name, now_s)
+                if now_s >= sweep_due_s:
+                    sweep_due_s = now_s + settled_look_s
+                    for name in await asyncio.to_thread(self._observer.names):
+                        self._queue.add(name, now_s)
+                    await self._sweep()
+            except Exception:
+                logger.exception("the store or the launcher did not answer; trying again")
+            self._start_due(now_s)
+            await _pause(stop, tick_s)
+        if self._working:
+            await asyncio.wait(self._working.values())
+
+    def _start_due(self, now_s: float) -> None:
+        later: list[str] = []
+        while len(self._working) < looks_at_once_max:
+            name = self._queue.take(now_s)
+            if name is None:
+                break
+            if name in self._working:
+                later.append(name)
+                continue
+            self._working[name] = asyncio.create_task(self._work(name))
+        for name in later:
+            self._queue.add(name, now_s + tick_s)
+
+    async def _work(self, name: str) -> None:
+        try:
+            settled = await self.reconcile(name)
+        except (Conflict, NotFound) as moved_on:
+            logger.info("deployment %s changed meanwhile: %s", name, moved_on.message)
+            self._again(name, tick_s)
+        except Exception:
+            failures = self._failures.get(name, 0) + 1
+            self._failures[name] = failures
+            logger.exception("deployment %s: try %d went wrong", name, failures)
+            self._again(name, min(error_pause_max_s, tick_s * 2**failures))
+        else:
+            self._failures.pop(name, None)
+            if not settled:
+                self._again(name, tick_s)
+        finally:
+            del self._working[name]
+
+    def _again(self, name: str, pause_s: float) -> None:
+        self._queue.add(name, self._clock.monotonic_s() + pause_s)
+
+    async def _sweep(self) -> None:
+        for launch_id in await asyncio.to_thread(self._observer.orphans):
+            logger.warning("stopping launch %s, which belongs to no replica", launch_id)
+            await asyncio.to_thread(self._applier.stop_launch, launch_id)
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return
