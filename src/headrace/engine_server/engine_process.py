@@ -168,20 +168,20 @@ def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
     from headrace.weights.gguf import open_gguf  # noqa: PLC0415
 
     report("reading the model file", 0.05)
-    file = open_gguf(Path(config.model_path))
-    spec = read_architecture(file)
-    if config.context_length is not None:
-        limit = min(config.context_length, spec.context_length)
-        spec = dataclasses.replace(spec, context_length=limit)
-    report("loading weights", 0.1)
-    return CpuRunner(
-        file,
-        spec,
-        kv_tokens=config.kv_tokens,
-        rows_max=config.step_rows,
-        sequences_max=config.sequences_max,
-        threads=config.threads,
-    )
+    with open_gguf(Path(config.model_path)) as file:
+        spec = read_architecture(file)
+        if config.context_length is not None:
+            limit = min(config.context_length, spec.context_length)
+            spec = dataclasses.replace(spec, context_length=limit)
+        report("loading weights", 0.1)
+        return CpuRunner(
+            file,
+            spec,
+            kv_tokens=config.kv_tokens,
+            rows_max=config.step_rows,
+            sequences_max=config.sequences_max,
+            threads=config.threads,
+        )
 
 
 def _warm_up(core: EngineCore) -> None:

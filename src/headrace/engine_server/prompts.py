@@ -31,22 +31,25 @@ class Prompt:
 
 
 async def chat_prompt(request: ChatRequest, tokenizer: Tokenizer) -> Prompt:
-    """The conversation as the model's template writes it; the template sets special tokens."""
-    template = tokenizer.chat_template
-    if template is None:
-        raise InvalidRequest(
-            "This model has no chat template; use /v1/completions with a prompt in its own format."
-        )
-    text = template.render([_turn(message) for message in request.messages])
-    return Prompt(await _encode(tokenizer, text, add_special=False), "messages")
+    """The conversation as the model's template writes it; users' texts cannot forge turns."""
+    turns = [_turn(message) for message in request.messages]
+    characters = sum(len(message.text) for message in request.messages)
+    if characters <= inline_characters_max:
+        return Prompt(tokenizer.encode_chat(turns), "messages")
+    return Prompt(await asyncio.to_thread(tokenizer.encode_chat, turns), "messages")
 
 
 async def completion_prompt(request: CompletionRequest, tokenizer: Tokenizer) -> Prompt:
-    """The prompt's tokens, with the model's beginning-of-text token if it was sent as text."""
+    """The prompt's tokens; as text it may write control tokens, for it is the whole prompt."""
     text = request.prompt_text
     if text is None:
         return Prompt(list(request.prompt_token_ids), "prompt")
-    return Prompt(await _encode(tokenizer, text, add_special=True), "prompt")
+    if len(text) <= inline_characters_max:
+        return Prompt(tokenizer.encode(text, add_special=True, parse_special=True), "prompt")
+    token_ids = await asyncio.to_thread(
+        tokenizer.encode, text, add_special=True, parse_special=True
+    )
+    return Prompt(token_ids, "prompt")
 
 
 def submission(
@@ -104,11 +107,3 @@ def _output_limit(request: GenerationRequest, prompt: Prompt, context_length: in
             max_tokens=wanted,
         )
     return context_length - prompt_count if wanted is None else wanted
-
-
-async def _encode(tokenizer: Tokenizer, text: str, *, add_special: bool) -> list[int]:
-    if len(text) <= inline_characters_max:
-        return tokenizer.encode(text, add_special=add_special, parse_special=True)
-    return await asyncio.to_thread(
-        tokenizer.encode, text, add_special=add_special, parse_special=True
-    )

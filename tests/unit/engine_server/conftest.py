@@ -84,15 +84,18 @@ def byte_level_alphabet() -> list[str]:
 
 @pytest.fixture(scope="session")
 def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A GGUF file without weights: token i is byte i, and the template is a line for each turn."""
+    """A GGUF file without weights: token i is byte i, and the template is a line for each turn.
+
+    Its one merge, of two spaces, is there because a file has to have some."""
     path = tmp_path_factory.mktemp("model") / "bytes.gguf"
     writer = gguf.GGUFWriter(path, "llama")
-    tokens = [*byte_level_alphabet(), "<|end|>"]
+    tokens = [*byte_level_alphabet(), "<|end|>", "ĠĠ"]
+    normal = [gguf.TokenType.NORMAL]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL])
-    writer.add_token_merges([])
+    writer.add_token_types([*normal * 256, gguf.TokenType.CONTROL, *normal])
+    writer.add_token_merges(["Ġ Ġ"])
     writer.add_eos_token_id(256)
     writer.add_chat_template(
         "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}assistant:"
