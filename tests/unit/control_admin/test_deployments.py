@@ -63,6 +63,22 @@ def test_replicas_of_an_old_generation_are_not_ready(
     assert admin.get("/deployments/small").json()["ready"] is False
 
 
+def test_a_draining_replica_is_no_reason_and_does_not_count(
+    admin: TestClient, database: Database, clock: ManualClock, deployment: Deployment
+) -> None:
+    for name in ("a", "b"):
+        add_replica(database, clock, deployment, name, state=ReplicaState.DRAINING)
+    assert admin.get("/deployments/small").json()["reasons"] == [
+        "2 not created yet; the control plane creates them in its next round"
+    ]
+
+
+def test_an_unknown_engine_is_refused(admin: TestClient, deployment: Deployment) -> None:
+    answer = admin.post("/deployments", json={"model": "small", "engine": "warp"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "engine"
+
+
 def test_engine_keys_never_leave(
     admin: TestClient, database: Database, clock: ManualClock, deployment: Deployment
 ) -> None:

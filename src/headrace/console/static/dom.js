@@ -48,8 +48,10 @@ export function table(caption, columns, rows, empty, totals = undefined) {
 
 /** Make a block of code with a button that copies it. */
 export function snippet(text, label) {
+  const id = label.replaceAll(" ", "-");
   const button = element("button", {
     type: "button",
+    id: `copy-${id}`,
     "aria-label": `Copy ${label}`,
     click: async () => {
       await navigator.clipboard.writeText(text);
@@ -58,7 +60,7 @@ export function snippet(text, label) {
     },
   }, "Copy");
   return element("div", { class: "snippet" },
-    element("pre", { tabindex: "0", role: "region", "aria-label": label },
+    element("pre", { id, tabindex: "0", role: "region", "aria-label": label },
       element("code", {}, text)),
     navigator.clipboard ? button : null);
 }

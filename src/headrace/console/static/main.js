@@ -11,13 +11,14 @@ import { usage } from "./page-usage.js";
 
 const pages = { overview, deployments, models, usage, access, start };
 const pollMs = 3000;
+const redrawMs = 30_000; // "5 min ago" grows old without any change of the data
 
 const content = document.getElementById("content");
 const bar = document.getElementById("bar");
 const live = document.getElementById("live");
 const alertBox = document.getElementById("alert");
 
-let shown = null; // the page on the screen and the data in it, so that only changes are drawn
+let shown = null; // the page on the screen and its data: only changes are drawn, and not under a selection
 let round = 0; // the newest load; older ones that come late are dropped
 
 function currentName() {
@@ -51,8 +52,9 @@ async function refresh() {
 }
 
 function draw(name, data) {
-  const text = JSON.stringify(data);
-  if (shown?.name === name && shown.text === text) return;
+  const text = `${Math.floor(Date.now() / redrawMs)} ${JSON.stringify(data)}`;
+  const sameView = shown?.name === name;
+  if (sameView && (shown.text === text || !getSelection().isCollapsed)) return;
   const focused = document.activeElement?.id;
   const page = pages[name];
   content.replaceChildren(element("div", { class: "page" },
