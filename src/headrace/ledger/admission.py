@@ -17,8 +17,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from headrace.base.clock import Clock
-from headrace.base.errors import Conflict, PaymentRequired, Unavailable
-from headrace.base.money import format_usd
+from headrace.base.errors import Conflict, InvalidRequest, PaymentRequired, Unavailable
+from headrace.base.money import format_usd, nanousd_per_usd
 from headrace.ledger.rating import rate, worst_case_nanousd
 from headrace.ledger.reservation import (
     Outcome,
@@ -31,6 +31,11 @@ from headrace.spec.prices import PriceVersion
 
 # Bounds the memory of the holds, and the settlements that must still find room on a full disk.
 running_requests_max = 16_384
+
+
+# Beyond any model and any bill; they keep every amount and count inside 64 bits.
+request_tokens_max = 1_000_000_000
+request_nanousd_max = 1_000_000 * nanousd_per_usd
 
 
 class UnpricedPolicy(StrEnum):
@@ -99,7 +104,7 @@ class Admission:
 
         A floor of None means postpaid: nothing is refused for want of credit. Raises
         PaymentRequired with `needed_nanousd` and `available_nanousd`; Unavailable if the model
-        has no price or too many requests run."""
+        has no price or too many requests run; InvalidRequest for impossible token counts."""
         if price is None and (
             self._unpriced is UnpricedPolicy.REFUSE or credit_floor_nanousd is not None
         ):
@@ -107,11 +112,7 @@ class Admission:
                 f"the model {model!r} has no price in force; its operator must set one",
                 model=model,
             )
-        amount_nanousd = (
-            0
-            if price is None
-            else worst_case_nanousd(price.price, prompt_tokens_max, output_tokens_max)
-        )
+        amount_nanousd = amount_to_hold(price, prompt_tokens_max, output_tokens_max)
         reservation = Reservation(
             request_id=request_id,
             tenant_id=tenant_id,
@@ -216,6 +217,25 @@ class Admission:
             self._held[tenant_id] = left
         else:
             self._held.pop(tenant_id, None)
+
+
+def amount_to_hold(
+    price: PriceVersion | None, prompt_tokens_max: int, output_tokens_max: int
+) -> int:
+    """The worst case of a request, 0 where it has no price; InvalidRequest if it is absurd."""
+    counts = (prompt_tokens_max, output_tokens_max)
+    if min(counts) < 0 or max(counts) > request_tokens_max:
+        raise InvalidRequest(
+            f"a request has 0 to {request_tokens_max} prompt and output tokens",
+            param="max_tokens",
+        )
+    amount_nanousd = 0 if price is None else worst_case_nanousd(price.price, *counts)
+    if amount_nanousd > request_nanousd_max:
+        raise InvalidRequest(
+            f"this request may cost more than ${format_usd(request_nanousd_max)}; lower max_tokens",
+            param="max_tokens",
+        )
+    return amount_nanousd
 
 
 def settle_reservation(

@@ -6,8 +6,7 @@ import msgspec
 
 from headrace.spec.resource import Resource
 
-# A dollar a token; keeps every amount far from where 64 bits end.
-price_nanousd_per_million_max = 10**15
+price_nanousd_per_million_max = 10**18  # a thousand dollars a token
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):

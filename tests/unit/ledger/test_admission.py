@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from headrace.base.errors import Conflict, PaymentRequired, Unavailable
+from headrace.base.errors import Conflict, InvalidRequest, PaymentRequired, Unavailable
 from headrace.ledger.admission import Admission, UnpricedPolicy
 from headrace.ledger.reservation import Outcome, Reservation, TokenUsage, UsageSource
 from headrace.sim.clock import ManualClock
-from headrace.spec.prices import PriceVersion
+from headrace.spec.prices import Price, PriceVersion
 
 worst_case = 10 * 10 + 10 * 30 + 1  # of 10 prompt and 10 output tokens at the fixture's price
 Reserve = Callable[..., Reservation]
@@ -192,6 +192,40 @@ def test_more_than_was_reserved_is_waived(admission: Admission, reserve: Reserve
 def test_a_model_without_a_price_is_refused(admission: Admission, reserve: Reserve) -> None:
     with pytest.raises(Unavailable, match="no price in force"):
         reserve("r1", price=None, credit_floor_nanousd=None)
+    assert admission.running_count() == 0
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"prompt_tokens_max": -1},
+        {"output_tokens_max": -1},
+        {"output_tokens_max": 10**9 + 1},
+        {"prompt_tokens_max": 10**30},
+    ],
+)
+def test_impossible_token_counts_are_refused(
+    admission: Admission, reserve: Reserve, counts: dict[str, int]
+) -> None:
+    with pytest.raises(InvalidRequest, match="prompt and output tokens"):
+        reserve("r1", credit_floor_nanousd=None, **counts)
+    assert admission.running_count() == 0
+
+
+def test_a_request_that_could_cost_absurdly_much_is_refused(
+    admission: Admission, reserve: Reserve
+) -> None:
+    amount = 10**18
+    dear = PriceVersion(
+        "prb_2",
+        Price(
+            input_nanousd_per_million=amount,
+            cached_input_nanousd_per_million=amount,
+            output_nanousd_per_million=amount,
+        ),
+    )
+    with pytest.raises(InvalidRequest, match=r"may cost more than \$1000000.00; lower max_tokens"):
+        reserve("r1", credit_floor_nanousd=None, output_tokens_max=10**9, price=dear)
     assert admission.running_count() == 0
 
 
