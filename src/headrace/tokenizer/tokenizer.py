@@ -142,6 +142,7 @@ class Tokenizer:
         self, text: str, literals: re.Pattern[str], marker: str | None = None
     ) -> list[int]:
         """Ids of literal tokens where the pattern finds them, and of what is between them."""
+        _require_unicode(text)
         ids: list[int] = []
         start = 0
         for match in literals.finditer(text):
@@ -155,12 +156,15 @@ class Tokenizer:
             return self.encode(text.replace(marker, ""))
         if not text:
             return []
-        try:
-            return self._bpe.encode(text, add_special_tokens=False).ids
-        except UnicodeEncodeError:
-            raise InvalidRequest(
-                "The text has half of a surrogate pair; send valid Unicode."
-            ) from None
+        # The batch call, unlike `encode`, runs without the GIL.
+        return self._bpe.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
+
+def _require_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("The text has half of a surrogate pair; send valid Unicode.") from None
 
 
 def _byte_pair_encoder(vocabulary: Vocabulary, rule: PreTokenizerRule) -> tokenizers.Tokenizer:
