@@ -7,6 +7,7 @@ from contextlib import suppress
 import msgspec
 
 from headrace.base.errors import HeadraceError
+from headrace.gateway.upstream import key_headers
 from headrace.http.client import HttpClient
 from headrace.router.endpoint import Endpoint, EndpointSpec
 from headrace.router.endpoint_set import EndpointSet
@@ -73,7 +74,7 @@ class ContextLengths:
         answer = await self._client.fetch(
             "GET",
             spec.address + models_path,
-            headers={"Authorization": f"Bearer {spec.engine_key}"} if spec.engine_key else {},
+            headers=key_headers(spec),
             timeout_s=ask_timeout_s,
             limit_bytes=answer_bytes_max,
         )

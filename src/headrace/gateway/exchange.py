@@ -220,7 +220,7 @@ class Exchange:
                 self._eject(lease)
             else:
                 lease.succeed()
-            raise refusal(answer.status, body, answer.header("Retry-After"))
+            raise refusal(spec, answer.status, body)
         lease.succeed()
         return answer
 

@@ -5,16 +5,8 @@ import hmac
 
 import msgspec
 
-from headrace.base.errors import (
-    ContextLengthExceeded,
-    DeadlineExceeded,
-    HeadraceError,
-    InvalidRequest,
-    PayloadTooLarge,
-    RateLimited,
-    Unavailable,
-    UpstreamFailed,
-)
+from headrace.adapters.registry import find_adapter
+from headrace.base.errors import HeadraceError, Unavailable, UpstreamFailed
 from headrace.gateway.admission import GeneratingRequest
 from headrace.gateway.rewriter import ReportedUsage
 from headrace.http.client import HttpClient
@@ -32,14 +24,9 @@ all_usage = {"include_usage": True, "continuous_usage_stats": True}
 
 
 class ErrorDetail(msgspec.Struct):
-    """An engine's error in OpenAI's shape, with the numbers that ours carry."""
+    """The part of an engine's error that counts inside a stream."""
 
-    message: str = ""
     code: str | int | None = None
-    param: str | None = None
-    prompt_tokens: int | None = None
-    max_model_len: int | None = None
-    max_tokens: int | None = None
 
 
 class ErrorBody(msgspec.Struct):
@@ -78,24 +65,26 @@ def cache_salt(pepper: bytes, tenant_id: str) -> str:
 
 def engine_headers(spec: EndpointSpec, request_id: str, salt: str) -> dict[str, str]:
     """The headers of a generating request; nothing of the caller's."""
-    headers = {
+    return {
         "Content-Type": "application/json",
         "X-Request-Id": request_id,
         "X-Headrace-Cache-Salt": salt,
+        **key_headers(spec),
     }
-    if spec.engine_key:
-        headers["Authorization"] = f"Bearer {spec.engine_key}"
-    return headers
+
+
+def key_headers(spec: EndpointSpec) -> dict[str, str]:
+    """The headers that authenticate the gateway to an engine."""
+    return find_adapter(spec.engine).headers(spec.engine_key) if spec.engine_key else {}
 
 
 async def ask_usage(client: HttpClient, spec: EndpointSpec, request_id: str) -> TokenUsage | None:
     """What a request that ended used, by the engine's own record; None if it cannot say."""
-    headers = {"Authorization": f"Bearer {spec.engine_key}"} if spec.engine_key else {}
     try:
         answer = await client.fetch(
             "GET",
             f"{spec.address}{usage_path}{request_id}",
-            headers=headers,
+            headers=key_headers(spec),
             timeout_s=usage_timeout_s,
             limit_bytes=small_answer_bytes_max,
         )
@@ -104,48 +93,17 @@ async def ask_usage(client: HttpClient, spec: EndpointSpec, request_id: str) -> 
         return None
 
 
-def refusal(status: int, body: bytes, retry_after: str | None = None) -> HeadraceError:
+def refusal(spec: EndpointSpec, status: int, body: bytes) -> HeadraceError:
     """An engine's unsuccessful answer: the caller is wrong, the engine is wrong, or try again."""
-    try:
-        detail = _error.decode(body).error
-    except msgspec.DecodeError:
-        detail = ErrorDetail()
-    message = detail.message or f"The engine answered {status}."
-    if status == 413:
-        return PayloadTooLarge(message, param=detail.param)
-    if status in (400, 422):
-        return wrong_request(detail, message)
-    wait_s = float(retry_after) if retry_after and retry_after.isdigit() else retry_after_s_default
-    if status == 429:
-        return RateLimited(message, retry_after_s=wait_s)
-    if status == 503:
-        return Unavailable(
-            "The model's replicas cannot take it now; try again.", retry_after_s=wait_s
-        )
-    if status in (408, 504):
-        return DeadlineExceeded("The engine gave the request up; try again.")
-    return UpstreamFailed(f"The engine failed on this request (it answered {status}).")
+    return find_adapter(spec.engine).error(status, body)
 
 
 def stream_error(body: bytes) -> HeadraceError:
-    """An error that an engine put into a stream of status 200."""
+    """An error that an engine put into a stream of status 200; its own words are not passed on."""
     try:
-        detail = _error.decode(body).error
+        code = _error.decode(body).error.code
     except msgspec.DecodeError:
-        detail = ErrorDetail()
-    message = detail.message or "The engine ended the stream with an error."
-    if detail.code == Unavailable.code:
-        return Unavailable(message, retry_after_s=retry_after_s_default)
-    return UpstreamFailed(message)
-
-
-def wrong_request(detail: ErrorDetail, message: str) -> InvalidRequest:
-    """The engine's words for what is wrong with the request, with its numbers."""
-    numbers = {
-        name: value
-        for name in ("prompt_tokens", "max_model_len", "max_tokens")
-        if (value := getattr(detail, name)) is not None
-    }
-    if detail.code == ContextLengthExceeded.code:
-        return ContextLengthExceeded(message, param=detail.param, **numbers)
-    return InvalidRequest(message, param=detail.param, **numbers)
+        code = None
+    if code == Unavailable.code:
+        return Unavailable("The engine stopped; try again.", retry_after_s=retry_after_s_default)
+    return UpstreamFailed("The engine failed while it generated the answer.")

@@ -29,7 +29,7 @@ from headrace.http.asgi import (
     read_body,
     send_json,
 )
-from headrace.protocol.chunks import ChunkWriter
+from headrace.protocol.chunks import ChunkKind, ChunkWriter
 from headrace.protocol.errors import error_body, error_event
 from headrace.protocol.requests import StreamOptions
 from headrace.protocol.responses import (
@@ -80,7 +80,7 @@ class FakeRequest(msgspec.Struct):
 
     model: str
     messages: list[msgspec.Raw] | None = None
-    prompt: msgspec.Raw | None = None
+    prompt: msgspec.Raw = msgspec.Raw()
     max_tokens: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -177,7 +177,7 @@ class FakeEngine:
                 if request.stream:
                     last = await self._stream(request, behaviour, seen, out, is_chat=is_chat)
                 else:
-                    last = await self._whole(request, behaviour, seen, is_chat=is_chat)
+                    last = await self._whole(request, behaviour, seen, out, is_chat=is_chat)
             if request.stream:
                 await out.close(last)
             else:
@@ -216,11 +216,19 @@ class FakeEngine:
         return min(behaviour.tokens, request.max_tokens or behaviour.tokens)
 
     async def _whole(
-        self, request: FakeRequest, behaviour: Behaviour, seen: Seen, *, is_chat: bool
+        self,
+        request: FakeRequest,
+        behaviour: Behaviour,
+        seen: Seen,
+        out: EventStream,
+        *,
+        is_chat: bool,
     ) -> bytes:
         count = await self._tokens(request, behaviour, seen)
         if behaviour.failure is Failure.HANG:
             await asyncio.Event().wait()
+        if behaviour.failure is Failure.CUT:
+            await self._fail(behaviour, out, b"")
         if behaviour.failure is not Failure.NONE:
             raise behaviour.error
         seen.completion_tokens, seen.finish_reason = count, "stop"
@@ -251,7 +259,7 @@ class FakeEngine:
         wanted = behaviour.reports_usage
         every = wanted and bool(options.continuous_usage_stats)
         at_end = wanted and bool(options.include_usage)
-        kind = "chat" if is_chat else "text"
+        kind: ChunkKind = "chat" if is_chat else "text"
         chunks = ChunkWriter(kind, "c", 0, self.served_name, usage_chunk=at_end)
         count = await self._tokens(request, behaviour, seen)
         pending = chunks.opening(seen.usage if every else None)
@@ -273,5 +281,5 @@ class FakeEngine:
             await asyncio.Event().wait()
         if behaviour.failure is Failure.ERROR_EVENT:
             return pending + error_event(behaviour.error)
-        await out.write(pending)
+        await out.write(pending if behaviour.fail_after else b"")
         raise ConnectionResetError("the fake engine breaks its connection")

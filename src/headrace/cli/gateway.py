@@ -1,0 +1,100 @@
+"""`headrace gateway`: the customers' port, one process of `headrace up`.
+
+It serves on from its last snapshot while the store or the control plane is away. It ends on
+SIGTERM after its running requests, or with the supervisor, by the lifeline.
+"""
+
+import logging
+import socket
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.base.clock import SystemClock
+from headrace.base.errors import ConfigurationError
+from headrace.cli.settings import DataDir
+from headrace.gateway.gateway import Gateway, GatewayConfig
+from headrace.http import server
+from headrace.launchers import lifeline
+from headrace.ledger.journal import Journal
+from headrace.spec.api_key_format import pepper_bytes
+from headrace.storage import Database, open_sqlite
+
+drain_timeout_default_s = 30.0
+
+log = logging.getLogger(__name__)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("gateway", help="The gateway process of `headrace up`.")(gateway)
+
+
+def gateway(
+    *,
+    data_dir: DataDir,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8080,
+    allow_public: Annotated[
+        bool, typer.Option("--allow-public", help="Listen beyond this machine, without TLS.")
+    ] = False,
+    drain_timeout_s: Annotated[
+        float,
+        typer.Option("--drain-timeout", min=0, help="How long running requests may take (s)."),
+    ] = drain_timeout_default_s,
+) -> None:
+    """Serve customers' requests from the replicas that the store names, until SIGTERM."""
+    if not (allow_public or server.is_loopback(host)):
+        raise ConfigurationError(
+            f"Refusing to listen on {host}: API keys would cross the network unencrypted. Put a "
+            "TLS proxy in front of a loopback address, or pass --allow-public if that is wanted."
+        )
+    lifeline.watch_from_environment()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    pepper = read_pepper(data_dir)
+    with server.bind(host, port) as sock, ExitStack() as stack:
+        database = open_sqlite(data_dir / "headrace.db")
+        stack.callback(database.close)
+        journal = Journal(data_dir / "journal")
+        stack.callback(journal.close)
+        for problem in journal.problems:
+            log.warning("%s", problem)
+        server.run(serve(database, journal, GatewayConfig(pepper), sock, drain_timeout_s))
+
+
+async def serve(
+    database: Database,
+    journal: Journal,
+    config: GatewayConfig,
+    sock: socket.socket,
+    drain_timeout_s: float,
+) -> None:
+    """Run one gateway on a socket until it has drained."""
+    running = Gateway(database, journal, config, SystemClock(), sys.stderr.buffer)
+    async with running:
+        if running.recovered:
+            log.warning("settled %d requests that a crash left running", len(running.recovered))
+        log.info("gateway on http://%s:%d", *server.address_of(sock))
+        await server.serve(
+            running.app, sock, drain_timeout_s=drain_timeout_s, on_drain=running.app.drain
+        )
+
+
+def read_pepper(data_dir: Path) -> bytes:
+    """The server's secret for API keys; ConfigurationError if `up` made none."""
+    path = data_dir / "pepper"
+    try:
+        pepper = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be read ({error.strerror}); start the platform with `headrace up`."
+        ) from None
+    if len(pepper) < pepper_bytes:
+        raise ConfigurationError(
+            f"{path} has {len(pepper)} bytes instead of {pepper_bytes}; restore it from a backup. "
+            "Without it no API key can be checked."
+        )
+    return pepper

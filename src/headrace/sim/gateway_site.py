@@ -1,0 +1,183 @@
+"""A whole gateway on loopback in this process: store, journal, ledger, fake engines, real sockets.
+
+Tests and benches drive it as a client would, and read what was settled.
+"""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.base.clock import SystemClock
+from headrace.gateway.exchange import Timeouts
+from headrace.gateway.gateway import Gateway, GatewayConfig
+from headrace.http.asgi import App
+from headrace.http.server import address_of, bind, serve
+from headrace.ledger.journal import Journal
+from headrace.ledger.journal_reader import JournalReader
+from headrace.ledger.reservation import Settlement
+from headrace.sim.engine import FakeEngine
+from headrace.spec.api_key_format import format_key, hash_secret
+from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.models import Model, ModelVersion, WeightedTarget
+from headrace.spec.prices import Price, PriceBook
+from headrace.spec.tenancy import ApiKey, Project, Tenant
+from headrace.storage import Database, open_sqlite
+
+model_name = "demo"
+pepper = bytes(range(32))
+records_max = 100_000
+price = Price(
+    input_nanousd_per_million=1_000_000_000,
+    cached_input_nanousd_per_million=100_000_000,
+    output_nanousd_per_million=2_000_000_000,
+)
+
+
+def make_id(prefix: str, number: int) -> str:
+    """An id of the right shape that a test can name."""
+    return f"{prefix}_{number:026d}"
+
+
+@dataclass(slots=True)
+class GatewaySite:
+    """What runs, and how to look at it."""
+
+    database: Database
+    journal: Journal
+    gateway: Gateway
+    url: str
+    api_key: str
+    engines: list[FakeEngine]
+    access_log: io.BytesIO
+
+    async def settlements(self, count: int) -> list[Settlement]:
+        """The settlements in the journal, once there are so many; in their order."""
+        while True:
+            await asyncio.sleep(0)
+            reader = JournalReader(self.journal.directory)
+            records = reader.read(self.journal.durable_sequence, records_max)
+            found = [record.settlement for record in records]
+            if len(found) >= count:
+                return found
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def serving(app: App) -> AsyncIterator[str]:
+    """Serve an app on a free loopback port; its base URL."""
+    sock = bind("127.0.0.1", 0)
+    host, port = address_of(sock)
+    stop = asyncio.Event()
+    task = asyncio.create_task(serve(app, sock, drain_timeout_s=5.0, stop=stop))
+    try:
+        yield f"http://{host}:{port}"
+    finally:
+        stop.set()
+        await task
+
+
+@asynccontextmanager
+async def gateway_site(
+    directory: Path,
+    engines: Sequence[FakeEngine],
+    *,
+    addresses: Sequence[str] = (),
+    credit_floor_nanousd: int | None = None,
+    credit_nanousd: int = 0,
+    timeouts: Timeouts | None = None,
+) -> AsyncIterator[GatewaySite]:
+    """Start engines and a gateway over them; `addresses` are further replicas that run already."""
+    clock = SystemClock()
+    async with AsyncExitStack() as stack:
+        urls = [await stack.enter_async_context(serving(engine)) for engine in engines]
+        database = open_sqlite(directory / "headrace.db")
+        stack.callback(database.close)
+        api_key = fill_store(
+            database,
+            [*zip(urls, [engine.api_key for engine in engines], strict=True)]
+            + [(address, "") for address in addresses],
+            credit_floor_nanousd,
+        )
+        if credit_nanousd:
+            database.ledger.credit(make_id("ten", 1), credit_nanousd, "opening", "test")
+        journal = Journal(directory / "journal")
+        stack.callback(journal.close)
+        access_log = io.BytesIO()
+        config = GatewayConfig(pepper, timeouts=timeouts or Timeouts())
+        gateway = await stack.enter_async_context(
+            Gateway(database, journal, config, clock, access_log)
+        )
+        url = await stack.enter_async_context(serving(gateway.app))
+        yield GatewaySite(database, journal, gateway, url, api_key, [*engines], access_log)
+
+
+def fill_store(
+    database: Database, replicas: Sequence[tuple[str, str]], credit_floor_nanousd: int | None
+) -> str:
+    """One tenant, project, key, model, version, deployment and price; the key's text."""
+    store = database.store
+    secret = bytes(32)
+    key_id = make_id("key", 1)
+    resources = (
+        Tenant(
+            id=make_id("ten", 1),
+            name="acme",
+            create_time=0.0,
+            credit_floor_nanousd=credit_floor_nanousd,
+        ),
+        Project(id=make_id("prj", 1), name="chat", parent_id=make_id("ten", 1), create_time=0.0),
+        ApiKey(
+            id=key_id,
+            name="main",
+            parent_id=make_id("prj", 1),
+            create_time=0.0,
+            secret_hmac=hash_secret(pepper, secret.hex()),
+        ),
+        Model(
+            id=make_id("mod", 1),
+            name=model_name,
+            create_time=0.0,
+            targets=(WeightedTarget(make_id("ver", 1)),),
+        ),
+        ModelVersion(
+            id=make_id("ver", 1),
+            name="v1",
+            parent_id=make_id("mod", 1),
+            create_time=0.0,
+            source="sim",
+        ),
+        Deployment(
+            id=make_id("dep", 1),
+            name="main",
+            parent_id=make_id("mod", 1),
+            create_time=0.0,
+            model_version_id=make_id("ver", 1),
+        ),
+        PriceBook(
+            id=make_id("prb", 1),
+            name="2026",
+            create_time=0.0,
+            effective_time=0.0,
+            prices={model_name: price},
+        ),
+    )
+    for resource in resources:
+        store.create(resource)
+    for number, (address, engine_key) in enumerate(replicas, start=1):
+        store.create(
+            Replica(
+                id=make_id("rep", number),
+                name=f"r{number}",
+                parent_id=make_id("dep", 1),
+                create_time=0.0,
+                state=ReplicaState.ACTIVE,
+                address=address,
+                engine_key=engine_key,
+                model_name=model_name,
+                served_model_name="fake",
+            )
+        )
+    return format_key(key_id, secret)

@@ -1,0 +1,226 @@
+"""Clients that leave, engines that break: what is retried, what is settled, what is given back."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from headrace.base.errors import ContextLengthExceeded, Unavailable
+from headrace.gateway.exchange import Timeouts
+from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
+from headrace.protocol.errors import error_body
+from headrace.sim.engine import Behaviour, Failure, FakeEngine, Seen
+from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name
+
+messages = [{"role": "user", "content": "Hello there"}]
+Fields = dict[str, Any]
+
+
+@asynccontextmanager
+async def connected(site: GatewaySite) -> AsyncIterator[aiohttp.ClientSession]:
+    headers = {"Authorization": f"Bearer {site.api_key}"}
+    async with aiohttp.ClientSession(site.url, headers=headers) as session:
+        yield session
+
+
+async def chat(client: aiohttp.ClientSession, **fields: Any) -> tuple[int, bytes]:
+    body = {"model": model_name, "messages": messages, **fields}
+    async with client.post("/v1/chat/completions", json=body) as answer:
+        return answer.status, await answer.read()
+
+
+def closed_port() -> str:
+    """An address where nothing listens."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+
+async def start_and_leave(
+    site: GatewaySite, fields: Fields, ready: Callable[[Seen], Awaitable[object]]
+) -> Seen:
+    """Send a request, close the client's connection once `ready`, and wait for the engine."""
+    async with connected(site) as client:
+        task = asyncio.create_task(chat(client, **fields))
+        seen = await site.engines[0].wait_for(1)
+        await ready(seen)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await seen.ended.wait()
+    return seen
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_leaving_before_the_first_byte_stops_the_engine_and_settles_its_count(
+    tmp_path: Path, stream: bool
+) -> None:
+    engine = FakeEngine(default=Behaviour(gate=asyncio.Event()))
+    async with gateway_site(tmp_path, [engine]) as site:
+        seen = await start_and_leave(site, {"stream": stream}, lambda seen: seen.started.wait())
+        (settlement,) = await site.settlements(1)
+    assert settlement.outcome is Outcome.ABORTED
+    assert settlement.source is UsageSource.ENGINE
+    assert settlement.usage == TokenUsage(seen.prompt_tokens, 0, 0)
+
+
+async def test_leaving_in_the_middle_of_a_stream_settles_the_engines_own_count(
+    tmp_path: Path,
+) -> None:
+    engine = FakeEngine(default=Behaviour(tokens=9, failure=Failure.HANG, fail_after=3))
+    async with gateway_site(tmp_path, [engine]) as site, connected(site) as client:
+        body = {"model": model_name, "messages": messages, "stream": True}
+        answer = await client.post("/v1/chat/completions", json=body)
+        received = b""
+        while b" t2" not in received:
+            received += await answer.content.readany()
+        answer.close()
+        await engine.seen[0].ended.wait()
+        (settlement,) = await site.settlements(1)
+    assert settlement.outcome is Outcome.ABORTED
+    assert settlement.source is UsageSource.ENGINE
+    assert settlement.usage.completion_tokens == 3
+
+
+async def test_a_replica_that_refuses_connections_is_passed_over(tmp_path: Path) -> None:
+    async with gateway_site(tmp_path, [FakeEngine()], addresses=[closed_port()]) as site:
+        async with connected(site) as client:
+            statuses = [(await chat(client, stream=bool(n % 2)))[0] for n in range(6)]
+        settlements = await site.settlements(6)
+    assert statuses == [200] * 6
+    assert {settlement.outcome for settlement in settlements} == {Outcome.FINISHED}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_connection_that_breaks_before_the_first_byte_is_retried_and_charged_once(
+    tmp_path: Path, stream: bool
+) -> None:
+    engines = [FakeEngine(), FakeEngine()]
+    engines[1].plan = engines[0].plan  # whichever is asked first breaks
+    engines[0].plan.append(Behaviour(failure=Failure.CUT))
+    async with gateway_site(tmp_path, engines) as site, connected(site) as client:
+        status, body = await chat(client, stream=stream)
+        settlements = await site.settlements(1)
+    assert status == 200, body
+    assert [len(engine.seen) for engine in engines] == [1, 1]
+    assert engines[0].seen[0].request_id == engines[1].seen[0].request_id
+    assert len(settlements) == 1
+    assert settlements[0].usage.completion_tokens == 4
+
+
+async def test_a_dying_replicas_503_is_retried_elsewhere(tmp_path: Path) -> None:
+    healthy, dying = FakeEngine(), FakeEngine()
+    dying.default = Behaviour(failure=Failure.STATUS, error=Unavailable("shutting down"))
+    async with gateway_site(tmp_path, [healthy, dying]) as site, connected(site) as client:
+        statuses = [(await chat(client))[0] for _ in range(6)]
+    assert statuses == [200] * 6
+    assert len(dying.seen) <= 1
+
+
+async def test_a_stream_that_breaks_in_the_middle_ends_with_an_error_event(tmp_path: Path) -> None:
+    engine = FakeEngine(default=Behaviour(failure=Failure.CUT, fail_after=2))
+    async with gateway_site(tmp_path, [engine]) as site, connected(site) as client:
+        status, body = await chat(client, stream=True)
+        (settlement,) = await site.settlements(1)
+    assert status == 200
+    assert b"[DONE]" not in body
+    last = json.loads(body.split(b"data: ")[-1])
+    assert last["error"]["code"] == "upstream_failed"
+    assert settlement.outcome is Outcome.FAILED
+    assert settlement.usage.completion_tokens == 2
+
+
+async def test_an_error_inside_a_stream_is_passed_on_and_settled_as_failed(tmp_path: Path) -> None:
+    engine = FakeEngine(default=Behaviour(failure=Failure.ERROR_EVENT, fail_after=2))
+    async with gateway_site(tmp_path, [engine]) as site, connected(site) as client:
+        _, body = await chat(client, stream=True)
+        (settlement,) = await site.settlements(1)
+    last = json.loads(body.split(b"data: ")[-1])
+    assert last["error"]["code"] == "upstream_failed"
+    assert b"the fake engine" not in body  # an engine's own words may name anything
+    assert settlement.outcome is Outcome.FAILED
+    assert settlement.source is UsageSource.ENGINE
+    assert settlement.usage.completion_tokens == 2
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_engines_refusal_keeps_its_status_and_numbers_and_costs_nothing(
+    tmp_path: Path, stream: bool
+) -> None:
+    error = ContextLengthExceeded("too long", prompt_tokens=5000, max_model_len=4096)
+    engine = FakeEngine(default=Behaviour(failure=Failure.STATUS, status=400, error=error))
+    async with gateway_site(tmp_path, [engine]) as site, connected(site) as client:
+        status, body = await chat(client, stream=stream)
+        (settlement,) = await site.settlements(1)
+    assert status == 400
+    assert json.loads(body)["error"] == json.loads(error_body(error))["error"]
+    assert settlement.usage == TokenUsage()
+    assert settlement.amount_nanousd == 0
+
+
+async def test_without_a_live_replica_the_answer_is_503_and_costs_nothing(tmp_path: Path) -> None:
+    async with gateway_site(tmp_path, [], addresses=[closed_port()]) as site:
+        async with connected(site) as client:
+            status, body = await chat(client, stream=True)
+        (settlement,) = await site.settlements(1)
+    assert status == 503, body
+    assert settlement.outcome is Outcome.FAILED
+    assert settlement.usage == TokenUsage()
+
+
+async def test_an_engine_that_hangs_is_given_up_and_ejected(tmp_path: Path) -> None:
+    hangs = Behaviour(tokens=9, failure=Failure.HANG, fail_after=2)
+    engine = FakeEngine(default=hangs)
+    timeouts = Timeouts(first_output_s=20.0, stall_s=0.05)
+    async with gateway_site(tmp_path, [engine], timeouts=timeouts) as site:
+        async with connected(site) as client:
+            _, body = await chat(client, stream=True)
+            status, _ = await chat(client)
+        await site.settlements(2)
+    assert b"deadline_exceeded" in body
+    assert status == 503
+
+
+async def test_prepaid_credit_is_never_overrun_and_free_again_after_settling(
+    tmp_path: Path,
+) -> None:
+    engine = FakeEngine(default=Behaviour(gate=asyncio.Event()))
+    one_request = 1_000_000  # nano-dollars; covers one worst case of 100 tokens, not two
+    async with (
+        gateway_site(
+            tmp_path, [engine], credit_floor_nanousd=0, credit_nanousd=one_request
+        ) as site,
+        connected(site) as client,
+    ):
+        first = asyncio.create_task(chat(client, max_tokens=100))
+        await engine.wait_for(1)
+        status, body = await chat(client, max_tokens=100)
+        assert status == 402, body
+        assert json.loads(body)["error"]["code"] == "insufficient_credit"
+        assert engine.default.gate is not None
+        engine.default.gate.set()
+        assert (await first)[0] == 200
+        assert (await chat(client, max_tokens=100))[0] == 200
+        settlements = await site.settlements(2)
+    assert sum(s.amount_nanousd or 0 for s in settlements) <= one_request
+
+
+async def test_an_answer_without_a_limit_is_capped_by_the_credit_and_says_so(
+    tmp_path: Path,
+) -> None:
+    engine = FakeEngine(default=Behaviour(tokens=1000))
+    async with (
+        gateway_site(tmp_path, [engine], credit_floor_nanousd=0, credit_nanousd=1_000_000) as site,
+        connected(site) as client,
+    ):
+        body = {"model": model_name, "messages": messages}
+        async with client.post("/v1/chat/completions", json=body) as answer:
+            assert answer.status == 200, await answer.read()
+            usage = (await answer.json())["usage"]
+            limit = int(answer.headers["X-Headrace-Max-Tokens"])
+    assert usage["completion_tokens"] == limit < 1000
