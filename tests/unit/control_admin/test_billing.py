@@ -84,3 +84,13 @@ def test_a_price_book_keeps_every_digit(admin: TestClient) -> None:
 def test_a_price_that_is_none_is_refused(admin: TestClient, price: str) -> None:
     fields = {"input_usd_per_million": price, "output_usd_per_million": "1"}
     assert admin.post("/prices", json={"prices": {"small": fields}}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "when", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00", "1e300", "soon", "-1e9"]
+)
+def test_a_moment_outside_of_any_bill_is_refused(admin: TestClient, when: str) -> None:
+    assert admin.get("/usage", params={"since": when}).status_code == 400
+    fields = {"input_usd_per_million": "1", "output_usd_per_million": "1"}
+    body = {"effective_time": when, "prices": {"small": fields}}
+    assert admin.post("/prices", json=body).status_code == 400

@@ -14,6 +14,7 @@ from headrace.control.admin.pages import After, Limit, Page, page_items_default,
 from headrace.control.admin.references import ModelName, Name, reject_id_as_name, resolve
 from headrace.control.admin.values import (
     Dollars,
+    Moment,
     Money,
     RequestBody,
     moment,
@@ -42,7 +43,7 @@ class PriceBookCreate(RequestBody):
     """A price book; the books before it stay in force until its date, and for what they priced."""
 
     name: Name | None = None
-    effective_time: datetime.datetime | None = None  # None: now
+    effective_time: Moment | None = None  # None: now
     prices: Annotated[dict[ModelName, PriceFields], Field(min_length=1, max_length=10_000)]
 
 
@@ -103,8 +104,8 @@ class UsageQuery(BaseModel):
     """What to sum, and over what."""
 
     by: Annotated[str, Field(max_length=100, description="tenant,project,key,model,day")] = ""
-    since: datetime.datetime | None = None
-    until: datetime.datetime | None = None
+    since: Moment | None = None
+    until: Moment | None = None
     tenant: Annotated[str, Field(max_length=200)] | None = None
     project: Annotated[str, Field(max_length=200)] | None = None
     key: Annotated[str, Field(max_length=200)] | None = None

@@ -8,6 +8,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 from headrace.base.money import format_usd, parse_usd
 
 dollars_max = 1_000_000_000  # keeps every sum of nano-dollars inside 64 bits
+moment_first = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+moment_end = datetime.datetime(2200, 1, 1, tzinfo=datetime.UTC)  # far from where dates overflow
 
 
 class RequestBody(BaseModel):
@@ -36,6 +38,15 @@ def _check_dollars(text: str) -> str:
 
 
 Dollars = Annotated[str, AfterValidator(_check_dollars)]  # a decimal number, as text: "12.50"
+
+
+def _check_moment(when: datetime.datetime) -> datetime.datetime:
+    if not moment_first.year <= when.year < moment_end.year:
+        raise ValueError(f"moments go from {moment_first.year} up to {moment_end.year}")
+    return when
+
+
+Moment = Annotated[datetime.datetime, AfterValidator(_check_moment)]  # without a zone: in UTC
 
 
 def moment(wall_s: float) -> datetime.datetime:
