@@ -20,6 +20,7 @@ metering_process = """
 import asyncio, sys, threading
 from pathlib import Path
 from headrace.base.clock import SystemClock
+from headrace.ledger import shipper as shipping
 from headrace.ledger.admission import Admission
 from headrace.ledger.journal import Journal, JournalLimits
 from headrace.ledger.meter import Meter
@@ -28,6 +29,7 @@ from headrace.ledger.shipper import Shipper
 from headrace.spec.prices import Price, PriceVersion
 from headrace.storage import open_sqlite
 
+shipping.interval_s = 0.005
 directory, life = Path(sys.argv[1]), sys.argv[2]
 database = open_sqlite(directory / "headrace.db")
 journal = Journal(directory / "journal", JournalLimits(segment_bytes=20_000))

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
+from msgspec.structs import astuple
+
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest, PaymentRequired, Unavailable
 from headrace.base.money import format_usd, nanousd_per_usd
@@ -245,8 +247,11 @@ def settle_reservation(
     source: UsageSource,
     settle_time: float,
 ) -> Settlement:
-    """The settlement of a reservation at the price that was fixed at admission; pure."""
+    """The settlement of a reservation at the price that was fixed at admission; pure.
+
+    Counts beyond `request_tokens_max`, which only a broken engine reports, are cut to it."""
     price = reservation.price
+    usage = TokenUsage(*(min(count, request_tokens_max) for count in astuple(usage)))
     return Settlement(
         request_id=reservation.request_id,
         tenant_id=reservation.tenant_id,

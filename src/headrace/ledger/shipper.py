@@ -17,7 +17,7 @@ from headrace.ledger.reservation import Settlement
 from headrace.storage import LedgerSnapshot
 
 batch_settlements_max = 1_000  # one transaction; small enough that other writers wait little
-interval_s = 0.5  # between passes when there is nothing to do
+interval_s = 0.5  # between passes, unless the last batch was full
 backoff_s_min = 0.5
 backoff_s_max = 30.0
 
@@ -50,6 +50,7 @@ class Shipper:
         self._reader = JournalReader(journal.directory)
         self._batch: list[NumberedSettlement] | None = None  # read and not committed yet
         self.shipped_sequence = 0
+        self.is_behind = False  # the last batch was full, so that more may wait
         # Of the last pass; None: it went well.
         self.last_error: HeadraceError | OSError | None = None
 
@@ -59,6 +60,7 @@ class Shipper:
         Raises what the ledger or the disk raises; the same batch is posted the next time."""
         if self._batch is None:
             self._batch = self._reader.read(self._journal.durable_sequence, batch_settlements_max)
+            self.is_behind = len(self._batch) == batch_settlements_max
         count = self._reader.sequence - self.shipped_sequence
         if count:
             self._ledger.post(
@@ -91,12 +93,14 @@ class Shipper:
         delay_s = 0.0
         while not stop.wait(delay_s):
             try:
-                delay_s = 0.0 if self.ship_once() else interval_s
+                self.ship_once()
             except (HeadraceError, OSError) as error:
                 self.last_error = error
                 delay_s = min(backoff_s_max, max(backoff_s_min, delay_s * 2))
             else:
                 self.last_error = None
+                # A transaction for each few requests would cost the gateway more than they do.
+                delay_s = 0.0 if self.is_behind else interval_s
         try:
             self.drain()
         except (HeadraceError, OSError) as error:

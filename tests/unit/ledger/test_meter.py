@@ -13,7 +13,7 @@ from headrace.ledger.reservation import Outcome, Reservation, TokenUsage, UsageS
 from headrace.ledger.shipper import Shipper
 from headrace.sim.clock import ManualClock
 from headrace.sim.disk import BoundedDisk
-from headrace.spec.prices import PriceVersion
+from headrace.spec.prices import Price, PriceVersion
 from headrace.storage import Database, LedgerSnapshot
 
 OpenJournal = Callable[..., Journal]
@@ -85,6 +85,27 @@ async def test_a_request_ends_in_one_settlement_in_the_book(
     assert database.ledger.check() == []
     with pytest.raises(Conflict):
         gateway.meter.settle(held, TokenUsage(10, 0, 2), Outcome.FINISHED)
+
+
+@pytest.mark.parametrize("tokens", [10**10, 2**63, 2**64 - 1])
+def test_an_engine_that_reports_nonsense_does_not_block_the_book(
+    start: Start, reserve: Ask, database: Database, tokens: int
+) -> None:
+    gateway = start()
+    dear = PriceVersion(
+        "prb_2",
+        Price(
+            input_nanousd_per_million=10**8,
+            cached_input_nanousd_per_million=0,
+            output_nanousd_per_million=10**18,
+        ),
+    )
+    held = reserve(gateway, "r1", price=dear, prompt_tokens_max=5, output_tokens_max=0)
+    usage = TokenUsage(tokens, tokens, tokens)
+    gateway.flush(gateway.meter.settle(held, usage, Outcome.FINISHED))
+    assert database.ledger.balances() == {"ten_a": 1_000 - held.amount_nanousd}
+    assert database.ledger.usage()[0].completion_tokens == 10**9
+    assert database.ledger.check() == []
 
 
 def test_available_credit_is_the_same_at_each_stage_of_shipping(start: Start, reserve: Ask) -> None:

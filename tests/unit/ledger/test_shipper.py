@@ -123,6 +123,7 @@ def test_the_thread_survives_an_outage_and_drains_when_it_stops(
     journal: Journal, database: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.ledger.shipper.backoff_s_min", 0.001)
+    monkeypatch.setattr("headrace.ledger.shipper.batch_settlements_max", 7)
     ledger = UnreliableLedger(database.ledger)
     ledger.failures = ["before"] * 4
     shipper = Shipper(journal, ledger, Admission(clock))
