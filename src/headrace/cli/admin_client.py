@@ -5,7 +5,6 @@ that an asynchronous client takes to import.
 """
 
 import http.client
-import json
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -93,7 +92,7 @@ class AdminClient:
     def send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> bytes:
         """Change something; fields of None are left out."""
         present = {name: value for name, value in (body or {}).items() if value is not None}
-        return self._ask(method, path, json.dumps(present).encode() if body is not None else None)
+        return self._ask(method, path, msgspec.json.encode(present) if body is not None else None)
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
         secure = self._parts.scheme == "https"

@@ -47,6 +47,7 @@ entries = (
         "deployments",
     ),
     CommandEntry(("replicas",), "Running engines: list.", "replicas"),
+    CommandEntry(("prices",), "What models cost: apply, list.", "prices"),
     CommandEntry(("usage",), "Requests, tokens and cost, by tenant, model, day.", "usage"),
     CommandEntry(("gateway",), "The gateway process of `headrace up`.", "gateway", hidden=True),
     CommandEntry(("control",), "The control plane of `headrace up`.", "control", hidden=True),

@@ -8,7 +8,7 @@ import typer
 
 from headrace.base.errors import ConfigurationError
 from headrace.cli import main as main_module
-from headrace.cli.main import build_app, command_names, entries, main
+from headrace.cli.main import command_names, entries, main
 
 
 def run_main(*arguments: str) -> int:
@@ -69,8 +69,11 @@ def test_an_interrupt_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("entry", entries, ids=lambda entry: " ".join(entry.words))
-def test_every_command_of_the_table_has_its_module(entry: main_module.CommandEntry) -> None:
-    assert build_app(entry.words).registered_commands is not None
+def test_every_command_of_the_table_has_its_module_and_help(
+    entry: main_module.CommandEntry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(*entry.words, "--help") == 0
+    assert f"Usage: headrace {' '.join(entry.words)}" in capsys.readouterr().out
 
 
 def test_help_imports_no_command_and_no_engine() -> None:

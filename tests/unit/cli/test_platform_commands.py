@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from headrace.base.ids import new_id
+from headrace.cli import admin_client
 from headrace.spec.api_key_format import parse_key
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
-from headrace.spec.tenancy import ApiKey, Project, Tenant
+from headrace.spec.tenancy import ApiKey, Tenant
 
 from .conftest import RunningPlatform
 
@@ -79,6 +80,7 @@ def test_tables_are_for_people(
         (("deployments", "list"), "headrace deployments create"),
         (("replicas", "list"), "headrace deployments list"),
         (("usage",), "no usage"),
+        (("prices", "list"), "headrace prices apply"),
     ],
 )
 def test_an_empty_list_says_what_to_do(
@@ -182,12 +184,53 @@ def test_slashes_in_names_reach_the_server(
 
 
 def test_lists_cross_page_borders(
-    platform: RunningPlatform, run_json: Callable[..., dict[str, Any]]
+    platform: RunningPlatform,
+    run_json: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for number in range(501):
-        platform.database.store.create(
-            Project(
-                id=new_id("prj", platform.clock), name=f"p{number}", parent_id="t", create_time=0
-            )
-        )
-    assert len(run_json("projects", "list")["items"]) == 501
+    monkeypatch.setattr(admin_client, "page_items", 3)
+    for number in range(7):
+        run_json("tenants", "create", f"tenant-{number}")
+    assert len(run_json("tenants", "list")["items"]) == 7
+
+
+def test_a_price_book_is_applied_from_a_file(
+    platform: RunningPlatform,
+    run: Run,
+    run_json: Callable[..., dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = platform.data_dir / "prices.json"
+    prices = {"input_usd_per_million": "0.075", "output_usd_per_million": "0.3"}
+    path.write_text(json.dumps({"name": "december", "prices": {"small": prices}}))
+    book = run_json("prices", "apply", "-f", str(path))
+    assert book["prices"]["small"]["input_nanousd_per_million"] == 75_000_000
+    assert run_json("prices", "list")["items"] == [book]
+    run("prices", "list")
+    assert "$0.075" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "can't be read"),
+        ("{", "not a price book"),
+        ("[]", "not a price book"),
+        ('{"prices": {}}', "prices: "),
+        ('{"prices": {"small": {"input_usd_per_million": "free"}}}', "prices.small"),
+    ],
+)
+def test_a_wrong_price_book_is_explained(
+    platform: RunningPlatform,
+    run: Run,
+    capsys: pytest.CaptureFixture[str],
+    content: str | None,
+    message: str,
+) -> None:
+    path = platform.data_dir / "prices.json"
+    if content is not None:
+        path.write_text(content)
+    assert run("prices", "apply", "-f", str(path)) == 1
+    written = capsys.readouterr().err
+    assert message in written
+    assert written.count("\n") == 1
