@@ -5,7 +5,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from headrace.cli.output import note
 from headrace.weights.sources import ResolvedModel, resolve
+
+line_bytes_min = 256 * 1024 * 1024  # steps below this are over before a line is read
 
 
 def resolve_model(reference: str, cache_dir: Path) -> ResolvedModel:
@@ -20,20 +23,26 @@ def resolve_model(reference: str, cache_dir: Path) -> ResolvedModel:
 
 
 class ProgressBar:
-    """Draws one bar for each step on standard error."""
+    """Draws one bar for each step on standard error; a line instead where that is no terminal."""
 
     def __init__(self) -> None:
         self._bar: Progress | None = None
+        self._console = Console(stderr=True)
 
     def start(self, total_bytes: int | None, label: str) -> None:
         """Show a new bar; one of unknown length pulses."""
         self.finish()
+        if not self._console.is_terminal:
+            if total_bytes is None or total_bytes >= line_bytes_min:
+                note(f"{label} ...")
+            return
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             DownloadColumn(),
             TransferSpeedColumn(),
-            console=Console(stderr=True),
+            console=self._console,
+            transient=True,
         )
         self._bar.start()
         self._task = self._bar.add_task(label, total=total_bytes)
@@ -44,7 +53,7 @@ class ProgressBar:
             self._bar.advance(self._task, byte_count)
 
     def finish(self) -> None:
-        """Leave it as it stands."""
+        """Take it away."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -139,9 +139,9 @@ class Terminal:
         import readline  # noqa: F401, PLC0415 -- line editing for input(); only where it is used
 
         while (line := _read_line()) is not None:
-            self._take_line(runner, line)
+            self.take_line(runner, line)
 
-    def _take_line(self, runner: asyncio.Runner, line: str) -> None:
+    def take_line(self, runner: asyncio.Runner, line: str) -> None:
         """Answer a line; Ctrl-C stops the answer, an error leaves the chat going."""
         if line == clear_word:
             self._conversation.clear()
