@@ -88,3 +88,18 @@ def test_help_imports_no_command_and_no_engine() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("words", ["tenants list", "keys create", "usage", "doctor"])
+def test_quick_commands_import_nothing_heavy(words: str) -> None:
+    program = (
+        "import sys\n"
+        "from headrace.cli.main import build_app\n"
+        f"build_app({words.split()!r})\n"
+        "heavy = ('numpy', 'aiohttp', 'fastapi', 'pydantic', 'sqlalchemy', 'starlette')\n"
+        "print([name for name in heavy if name in sys.modules])\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert found.stdout.strip() == "[]"
