@@ -20,10 +20,16 @@ def parse_duration_s(text: str, option: str) -> int:
 
 
 def parse_moment(text: str, now_s: float, option: str) -> datetime.datetime:
-    """Read a moment: a date or time (UTC unless it says otherwise), or a span before now."""
+    """Read a moment: a date or time (UTC unless it says otherwise), or a span before now.
+
+    Days and weeks count from midnight UTC, as bills do: sums over whole days are also the cheap
+    ones."""
     if duration_pattern.fullmatch(text.strip().lower()):
         seconds = now_s - parse_duration_s(text, option)
-        return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+        if text.strip().lower()[-1] in "dw":
+            return moment.replace(hour=0, minute=0, second=0, microsecond=0)
+        return moment
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:

@@ -86,6 +86,7 @@ def platform_command(
             function(_connect(**connection), *_, **options)
 
         keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *common)]
+        # What typer reads: the command's own options, then the common ones.
         command.__dict__["__signature__"] = inspect.Signature(keyword_only)
         command.__annotations__ = {p.name: p.annotation for p in keyword_only}
         app.command(name)(command)

@@ -21,9 +21,12 @@ def test_what_is_no_span_names_the_option(text: str) -> None:
         parse_duration_s(text, "--expires-in")
 
 
-def test_a_span_is_before_now() -> None:
-    now_s = 1_790_000_000.0
-    assert parse_moment("1d", now_s, "--since").timestamp() == now_s - 86_400
+def test_a_span_is_before_now_and_days_begin_at_midnight() -> None:
+    now_s = 1_790_000_000.0  # 2026-09-21 14:13:20
+    assert parse_moment("2h", now_s, "--since").timestamp() == now_s - 7200
+    for text, day in (("1d", 20), ("1w", 14)):
+        expected = datetime.datetime(2026, 9, day, tzinfo=datetime.UTC)
+        assert parse_moment(text, now_s, "--since") == expected
 
 
 def test_a_date_is_in_utc() -> None:
