@@ -60,9 +60,9 @@ class Gateway:
         self._client = HttpClient()
         endpoints = EndpointSet()
         counters = GatewayCounters()
-        self._follower = SnapshotFollower(database.store, endpoints, clock)
+        self.follower = SnapshotFollower(database.store, endpoints, clock)
         self._contexts = ContextLengths(endpoints, self._client)
-        self._access_log = AccessLog(access_log)
+        self.access_log = AccessLog(access_log)
         self._tasks: list[asyncio.Task[None]] = []
         self.recovered: list[Settlement] = []  # requests that an earlier crash left running
         forwarding = Forwarding(
@@ -84,12 +84,12 @@ class Gateway:
         )
         self.app = GatewayApp(
             GatewayState(
-                follower=self._follower,
+                follower=self.follower,
                 endpoints=endpoints,
                 journal=journal,
                 services=services,
                 counters=counters,
-                access_log=self._access_log,
+                access_log=self.access_log,
                 clock=clock,
                 pepper=config.pepper,
             )
@@ -99,10 +99,10 @@ class Gateway:
         """Settle what a crash left, read the store, start the shipper and the followers."""
         snapshot = await asyncio.to_thread(self._database.ledger.snapshot)
         self.recovered = await asyncio.to_thread(self._meter.recover, snapshot)
-        await self._follower.load()
+        await self.follower.load()
         self._shipping.start()
         self._tasks = [
-            asyncio.create_task(self._follower.follow()),
+            asyncio.create_task(self.follower.follow()),
             asyncio.create_task(self._contexts.follow()),
         ]
         return self
@@ -120,4 +120,4 @@ class Gateway:
         self._stop_shipping.set()
         await asyncio.to_thread(self._shipping.join)
         await self._client.close()
-        self._access_log.flush()
+        self.access_log.flush()

@@ -15,6 +15,7 @@ proxies of the environment, cookies and compression are not followed or used.
 """
 
 import asyncio
+import io
 from collections.abc import Mapping
 from types import TracebackType
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from headrace.base.errors import DeadlineExceeded, Unavailable, UpstreamFailed
 connect_timeout_s_default = 1.0  # a live host answers in far less
 connections_per_upstream_max = 4096
 keep_alive_s = 15.0  # far shorter than servers keep idle connections, so that we close first
+whole_body_bytes_max = 1024 * 1024  # sent in one piece
 buffer_bytes = 64 * 1024  # of an answer that is not read yet; the socket waits beyond it
 
 
@@ -140,7 +142,7 @@ class HttpClient:
         try:
             async with asyncio.timeout(timeout_s):
                 response = await self._session.request(
-                    method, url, data=body, headers=headers, allow_redirects=False
+                    method, url, data=as_payload(body), headers=headers, allow_redirects=False
                 )
         except (ClientConnectorError, ConnectionTimeoutError):
             raise Unavailable("No connection to the engine; try again.") from None
@@ -170,6 +172,11 @@ class HttpClient:
     async def close(self) -> None:
         """Close every connection."""
         await self._session.close()
+
+
+def as_payload(body: bytes | None) -> bytes | io.BytesIO | None:
+    """A body as aiohttp wants it: a large one piecewise, so that other requests go on."""
+    return io.BytesIO(body) if body is not None and len(body) > whole_body_bytes_max else body
 
 
 def broken(error: Exception) -> UpstreamFailed:
