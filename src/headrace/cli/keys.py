@@ -10,8 +10,11 @@ from headrace.cli.admin_client import path_of
 from headrace.cli.durations import parse_duration_s
 from headrace.cli.platform import Platform, platform_command, platform_group
 from headrace.cli.views import format_moment
+from headrace.spec.api_key_format import parse_key
 
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="Its name or id, not its text.")]
+KeyArgument = Annotated[
+    str, typer.Argument(metavar="KEY", help="Its name or id; of its text only the id is sent.")
+]
 
 
 class KeyView(msgspec.Struct, frozen=True):
@@ -87,13 +90,19 @@ def list_all(
 
 def show(platform: Platform, key: KeyArgument) -> None:
     """Show one key, without its secret."""
-    platform.show(platform.client.get(f"/keys/{path_of(key)}"), KeyView, _fields)
+    platform.show(platform.client.get(f"/keys/{_path(key)}"), KeyView, _fields)
 
 
 def revoke(platform: Platform, key: KeyArgument) -> None:
     """Revoke a key, for good."""
-    answer = platform.client.send("POST", f"/keys/{path_of(key)}/revoke")
+    answer = platform.client.send("POST", f"/keys/{_path(key)}/revoke")
     platform.show(answer, KeyView, _fields)
+
+
+def _path(key: str) -> str:
+    """The key's part of a path. Of a key's whole text only the id in it leaves this process."""
+    parsed = parse_key(key)
+    return path_of(key if parsed is None else parsed.key_id)
 
 
 def _fields(key: KeyView) -> list[tuple[str, str]]:

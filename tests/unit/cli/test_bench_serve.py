@@ -30,6 +30,7 @@ class FakeServer:
         self.status = 200
         self.reports_usage = True
         self.fails_inside = False
+        self.ends_early = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
@@ -58,6 +59,8 @@ class FakeServer:
         yield event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
         for _ in range(asked["max_tokens"] // 2):
             yield event({"choices": [{"delta": {"content": "two tokens"}}]})
+        if self.ends_early:
+            return
         if self.fails_inside:
             yield event({"error": {"message": "the engine died"}})
             return
@@ -202,6 +205,15 @@ def test_an_error_inside_the_stream_is_a_failure(
     fake.fails_inside = True
     level = bench("--concurrency", "1")["levels"][0]
     assert level["errors"] == {"the engine died": 4}
+
+
+def test_a_stream_without_its_end_is_a_failure(
+    fake: FakeServer, bench: Callable[..., dict[str, Any]]
+) -> None:
+    fake.ends_early = True
+    level = bench("--concurrency", "1")["levels"][0]
+    assert level["errors"] == {"the stream ended early": 4}
+    assert level["completion_tokens"] == 0
 
 
 def test_answers_without_usage_are_said_and_not_guessed(

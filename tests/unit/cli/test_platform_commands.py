@@ -49,6 +49,7 @@ def test_from_nothing_to_a_key(
     stored = platform.database.store.get(ApiKey, parsed.key_id)
     assert stored.models == ("small", "big")
     assert stored.expire_time == platform.clock.wall_s() + 30 * 86_400
+    assert run_json("keys", "show", str(created["key"]))["id"] == created["id"]
     assert run_json("keys", "revoke", str(created["id"]))["state"] == "revoked"
 
 

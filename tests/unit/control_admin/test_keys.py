@@ -80,3 +80,13 @@ def test_keys_are_listed_by_project(admin: TestClient, project: str) -> None:
     admin.post("/keys", json={"project": "batch", "name": "two"})
     listed = admin.get("/keys", params={"project": "batch"}).json()["items"]
     assert [key["name"] for key in listed] == ["two"]
+
+
+def test_a_keys_text_in_place_of_its_name_is_refused_and_not_repeated(
+    admin: TestClient, project: str
+) -> None:
+    text = admin.post("/keys", json={"project": project}).json()["key"]
+    for answer in (admin.get(f"/keys/{text}"), admin.post(f"/keys/{text}/revoke")):
+        assert answer.status_code == 400
+        assert text not in answer.text
+    assert admin.post("/keys", json={"project": project, "name": text[:60]}).status_code == 400

@@ -12,6 +12,7 @@ from headrace.storage.store import Store
 
 R = TypeVar("R", bound=Resource)
 
+key_prefix = "hr_"
 id_pattern = re.compile(rf"[a-z]+_[{alphabet}]{{{body_length}}}")
 
 Name = Annotated[
@@ -29,7 +30,11 @@ def resolve(
     """The one resource that `reference` names.
 
     `parent_kind` allows the form `parent/name`. NotFound if there is none, InvalidRequest if a
-    bare name fits several."""
+    bare name fits several, or if it is a secret."""
+    if reference.startswith(key_prefix):
+        raise InvalidRequest(  # without repeating it
+            "this is the text of an API key; name the key by its id or name", param=kind.kind
+        )
     if id_pattern.fullmatch(reference):
         return store.get(kind, reference)
     if parent_kind is None:
@@ -56,6 +61,6 @@ def resolve(
 
 
 def reject_id_as_name(name: str) -> None:
-    """Refuse a name that looks like an id, which would hide the resource of that id."""
-    if id_pattern.fullmatch(name):
-        raise InvalidRequest(f"{name!r} looks like an id; choose another name", param="name")
+    """Refuse a name that looks like an id or a key, which would hide the resource of that id."""
+    if id_pattern.fullmatch(name) or name.startswith(key_prefix):
+        raise InvalidRequest("the name looks like an id or a key; choose another", param="name")
