@@ -18,6 +18,7 @@ from headrace.adapters.registry import all_adapters
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.admin_site import create_admin_site
+from headrace.cli.platform_files import PlatformFiles, local_launcher
 from headrace.cli.settings import CacheDir, DataDir
 from headrace.console.app import create_console_app
 from headrace.control.admin.app import create_admin_app
@@ -31,7 +32,6 @@ from headrace.http import server
 from headrace.http.asgi import App
 from headrace.http.client import HttpClient
 from headrace.launchers import lifeline
-from headrace.launchers.process import ProcessLauncher
 from headrace.storage import Database, open_sqlite
 
 drain_timeout_s = 5.0
@@ -57,7 +57,7 @@ def control(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     token, pepper = read_secrets(data_dir)
     with server.bind(host, port) as sock:
-        database = open_sqlite(data_dir / "headrace.db")
+        database = open_sqlite(PlatformFiles(data_dir).database)
         try:
             site = create_admin_site(
                 create_admin_app(database, token, pepper=pepper, gateway_url=gateway_url),
@@ -71,8 +71,8 @@ def control(
 def read_secrets(data_dir: Path) -> tuple[str, bytes]:
     """The admin token of this start, and the pepper; ConfigurationError if `up` made none."""
     try:
-        token = json.loads((data_dir / "run" / "admin.json").read_bytes())["token"]
-        pepper = (data_dir / "pepper").read_bytes()
+        token = json.loads(PlatformFiles(data_dir).admin.read_bytes())["token"]
+        pepper = PlatformFiles(data_dir).pepper.read_bytes()
     except (OSError, ValueError, KeyError) as error:
         raise ConfigurationError(
             f"{data_dir} has no platform that was started ({error}); start it with `headrace up`."
@@ -86,7 +86,7 @@ def make_reconciler(
     """The reconciler over real processes of this machine."""
     clock = SystemClock()
     times = ControlTimes()
-    launcher = ProcessLauncher(data_dir)
+    launcher = local_launcher(PlatformFiles(data_dir), clock)
     adapters = {adapter.name: adapter for adapter in all_adapters}
     observer = Observer(
         store=database.store,
