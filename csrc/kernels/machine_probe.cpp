@@ -57,7 +57,13 @@ double measure_int8_rate(const KernelTable& kernels, int thread_count, int repea
   Buffer<std::int8_t> values(probe_rows * probe_inputs);
   Buffer<GroupScale> scales(probe_rows * groups);
   Buffer<float> out(static_cast<std::size_t>(thread_count) * probe_rows * tile_columns);
-  const ActivationRows input{values.data(), scales.data(), nullptr, 0, probe_inputs};
+  Buffer<std::uint8_t> outlier_flags(probe_rows * 32);
+  ActivationRows input;
+  input.values = values.data();
+  input.scales = scales.data();
+  input.outlier_flags = outlier_flags.data();
+  input.flag_stride = 32;
+  input.inputs = probe_inputs;
   const MatmulTile matmul = kernels.matmul[static_cast<int>(WeightType::q4_0)];
   ThreadTeam team(thread_count, 1);
   double best = std::numeric_limits<double>::infinity();

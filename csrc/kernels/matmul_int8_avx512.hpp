@@ -9,6 +9,7 @@
 
 #include "kernels/kernel_table.hpp"
 #include "kernels/matmul_float.hpp"
+#include "kernels/outliers.hpp"
 #include "kernels/row_blocks.hpp"
 #include "kernels/simd_avx512.hpp"
 #include "kernels/tile_layout.hpp"
@@ -74,7 +75,10 @@ inline void matmul_block_avx512(const std::uint8_t* tile, const ActivationRows& 
       }
     }
   }
-  for (int r = 0; r < rows; ++r) store_tile_vector<SimdAvx512>(sums[r], output, out_row + r, 0);
+  for (int r = 0; r < rows; ++r) {
+    add_outliers<SimdAvx512, type, 1>(tile, groups, input, row_first + r, 0, &sums[r]);
+    store_tile_vector<SimdAvx512>(sums[r], output, out_row + r, 0);
+  }
 }
 
 template <WeightType type>

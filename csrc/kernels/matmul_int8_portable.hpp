@@ -5,6 +5,9 @@
 
 #include "base/half.hpp"
 #include "kernels/kernel_table.hpp"
+#include "kernels/matmul_float.hpp"
+#include "kernels/outliers.hpp"
+#include "kernels/simd_portable.hpp"
 #include "kernels/tile_layout.hpp"
 
 namespace headrace {
@@ -41,23 +44,21 @@ void matmul_int8_portable(const std::uint8_t* tile, const ActivationRows& input,
     const GroupScale* scales = input.scales + row * groups;
     float sums[tile_columns] = {};
     for (int g = 0; g < groups; ++g) {
-      std::uint16_t halves[2 * tile_columns];
-      std::memcpy(halves, tile + g * scale_bytes(type), scale_bytes(type));
+      std::uint16_t weight_scales[2 * tile_columns];
+      std::memcpy(weight_scales, tile + g * scale_bytes(type), scale_bytes(type));
       std::int32_t dots[tile_columns];
       dot_group_portable<type>(quants + g * quant_bytes(type), x + g * group_values,
                                weight_offset(type) * scales[g].sum, dots);
       for (int c = 0; c < tile_columns; ++c) {
-        sums[c] += static_cast<float>(dots[c]) * (float_of_half(halves[c]) * scales[g].scale);
+        sums[c] += static_cast<float>(dots[c]) * (float_of_half(weight_scales[c]) * scales[g].scale);
         if constexpr (type == WeightType::q4_1)
-          sums[c] += float_of_half(halves[tile_columns + c]) * scales[g].scaled_sum;
+          sums[c] += float_of_half(weight_scales[tile_columns + c]) * scales[g].scaled_sum;
       }
     }
-    float* out = output.values + static_cast<std::size_t>(r) * output.stride;
-    for (int c = 0; c < tile_columns; ++c) {
-      float value = sums[c];
-      if (output.bias != nullptr) value += output.bias[c];
-      out[c] = output.accumulate ? out[c] + value : value;
-    }
+    SimdPortable::V halves[2] = {SimdPortable::load(sums), SimdPortable::load(sums + 8)};
+    add_outliers<SimdPortable, type, 2>(tile, groups, input, row, 0, halves);
+    store_tile_vector<SimdPortable>(halves[0], output, r, 0);
+    store_tile_vector<SimdPortable>(halves[1], output, r, 8);
   }
 }
 

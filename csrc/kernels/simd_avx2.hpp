@@ -47,6 +47,22 @@ struct SimdAvx2 {
   static inline bool any_nan(V a) {
     return _mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)) != 0;
   }
+  static inline V lane_numbers() { return _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7); }
+  static inline std::uint32_t equal_mask(V a, V b) {
+    return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)));
+  }
+  static inline V zero_where_equal(V x, V a, V b) {
+    return _mm256_and_ps(x, _mm256_cmp_ps(a, b, _CMP_NEQ_OQ));
+  }
+  static inline V load_bits(const std::uint8_t* p, int shift, int mask) {
+    const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    const __m256i shifted = _mm256_srl_epi32(words, _mm_cvtsi32_si128(shift));
+    return _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(mask)));
+  }
+  static inline std::uint32_t top_bits(const std::uint8_t* p) {
+    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return static_cast<std::uint32_t>(_mm256_movemask_epi8(bytes));
+  }
   static inline float reduce_add(V a) {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));

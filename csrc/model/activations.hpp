@@ -23,13 +23,17 @@ class Activations {
         stride_(round_up(static_cast<std::size_t>(inputs), group_values)),
         forms_(forms),
         values_(forms.int8 ? static_cast<std::size_t>(rows_max) * inputs : 0),
+        flag_stride_(round_up(static_cast<std::size_t>(groups_), 32)),
         scales_(forms.int8 ? static_cast<std::size_t>(rows_max) * groups_ : 0),
+        outliers_(forms.int8 ? static_cast<std::size_t>(rows_max) * groups_ : 0),
+        outlier_flags_(forms.int8 ? static_cast<std::size_t>(rows_max) * flag_stride_ : 0),
         floats_(forms.floats ? static_cast<std::size_t>(rows_max) * stride_ : 0) {}
 
   const InputForms& forms() const { return forms_; }
 
   ActivationRows view() const {
-    return {values_.data(), scales_.data(), floats_.data(), stride_, inputs_};
+    return {values_.data(), scales_.data(),  outliers_.data(), outlier_flags_.data(),
+            flag_stride_,   floats_.data(), stride_,          inputs_};
   }
 
   // Sets inputs [offset, offset + count) of a row; in int8 both must be multiples of 32.
@@ -39,17 +43,26 @@ class Activations {
       std::memcpy(floats_.data() + r * stride_ + offset, source,
                   static_cast<std::size_t>(count) * sizeof(float));
     if (forms_.int8)
-      kernels.quantize(source, count, values_.data() + r * inputs_ + offset,
-                       scales_.data() + r * groups_ + offset / group_values);
+      kernels.quantize(source, count, quantized(r, static_cast<std::size_t>(offset)));
   }
 
  private:
+  QuantizedRow quantized(std::size_t row, std::size_t offset) {
+    const std::size_t group = offset / group_values;
+    return {values_.data() + row * inputs_ + offset, scales_.data() + row * groups_ + group,
+            outliers_.data() + row * groups_ + group,
+            outlier_flags_.data() + row * flag_stride_ + group};
+  }
+
   int inputs_;
   int groups_;
   std::size_t stride_;
   InputForms forms_;
   Buffer<std::int8_t> values_;
+  std::size_t flag_stride_;
   Buffer<GroupScale> scales_;
+  Buffer<Outlier> outliers_;
+  Buffer<std::uint8_t> outlier_flags_;
   Buffer<float> floats_;
 };
 
