@@ -25,7 +25,8 @@ function fill(node, properties, children) {
 /**
  * Make a table. Each column is `{label, value(row), number, title}`. On a phone a row is a card, its
  * `title` column first and the others labelled; a table with `totals` stays one and scrolls, since
- * its numbers are to be compared. `empty` replaces a table without rows.
+ * its numbers are to be compared. `empty` replaces a table without rows. The roles say what the
+ * elements are even where the style makes blocks of them.
  */
 export function table(caption, columns, rows, empty, totals = undefined) {
   if (rows.length === 0) {
@@ -34,16 +35,16 @@ export function table(caption, columns, rows, empty, totals = undefined) {
   const kind = (column) =>
     [column.number ? "number" : "", column.title ? "title" : ""].join(" ").trim() || null;
   const line = (row) =>
-    element("tr", {}, columns.map((column) =>
-      element("td", { class: kind(column), "data-label": column.label },
+    element("tr", { role: "row" }, columns.map((column) =>
+      element("td", { role: "cell", class: kind(column), "data-label": column.label },
         element("div", {}, column.value(row)))));
   const look = totals === undefined ? "cards" : null;
-  return element("div", { class: "scroll" }, element("table", { class: look },
+  return element("div", { class: "scroll" }, element("table", { role: "table", class: look },
     element("caption", {}, caption),
-    element("thead", {}, element("tr", {}, columns.map((column) =>
-      element("th", { scope: "col", class: kind(column) }, column.label)))),
-    element("tbody", {}, rows.map(line)),
-    !totals ? null : element("tfoot", {}, line(totals))));
+    element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, columns.map((column) =>
+      element("th", { role: "columnheader", scope: "col", class: kind(column) }, column.label)))),
+    element("tbody", { role: "rowgroup" }, rows.map(line)),
+    !totals ? null : element("tfoot", { role: "rowgroup" }, line(totals))));
 }
 
 /** Make a block of code with a button that copies it. */
