@@ -132,14 +132,14 @@ def _url_source(url: str) -> UrlSource:
 
 
 def _hub_source(rest: str, text: str) -> HubSource:
-    path, _, revision = rest.partition("@")
+    path, at, revision = rest.partition("@")
     owner, _, remainder = path.partition("/")
     repository, _, file = remainder.partition("/")
     well_formed = (
         repo_part_pattern.fullmatch(owner)
         and repo_part_pattern.fullmatch(repository)
         and is_inner_path(file)
-        and (not revision or revision_pattern.fullmatch(revision))
+        and (not at or revision_pattern.fullmatch(revision))
     )
     if not well_formed:
         raise SourceError(f"{text}: write it as hf://owner/repo/file, or .../file@revision.")
