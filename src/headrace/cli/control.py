@@ -18,6 +18,7 @@ from headrace.adapters.registry import all_adapters
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.admin_site import create_admin_site
+from headrace.cli.listening import ListenDescriptor, listener
 from headrace.cli.platform_files import PlatformFiles, local_launcher
 from headrace.cli.settings import CacheDir, DataDir
 from headrace.console.app import create_console_app
@@ -51,12 +52,13 @@ def control(
     gateway_url: Annotated[
         str | None, typer.Option(help="Where customers reach the gateway, for examples.")
     ] = None,
+    listen_descriptor: ListenDescriptor = None,
 ) -> None:
     """Reconcile deployments, and serve the admin API and the console, until SIGTERM."""
     lifeline.watch_from_environment()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     token, pepper = read_secrets(data_dir)
-    with server.bind(host, port) as sock:
+    with listener(host, port, listen_descriptor) as sock:
         database = open_sqlite(PlatformFiles(data_dir).database)
         try:
             site = create_admin_site(

@@ -15,6 +15,7 @@ import typer
 
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
+from headrace.cli.listening import ListenDescriptor, listener
 from headrace.cli.settings import DataDir
 from headrace.gateway.gateway import Gateway, GatewayConfig
 from headrace.http import server
@@ -45,6 +46,7 @@ def gateway(
         float,
         typer.Option("--drain-timeout", min=0, help="How long running requests may take (s)."),
     ] = drain_timeout_default_s,
+    listen_descriptor: ListenDescriptor = None,
 ) -> None:
     """Serve customers' requests from the replicas that the store names, until SIGTERM."""
     if not (allow_public or server.is_loopback(host)):
@@ -55,7 +57,7 @@ def gateway(
     lifeline.watch_from_environment()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     pepper = read_pepper(data_dir)
-    with server.bind(host, port) as sock, ExitStack() as stack:
+    with listener(host, port, listen_descriptor) as sock, ExitStack() as stack:
         database = open_sqlite(data_dir / "headrace.db")
         stack.callback(database.close)
         journal = Journal(data_dir / "journal")

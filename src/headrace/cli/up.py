@@ -1,0 +1,132 @@
+"""`headrace up`: the whole platform on this machine, until Ctrl-C or SIGTERM."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.base.clock import SystemClock
+from headrace.base.errors import ConfigurationError
+from headrace.cli.model_files import resolve_model
+from headrace.cli.platform_files import PlatformFiles, local_launcher
+from headrace.cli.settings import CacheDir, DataDir, Setting
+from headrace.cli.supervisor import data_dir as directory
+from headrace.cli.supervisor.demo import DemoModel, DemoSeed
+from headrace.cli.supervisor.platform import Platform, PlatformSetup, base_url
+from headrace.http import server
+from headrace.launchers import lifeline
+from headrace.spec.deployments import Replica
+from headrace.storage import Database, open_sqlite
+from headrace.weights.architecture_reader import read_architecture
+from headrace.weights.gguf import open_gguf
+
+loopback = "127.0.0.1"
+demo_model = "smollm2-135m-instruct"
+replicas_max = 64  # of a demo, on one machine
+
+demo = Setting("demo", bool, False, "Serve a small model with a tenant, a price and a key.")
+replicas = Setting("replicas", int, None, "Replicas of the demo's model; default: 1, or as before.")
+model = Setting("model", str, demo_model, "The demo's model: a name of the catalogue or a file.")
+host = Setting("host", str, loopback, "The gateway's address.")
+port = Setting("port", int, 8080, "The gateway's port; 0 takes a free one.")
+admin_port = Setting(
+    "admin-port", int, 8081, "The admin API's and console's port on this machine; 0: a free one."
+)
+ready_file = Setting(
+    "ready-file", Path, None, "Where to write addresses and secrets as JSON, once all is ready."
+)
+allow_public = Setting(
+    "allow-public", bool, False, "Let the gateway listen beyond this machine, without TLS."
+)
+
+all_settings = (demo, replicas, model, host, port, admin_port, ready_file, allow_public)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("up", help="Start the platform: gateway, control plane and replicas.")(up)
+
+
+def up(
+    *,
+    with_demo: Annotated[bool, demo.option()] = False,
+    replica_count: Annotated[int | None, replicas.option()] = None,
+    model_reference: Annotated[str, model.option()] = demo_model,
+    gateway_host: Annotated[str, host.option()] = loopback,
+    gateway_port: Annotated[int, port.option()] = 8080,
+    control_port: Annotated[int, admin_port.option()] = 8081,
+    ready_path: Annotated[Path | None, ready_file.option()] = None,
+    public: Annotated[bool, allow_public.option()] = False,
+    data_dir: DataDir,
+    cache_dir: CacheDir,
+) -> None:
+    """Start the platform: gateway, control plane and replicas."""
+    if replica_count is not None and not 0 < replica_count <= replicas_max:
+        raise ConfigurationError(f"--replicas is {replica_count}; it must be 1 to {replicas_max}.")
+    if not (public or server.is_loopback(gateway_host)):
+        raise ConfigurationError(
+            f"Refusing to listen on {gateway_host}: API keys would cross the network unencrypted. "
+            "Put a TLS proxy in front of a loopback address, or pass --allow-public if that is "
+            "wanted."
+        )
+    clock = SystemClock()
+    files = PlatformFiles(data_dir.expanduser().absolute())
+    with ExitStack() as stack:
+        lock = stack.enter_context(directory.locked(files))
+        gateway_socket = stack.enter_context(server.bind(gateway_host, gateway_port))
+        admin_socket = stack.enter_context(server.bind(loopback, control_port))
+        if ready_path is not None:
+            with directory.disk_errors(ready_path.parent):
+                ready_path.unlink(missing_ok=True)  # of an earlier start
+        found = find_demo_model(model_reference, cache_dir, replica_count) if with_demo else None
+        pepper = directory.ensure_pepper(files)
+        database = open_sqlite(files.database)
+        stack.callback(database.close)
+        forget_replicas(database, files, clock)
+        api_key: str | None = None
+        if found is not None:
+            seed = DemoSeed(database.store, pepper, clock)
+            seed.serve(found)
+            api_key = seed.issue_key()
+        line = lifeline.create()
+        stack.callback(line.close)
+        setup = PlatformSetup(
+            files=files,
+            store=database.store,
+            gateway_socket=gateway_socket,
+            admin_socket=admin_socket,
+            inherited=(lock,),
+            lifeline=line,
+            admin=directory.write_admin_address(files, base_url(admin_socket)),
+            cache_dir=cache_dir,
+            allow_public=public,
+            api_key=api_key,
+            model_name=None if found is None else found.file.name,
+            ready_file=ready_path,
+        )
+        server.run(run_platform(setup, clock))
+
+
+async def run_platform(setup: PlatformSetup, clock: SystemClock) -> None:
+    """Run one platform to its end."""
+    await Platform(setup, clock).run()
+
+
+def find_demo_model(reference: str, cache_dir: Path, replica_count: int | None) -> DemoModel:
+    """The demo's model file, fetched if need be, and looked at, so that a bad one is known now."""
+    resolved = resolve_model(reference, cache_dir)
+    with open_gguf(resolved.path) as file:
+        read_architecture(file)
+    path = Path(reference).expanduser()
+    source = str(path.absolute()) if path.is_file() else reference
+    return DemoModel(source, resolved, replica_count)
+
+
+def forget_replicas(database: Database, files: PlatformFiles, clock: SystemClock) -> None:
+    """Clear what an earlier platform that was killed left: no replica outlives its supervisor."""
+    launcher = local_launcher(files, clock)
+    for launch in launcher.list():
+        launcher.stop(launch.launch_id, 0.0)
+    for replica in database.store.list(Replica):
+        database.store.delete(replica)
