@@ -93,8 +93,11 @@ def command_names() -> Iterator[str]:
 
 
 def _new_group(help_text: str) -> typer.Typer:
+    # Frames are for terminals: in a log the last line of an error has to say what it is.
+    framed = sys.stdout.isatty() and sys.stderr.isatty()
     return typer.Typer(
         help=help_text,
+        rich_markup_mode="rich" if framed else None,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

@@ -43,6 +43,13 @@ def test_a_wrong_command_suggests_the_right_one(capsys: pytest.CaptureFixture[st
     assert "tenants" in capsys.readouterr().err
 
 
+def test_in_a_log_the_last_line_of_a_usage_error_says_what_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_main("usage", "--bogus") == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "Error: No such option: --bogus"
+
+
 def test_an_operating_error_is_one_line_without_a_traceback(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
