@@ -15,6 +15,7 @@ import multiprocessing.connection
 import os
 import resource
 import signal
+import socket
 import tempfile
 import time
 from pathlib import Path
@@ -34,10 +35,15 @@ Pipe = multiprocessing.connection.Connection
 warm_up_s = 1.0
 
 
+def url_of(sock: socket.socket) -> str:
+    host, port = server.address_of(sock)
+    return f"http://{host}:{port}"
+
+
 def run_engine(pipe: Pipe, tokens: int) -> None:
     engine = FakeEngine(default=Behaviour(tokens=tokens), remembers=False)
     with server.bind("127.0.0.1", 0) as sock:
-        pipe.send("http://127.0.0.1:%d" % server.address_of(sock)[1])
+        pipe.send(url_of(sock))
         server.run(server.serve(engine, sock, drain_timeout_s=1.0))
 
 
@@ -51,7 +57,7 @@ def run_gateway(pipe: Pipe, engine_url: str, directory: Path, profile: str | Non
             async with Gateway(
                 database, journal, GatewayConfig(pepper), SystemClock(), log
             ) as gateway:
-                pipe.send(("http://127.0.0.1:%d" % server.address_of(sock)[1], api_key))
+                pipe.send((url_of(sock), api_key))
                 await server.serve(gateway.app, sock, drain_timeout_s=1.0)
 
     profiler = cProfile.Profile() if profile else None

@@ -15,7 +15,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import ClientClosed, HeadraceError, NotFound
 from headrace.base.ids import new_id
 from headrace.gateway.access_log import AccessLog, AccessRecord
-from headrace.gateway.authenticate import authenticate
+from headrace.gateway.authenticate import Authenticator
 from headrace.gateway.follower import SnapshotFollower
 from headrace.gateway.generate import GeneratingRoute, Generation, GenerationServices
 from headrace.gateway.metrics import GatewayCounters, GatewayGauges, metrics_text
@@ -106,6 +106,7 @@ class GatewayApp:
 
     def __init__(self, state: GatewayState) -> None:
         self._state = state
+        self._authenticator = Authenticator(state.pepper)
         self._draining = False
         chat = GeneratingRoute("/v1/chat/completions", parse_chat_request)
         completions = GeneratingRoute("/v1/completions", parse_completion_request)
@@ -182,7 +183,9 @@ class GatewayApp:
         if route.access is Access.LOCAL_OR_KEY and is_local(scope):
             return None
         state = self._state
-        principal = authenticate(scope, state.follower.snapshot, state.pepper, state.clock.wall_s())
+        principal = self._authenticator.authenticate(
+            scope, state.follower.snapshot, state.clock.wall_s()
+        )
         record.key_id = principal.key.id
         record.project_id = principal.project.id
         record.tenant_id = principal.tenant.id

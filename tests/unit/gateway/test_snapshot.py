@@ -1,0 +1,88 @@
+"""The snapshot joins the store's resources, and leaves out what does not fit together."""
+
+import msgspec
+
+from headrace.gateway.snapshot import endpoints_of, join_principals, served_model
+from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.models import Model, ModelVersion, WeightedTarget
+from headrace.spec.prices import Price, PriceBook
+from headrace.spec.tenancy import ApiKey, Project, Tenant
+
+tenant = Tenant(id="ten_1", name="acme", create_time=0.0)
+project = Project(id="prj_1", name="chat", parent_id="ten_1", create_time=0.0)
+key = ApiKey(id="key_1", name="k", parent_id="prj_1", create_time=0.0, secret_hmac=b"x")
+model = Model(
+    id="mod_1",
+    name="demo",
+    create_time=0.0,
+    targets=(WeightedTarget("ver_1", 9), WeightedTarget("ver_2", 1)),
+)
+deployment = Deployment(
+    id="dep_1", name="main", parent_id="mod_1", create_time=0.0, model_version_id="ver_1"
+)
+replica = Replica(
+    id="rep_1",
+    name="r1",
+    parent_id="dep_1",
+    create_time=0.0,
+    state=ReplicaState.ACTIVE,
+    address="http://127.0.0.1:9/",
+    engine_key="secret",
+    served_model_name="inner",
+)
+
+
+def version(version_id: str, context_length: int | None) -> ModelVersion:
+    return ModelVersion(
+        id=version_id,
+        name=version_id,
+        parent_id="mod_1",
+        create_time=0.0,
+        source="x",
+        context_length=context_length,
+    )
+
+
+def test_a_key_without_its_project_or_tenant_is_no_key() -> None:
+    assert join_principals([key], {"prj_1": project}, {"ten_1": tenant}).keys() == {"key_1"}
+    assert join_principals([key], {}, {"ten_1": tenant}) == {}
+    assert join_principals([key], {"prj_1": project}, {}) == {}
+
+
+def test_a_model_has_its_versions_by_weight_and_only_its_own_prices() -> None:
+    price = Price(
+        input_nanousd_per_million=1,
+        cached_input_nanousd_per_million=1,
+        output_nanousd_per_million=1,
+    )
+    books = [
+        PriceBook(
+            id=f"prb_{name}", name=name, create_time=0.0, effective_time=0.0, prices={name: price}
+        )
+        for name in ("demo", "other")
+    ]
+    served = served_model(model, [version("ver_1", 100), version("ver_2", 200)], books)
+    assert served.pools == (("ver_1", 9), ("ver_2", 1))
+    assert served.context_length == 200
+    assert [book.id for book in served.price_books] == ["prb_demo"]
+
+
+def test_one_version_with_an_undeclared_context_leaves_it_to_the_engines() -> None:
+    versions = [version("ver_1", 100), version("ver_2", None)]
+    assert served_model(model, versions, []).context_length is None
+
+
+def test_only_active_replicas_accept_requests() -> None:
+    deployments = {"dep_1": deployment}
+    for state in ReplicaState:
+        changed = msgspec.structs.replace(replica, state=state)
+        (spec,) = endpoints_of([changed], deployments)
+        assert spec.accepts_requests is (state is ReplicaState.ACTIVE)
+    assert spec.address == "http://127.0.0.1:9"
+    assert (spec.pool, spec.engine_key, spec.served_model_name) == ("ver_1", "secret", "inner")
+
+
+def test_replicas_without_address_or_deployment_are_no_endpoints() -> None:
+    nowhere = msgspec.structs.replace(replica, address="")
+    assert endpoints_of([nowhere], {"dep_1": deployment}) == []
+    assert endpoints_of([replica], {}) == []
