@@ -205,7 +205,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> None:
-        """No exception for `format`, which `is_safe_attribute` refuses: its widths are unbounded."""
+        """No exception for `format`, which `is_safe_attribute` refuses: it can pad without end."""
 
     def call(self, context: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         """Count the call, and check what methods that make texts would make."""
