@@ -127,25 +127,27 @@ class Platform:
         control_up = await first_answer.control_answers(
             client, setup.admin.admin_url, setup.admin.token
         )
-        screen.show(
-            [
-                self._part(self.gateway, gateway_up),
-                self._part(self.control, control_up),
-                *(replica_part(replica) for replica in replicas),
-            ]
-        )
+        parts = [
+            self._part(self.gateway, gateway_up),
+            self._part(self.control, control_up),
+            *(replica_part(replica) for replica in replicas),
+        ]
+        screen.show(parts)
         if not (gateway_up and control_up):
             return False
         if setup.api_key is None or setup.model_name is None:
             return True
         own = [replica for replica in replicas if replica.model_name == setup.model_name]
-        if any(replica.state is ReplicaState.ACTIVE for replica in own):
-            return await first_answer.completion_comes(
-                client, self.gateway_url, setup.api_key, setup.model_name
-            )
         if own and all(is_hopeless(replica) for replica in own):
             raise SetupError(f"{setup.model_name} cannot be served: {own[0].detail}")
-        return False
+        if not any(replica.state is ReplicaState.ACTIVE for replica in own):
+            return False
+        missing = await first_answer.what_is_missing(
+            client, self.gateway_url, setup.api_key, setup.model_name
+        )
+        if missing is not None:
+            screen.show([*parts, Part("first answer", "busy", "waiting", missing)])
+        return missing is None
 
     @staticmethod
     def _part(child: Child, is_up: bool) -> Part:

@@ -1,0 +1,193 @@
+"""What every launcher promises, whatever it runs its launches on.
+
+A launcher joins by a bench: how to make one, make it anew on the same machine, and have a launch
+end by itself.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from headrace.base.clock import SystemClock
+from headrace.base.errors import ConfigurationError, Conflict, SetupError
+from headrace.launchers.process import ProcessLauncher
+from headrace.launchers.protocol import Launch, Launcher, LaunchSpec, LaunchState
+from headrace.sim.launcher import FakeLauncher, FakeMachine, missing_program
+
+
+class Bench(Protocol):
+    """One kind of launcher on one machine."""
+
+    opened: list[Launcher]
+
+    def open(self) -> Launcher: ...
+
+    def lasting(self, name: str) -> LaunchSpec: ...
+
+    def end(self, launcher: Launcher, name: str, status: int, last_line: str) -> None:
+        """Start a launch that ends by itself at once, and wait until it has."""
+        ...
+
+
+class FakeBench:
+    def __init__(self) -> None:
+        self.opened: list[Launcher] = []
+        self._machine = FakeMachine()
+
+    def open(self) -> Launcher:
+        self.opened.append(FakeLauncher(self._machine))
+        return self.opened[-1]
+
+    def lasting(self, name: str) -> LaunchSpec:
+        return LaunchSpec(name, ("run",))
+
+    def end(self, launcher: Launcher, name: str, status: int, last_line: str) -> None:
+        launcher.start(self.lasting(name))
+        self._machine.end(name, status, last_line)
+
+
+class ProcessBench:
+    def __init__(self, directory: Path) -> None:
+        self.opened: list[Launcher] = []
+        self._directory = directory
+
+    def open(self) -> Launcher:
+        self.opened.append(
+            ProcessLauncher(self._directory / "run", self._directory / "logs", None, SystemClock())
+        )
+        return self.opened[-1]
+
+    def lasting(self, name: str) -> LaunchSpec:
+        return LaunchSpec(name, ("/bin/sh", "-c", "sleep 60"))
+
+    def end(self, launcher: Launcher, name: str, status: int, last_line: str) -> None:
+        words = f"import sys; print({last_line!r}); print(); sys.exit({status})"
+        launcher.start(LaunchSpec(name, (sys.executable, "-S", "-c", words)))
+        wait_until(lambda: find(launcher, name).state is LaunchState.ENDED)
+
+
+@pytest.fixture(params=["fake", "process"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    made: Bench = FakeBench() if request.param == "fake" else ProcessBench(tmp_path)
+    yield made
+    for launcher in made.opened:
+        for launch in launcher.list():
+            launcher.stop(launch.launch_id, 0.0)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    while not condition():  # the test's own timeout bounds it
+        pause.wait(0.01)
+
+
+def find(launcher: Launcher, name: str) -> Launch:
+    (launch,) = [known for known in launcher.list() if known.name == name]
+    return launch
+
+
+def test_what_was_started_runs_until_it_is_stopped(bench: Bench) -> None:
+    launcher = bench.open()
+    launch_id = launcher.start(bench.lasting("a"))
+
+    assert launcher.list() == [Launch(launch_id, "a", LaunchState.RUNNING)]
+    launcher.stop(launch_id, 5.0)
+    assert launcher.list() == []
+
+
+def test_a_name_runs_once_at_a_time(bench: Bench) -> None:
+    launcher = bench.open()
+    launch_id = launcher.start(bench.lasting("a"))
+
+    with pytest.raises(Conflict):
+        launcher.start(bench.lasting("a"))
+    assert [launch.launch_id for launch in launcher.list()] == [launch_id]
+
+
+def test_launches_of_different_names_are_apart(bench: Bench) -> None:
+    launcher = bench.open()
+    first = launcher.start(bench.lasting("a"))
+    second = launcher.start(bench.lasting("b"))
+    launcher.stop(first, 5.0)
+
+    assert [launch.launch_id for launch in launcher.list()] == [second]
+
+
+def test_an_ended_launch_tells_its_status_and_last_words(bench: Bench) -> None:
+    launcher = bench.open()
+    bench.end(launcher, "a", 3, "no such model")
+
+    launch = find(launcher, "a")
+    assert (launch.state, launch.exit_status, launch.last_line) == (
+        LaunchState.ENDED,
+        3,
+        "no such model",
+    )
+
+
+def test_an_ended_launch_is_replaced_by_the_next_of_its_name(bench: Bench) -> None:
+    launcher = bench.open()
+    bench.end(launcher, "a", 1, "words of the first")
+    launch_id = launcher.start(bench.lasting("a"))
+
+    assert launcher.list() == [Launch(launch_id, "a", LaunchState.RUNNING)]
+
+
+def test_an_ended_launch_is_forgotten_by_a_stop(bench: Bench) -> None:
+    launcher = bench.open()
+    bench.end(launcher, "a", 0, "")
+    launcher.stop(find(launcher, "a").launch_id, 5.0)
+
+    assert launcher.list() == []
+
+
+def test_a_stop_may_be_repeated(bench: Bench) -> None:
+    launcher = bench.open()
+    launch_id = launcher.start(bench.lasting("a"))
+    launcher.stop(launch_id, 5.0)
+    launcher.stop(launch_id, 5.0)
+    launcher.stop("never started", 5.0)
+
+    assert launcher.list() == []
+
+
+def test_a_new_launcher_finds_and_stops_what_the_last_one_started(bench: Bench) -> None:
+    launch_id = bench.open().start(bench.lasting("a"))
+    launcher = bench.open()
+
+    assert launcher.list() == [Launch(launch_id, "a", LaunchState.RUNNING)]
+    with pytest.raises(Conflict):
+        launcher.start(bench.lasting("a"))
+    launcher.stop(launch_id, 5.0)
+    assert launcher.list() == []
+    assert bench.open().list() == []
+
+
+def test_a_program_that_is_not_there_is_a_clear_error_and_no_launch(bench: Bench) -> None:
+    launcher = bench.open()
+
+    with pytest.raises(SetupError, match="cannot start a"):
+        launcher.start(LaunchSpec("a", (missing_program,)))
+    assert launcher.list() == []
+    launcher.start(bench.lasting("a"))  # the name is free
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "x" * 200])
+def test_a_name_that_could_leave_its_directory_is_refused(bench: Bench, name: str) -> None:
+    launcher = bench.open()
+
+    with pytest.raises(ConfigurationError):
+        launcher.start(LaunchSpec(name, bench.lasting("a").argv))
+    assert launcher.list() == []
+
+
+def test_free_ports_are_not_given_twice_in_a_row(bench: Bench) -> None:
+    launcher = bench.open()
+    ports = [launcher.free_port() for _ in range(32)]
+
+    assert len(set(ports)) == len(ports)
+    assert all(1024 <= port <= 65_535 for port in ports)
