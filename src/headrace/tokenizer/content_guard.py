@@ -6,7 +6,8 @@ messages, after its first character. Templates trim, split and join these texts 
 encoder does not see a control token where a marker is, and then drops the markers.
 
 Also a control token cut over two messages' texts does not form: a text that ends with the
-beginning of one, or begins with the end of one, gets a marker there too.
+beginning of one, or begins with the end of one, gets a marker there too. A control token of a
+single character has no inside: two markers follow it.
 """
 
 import re
@@ -40,6 +41,7 @@ class ContentGuard:
         self._starts = re.compile(f"(?={alternatives})" if texts else r"(?!)")
         self._beginnings = {text[:end] for text in texts for end in range(1, len(text))}
         self._endings = {text[start:] for text in texts for start in range(1, len(text))}
+        self._singles = {text for text in texts if len(text) == 1}
         self._length_max = max(map(len, texts), default=0)
 
     def guard(
@@ -71,7 +73,8 @@ class ContentGuard:
 
     def _places(self, text: str) -> list[int]:
         """Where markers go, in order."""
-        places = {match.start() + 1 for match in self._starts.finditer(text)}
+        starts = [match.start() for match in self._starts.finditer(text)]
+        places = {start + 1 for start in starts}
         # Templates trim: what is next to another text may be what is inside the white space.
         trimmed_end = len(text.rstrip())
         trimmed_start = len(text) - len(text.lstrip())
@@ -81,7 +84,8 @@ class ContentGuard:
                 places.add(trimmed_end)
             if text[trimmed_start : trimmed_start + length] in self._endings:
                 places.add(trimmed_start)
-        return sorted(places)
+        doubled = [start + 1 for start in starts if text[start] in self._singles]
+        return sorted([*places, *doubled])
 
 
 def _map_texts(value: object, change: Callable[[str], str], nesting: int = 0) -> object:

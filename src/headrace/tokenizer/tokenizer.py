@@ -7,6 +7,7 @@ the template's control tokens count and those that a user typed are plain charac
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import tokenizers
 from tokenizers import Regex, models, pre_tokenizers
@@ -26,6 +27,8 @@ from headrace.tokenizer.vocabulary import (
     literal_kinds,
     read_vocabulary,
 )
+
+marker_patterns_max = 4  # nearly always one: the first marker that no text uses
 
 
 class Tokenizer:
@@ -50,6 +53,7 @@ class Tokenizer:
         self._user_defined = _alternatives(
             vocabulary.literal_ids(frozenset({TokenKind.USER_DEFINED}))
         )
+        self._unmarked_literals = lru_cache(marker_patterns_max)(self._literals_without)
         self._guard = ContentGuard(vocabulary.literal_ids(control_kinds))
         self._bytes: list[bytes | None] = [None] * len(vocabulary)
 
@@ -114,9 +118,7 @@ class Tokenizer:
         )
         if guarded.marker is None:
             return self.encode(text, parse_special=True)
-        # A guarded text has the marker after its first character, so that it does not match here.
-        pattern = re.compile(f"(?:{self._any_literal.pattern})(?!{guarded.marker})")
-        return self._encode_around(text, pattern, guarded.marker)
+        return self._encode_around(text, self._unmarked_literals(guarded.marker), guarded.marker)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of an answer: control tokens have none, what is not UTF-8 becomes U+FFFD."""
@@ -137,6 +139,10 @@ class Tokenizer:
         if not 0 <= token_id < self.vocab_size or self._vocabulary.kinds[token_id] in control_kinds:
             return b""
         return self.token_bytes(token_id)
+
+    def _literals_without(self, marker: str) -> re.Pattern[str]:
+        """Texts of literal tokens without a mark: inside, or twice after a single character."""
+        return _alternatives(self._literals, after_single=f"(?!{marker}{marker})")
 
     def _encode_around(
         self, text: str, literals: re.Pattern[str], marker: str | None = None
@@ -180,7 +186,10 @@ def _byte_pair_encoder(vocabulary: Vocabulary, rule: PreTokenizerRule) -> tokeni
     return encoder
 
 
-def _alternatives(texts: Iterable[str]) -> re.Pattern[str]:
+def _alternatives(texts: Iterable[str], *, after_single: str = "") -> re.Pattern[str]:
     """A pattern for any of the texts, the longest first; it never matches if there are none."""
     longest_first = sorted(texts, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+    patterns = [
+        re.escape(text) + (after_single if len(text) == 1 else "") for text in longest_first
+    ]
+    return re.compile("|".join(patterns) or r"(?!)")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.base.errors import SourceError
+from headrace.weights.reference import digest_pattern
 
 chunk_bytes = 1 << 20
 
@@ -43,7 +44,7 @@ class ModelCache:
         except (OSError, ValueError):
             return None
         digest = record.get("sha256") if isinstance(record, dict) else None
-        return digest if isinstance(digest, str) else None
+        return digest if isinstance(digest, str) and digest_pattern.fullmatch(digest) else None
 
     def remember(self, key: str, reference: str, sha256: str) -> None:
         """Write down what a key led to; SourceError if the cache cannot be written."""
