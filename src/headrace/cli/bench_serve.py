@@ -62,6 +62,31 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     levels: tuple[Level, ...]
 
 
+Concurrency = Annotated[str, typer.Option(help="Requests at a time; several levels as 1,8,32.")]
+Rate = Annotated[
+    float | None,
+    typer.Option(help="Requests a second at random moments; concurrency is then the most."),
+]
+Requests = Annotated[
+    int | None, typer.Option(help="Requests a level; default: 4 a slot, or --duration.")
+]
+Duration = Annotated[float | None, typer.Option(help="Seconds a level.")]
+PromptTokens = Annotated[
+    int | None, typer.Option(help="Prompt length in tokens, as the server counts them.")
+]
+PromptWords = Annotated[int | None, typer.Option(help="Prompt length in words; default: 128.")]
+SharedPrefix = Annotated[
+    int, typer.Option(help="So much of each prompt is the same, in the prompt's unit.")
+]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", help="Ask for the full length (an engine extension).")
+]
+Completions = Annotated[
+    bool, typer.Option("--completions", help="Ask /v1/completions instead of chat.")
+]
+Model = Annotated[str | None, typer.Option(help="Default: the first that the server offers.")]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
     app.command("serve")(serve)
@@ -70,36 +95,17 @@ def register(app: typer.Typer) -> None:
 def serve(
     url: Annotated[str, typer.Argument(help="The server, as http://127.0.0.1:8000.")],
     *,
-    concurrency: Annotated[
-        str, typer.Option(help="Requests at a time; several levels as 1,8,32.")
-    ] = "1,8,32",
-    rate: Annotated[
-        float | None,
-        typer.Option(help="Requests a second at random moments; concurrency is then the most."),
-    ] = None,
-    requests: Annotated[
-        int | None, typer.Option(help="Requests a level; default: 4 a slot, or --duration.")
-    ] = None,
-    duration: Annotated[float | None, typer.Option(help="Seconds a level.")] = None,
-    prompt_tokens: Annotated[
-        int | None, typer.Option(help="Prompt length in tokens, as the server counts them.")
-    ] = None,
-    prompt_words: Annotated[
-        int | None, typer.Option(help="Prompt length in words; default: 128.")
-    ] = None,
-    shared_prefix: Annotated[
-        int, typer.Option(help="So much of each prompt is the same, in the prompt's unit.")
-    ] = 0,
+    concurrency: Concurrency = "1,8,32",
+    rate: Rate = None,
+    requests: Requests = None,
+    duration: Duration = None,
+    prompt_tokens: PromptTokens = None,
+    prompt_words: PromptWords = None,
+    shared_prefix: SharedPrefix = 0,
     output_tokens: Annotated[int, typer.Option(help="Most tokens of each answer.")] = 128,
-    ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Ask for the full length (an engine extension).")
-    ] = False,
-    completions: Annotated[
-        bool, typer.Option("--completions", help="Ask /v1/completions instead of chat.")
-    ] = False,
-    model: Annotated[
-        str | None, typer.Option(help="Default: the first that the server offers.")
-    ] = None,
+    ignore_eos: IgnoreEos = False,
+    completions: Completions = False,
+    model: Model = None,
     warmup: Annotated[int, typer.Option(help="Requests before the first level.")] = 2,
     seed: Annotated[int, typer.Option(help="The same seed asks the same prompts.")] = 0,
     request_timeout: Annotated[float, typer.Option(help="Seconds for one request.")] = 600.0,
