@@ -4,19 +4,25 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from headrace.base.clock import SystemClock
 from headrace.base.errors import ContextLengthExceeded, Unavailable
 from headrace.gateway.exchange import Timeouts
+from headrace.ledger.admission import Admission
+from headrace.ledger.journal import Journal
+from headrace.ledger.meter import Meter
 from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
 from headrace.protocol.errors import error_body
 from headrace.sim.engine import Behaviour, Failure, FakeEngine, Seen
-from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name
+from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name, price
+from headrace.spec.prices import PriceVersion
+from headrace.storage import open_sqlite
 
 messages = [{"role": "user", "content": "Hello there"}]
 Fields = dict[str, Any]
@@ -224,3 +230,67 @@ async def test_an_answer_without_a_limit_is_capped_by_the_credit_and_says_so(
             usage = (await answer.json())["usage"]
             limit = int(answer.headers["X-Headrace-Max-Tokens"])
     assert usage["completion_tokens"] == limit < 1000
+
+
+async def test_requests_that_a_crash_left_running_are_settled_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    clock = SystemClock()
+    journal = Journal(tmp_path / "journal")
+    crashed = Meter(Admission(clock), journal, clock)
+    reservation = crashed.reserve(
+        request_id="req_left",
+        tenant_id=make_id("ten", 1),
+        project_id=make_id("prj", 1),
+        key_id=make_id("key", 1),
+        model=model_name,
+        price=PriceVersion(make_id("prb", 1), price),
+        credit_floor_nanousd=None,
+        prompt_tokens_max=100,
+        output_tokens_max=100,
+    )
+    crashed.checkpoint(reservation, TokenUsage(7, 0, 3))
+    journal.close()
+    async with gateway_site(tmp_path, [FakeEngine()]) as site:
+        (settlement,) = await site.settlements(1)
+    assert settlement.request_id == "req_left"
+    assert settlement.source is UsageSource.RECOVERED
+    assert settlement.usage == TokenUsage(7, 0, 3)
+
+
+async def test_a_full_journal_disk_refuses_requests_before_they_reach_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gateway_site(tmp_path, [FakeEngine()]) as site, connected(site) as client:
+        monkeypatch.setattr(site.journal, "_unhealthy_reason", lambda: "the disk is full")
+        status, body = await chat(client)
+        async with client.get("/readyz") as answer:
+            assert answer.status == 503
+    assert status == 503, body
+    assert site.engines[0].seen == []
+
+
+async def test_many_requests_of_every_outcome_settle_once_each(tmp_path: Path) -> None:
+    engines = [FakeEngine(), FakeEngine()]
+    engines[1].plan = engines[0].plan
+    failures = [Failure.NONE, Failure.CUT, Failure.ERROR_EVENT, Failure.STATUS]
+    engines[0].plan.extend(Behaviour(failure=failures[n % 4], fail_after=n % 3) for n in range(40))
+    async with gateway_site(tmp_path, engines) as site, connected(site) as client:
+        answers = await asyncio.gather(
+            *(chat(client, stream=bool(n % 2)) for n in range(40)), return_exceptions=True
+        )
+        settlements = await site.settlements(40)
+        assert len(settlements) == len({s.request_id for s in settlements}) == 40
+    finished = [s for s in settlements if s.outcome is Outcome.FINISHED]
+    whole = [a for a in answers if not isinstance(a, BaseException) and is_whole(*a)]
+    assert len(finished) == len(whole)
+    assert all(s.usage.completion_tokens == 4 for s in finished)
+    with closing(open_sqlite(tmp_path / "headrace.db")) as database:
+        (row,) = database.ledger.usage(("model",))
+        assert row.requests == 40
+        assert row.completion_tokens == sum(s.usage.completion_tokens for s in settlements)
+        assert database.ledger.check() == []
+
+
+def is_whole(status: int, body: bytes) -> bool:
+    return status == 200 and (body.startswith(b"{") or body.endswith(b"data: [DONE]\n\n"))
