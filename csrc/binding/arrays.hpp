@@ -17,6 +17,12 @@ template <class T>
 using Matrix = nanobind::ndarray<const T, nanobind::ndim<2>, nanobind::c_contig,
                                  nanobind::device::cpu>;
 template <class T>
+using Array3 = nanobind::ndarray<const T, nanobind::ndim<3>, nanobind::c_contig,
+                                 nanobind::device::cpu>;
+template <class T>
+using OutArray3 = nanobind::ndarray<T, nanobind::ndim<3>, nanobind::c_contig,
+                                    nanobind::device::cpu>;
+template <class T>
 using OutVector = nanobind::ndarray<T, nanobind::ndim<1>, nanobind::c_contig,
                                     nanobind::device::cpu>;
 template <class T>

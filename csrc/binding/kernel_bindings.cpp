@@ -11,7 +11,8 @@
 #include "kernels/dispatch.hpp"
 #include "kernels/machine_probe.hpp"
 #include "model/activations.hpp"
-#include "model/attention_plan.hpp"
+#include "model/kv_cache.hpp"
+#include "model/model_shape.hpp"
 #include "model/packed_matrix.hpp"
 #include "model/sampler.hpp"
 
@@ -73,6 +74,56 @@ void swiglu(const Vector<float>& gate, const Vector<float>& up, const OutVector<
   choose_kernels(isa_limit).swiglu(gate.data(), up.data(), int_size(gate.shape(0)), out.data());
 }
 
+void rotate(const OutVector<float>& head, bool adjacent, const Vector<float>& cosine,
+            const Vector<float>& sine, const std::string& isa_limit) {
+  require_length(sine, cosine.shape(0), "the sines");
+  const int pairs = int_size(cosine.shape(0));
+  if (head.shape(0) < cosine.shape(0) * 2) throw InvalidStep("the head is shorter than its pairs");
+  choose_kernels(isa_limit).rotate(head.data(), {cosine.data(), sine.data(), pairs, adjacent},
+                                   0, 1.0f);
+}
+
+// Attention of the last rows of one sequence whose keys and values lie in `block_ids`; 3-d arrays.
+void attention(const Array3<float>& queries, const Array3<float>& keys, const Array3<float>& values,
+               const Vector<std::int32_t>& block_ids, const OutArray3<float>& out,
+               const std::string& isa_limit) {
+  const KernelTable& kernels = choose_kernels(isa_limit);
+  ModelShape shape;
+  shape.num_heads = int_size(queries.shape(1));
+  shape.num_kv_heads = int_size(keys.shape(1));
+  shape.head_dim = int_size(queries.shape(2));
+  const int tokens = int_size(keys.shape(0));
+  const int rows = int_size(queries.shape(0));
+  const std::int32_t blocks = *std::max_element(block_ids.data(), block_ids.data() + block_ids.size());
+  KvCache kv(1, shape.num_kv_heads, shape.head_dim, blocks + 1);
+  std::vector<std::uint16_t> halves(2 * static_cast<std::size_t>(shape.head_dim));
+  for (int t = 0; t < tokens; ++t)
+    for (int head = 0; head < shape.num_kv_heads; ++head) {
+      const int offset = (t * shape.num_kv_heads + head) * shape.head_dim;
+      kernels.to_half(keys.data() + offset, shape.head_dim, halves.data());
+      kernels.to_half(values.data() + offset, shape.head_dim, halves.data() + shape.head_dim);
+      kv.write(0, head, block_ids.data()[t / block_tokens], t % block_tokens, halves.data(),
+               halves.data() + shape.head_dim);
+    }
+  Buffer<AttentionState> states(1);
+  Buffer<float> scores(query_rows_max * split_tokens);
+  Buffer<float> split_mix(static_cast<std::size_t>(query_rows_max * shape.head_dim));
+  for (int row = 0; row < rows; ++row)
+    for (int head = 0; head < shape.num_heads; ++head) {
+      const int kv_head = head / shape.group_size();
+      AttentionTile tile{kv.keys(0, kv_head), kv.values(0, kv_head), kv.block_stride(),
+                         block_ids.data(),    shape.head_dim,        1,
+                         {},                  {},                    scores.data(),
+                         split_mix.data()};
+      const int offset = (row * shape.num_heads + head) * shape.head_dim;
+      tile.queries[0] = queries.data() + offset;
+      tile.visible[0] = tokens - rows + row + 1;
+      states[0].total = 0.0f;
+      kernels.attend(tile, 0, (tokens + split_tokens - 1) / split_tokens, states.data());
+      kernels.finish(states.data(), shape.head_dim, out.data() + offset);
+    }
+}
+
 nb::tuple sample(const Vector<float>& logits, float temperature, int top_k, float top_p,
                  float min_p, std::uint64_t seed, std::int64_t position,
                  const std::string& isa_limit) {
@@ -105,6 +156,11 @@ void bind_kernels(nb::module_& module) {
   module.def("rms_norm", &rms_norm, "row"_a.noconvert(), "weight"_a.noconvert(), "epsilon"_a,
              "out"_a.noconvert(), "isa_limit"_a);
   module.def("swiglu", &swiglu, "gate"_a.noconvert(), "up"_a.noconvert(), "out"_a.noconvert(),
+             "isa_limit"_a);
+  module.def("rotate", &rotate, "head"_a.noconvert(), "adjacent"_a,
+             "cosine"_a.noconvert(), "sine"_a.noconvert(), "isa_limit"_a);
+  module.def("attention", &attention, "queries"_a.noconvert(), "keys"_a.noconvert(),
+             "values"_a.noconvert(), "block_ids"_a.noconvert(), "out"_a.noconvert(),
              "isa_limit"_a);
   module.def("sample", &sample, "logits"_a.noconvert(), "temperature"_a, "top_k"_a, "top_p"_a,
              "min_p"_a, "seed"_a, "position"_a, "isa_limit"_a);

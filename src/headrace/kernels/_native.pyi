@@ -88,6 +88,21 @@ def rms_norm(
 def swiglu(
     gate: NDArray[np.float32], up: NDArray[np.float32], out: NDArray[np.float32], isa_limit: str
 ) -> None: ...
+def rotate(
+    head: NDArray[np.float32],
+    adjacent: bool,
+    cosine: NDArray[np.float32],
+    sine: NDArray[np.float32],
+    isa_limit: str,
+) -> None: ...
+def attention(
+    queries: NDArray[np.float32],
+    keys: NDArray[np.float32],
+    values: NDArray[np.float32],
+    block_ids: NDArray[np.int32],
+    out: NDArray[np.float32],
+    isa_limit: str,
+) -> None: ...
 def sample(
     logits: NDArray[np.float32],
     temperature: float,

@@ -1,0 +1,152 @@
+"""The matrix kernels of every weight type and instruction set, against NumPy in double precision.
+
+Float weights: an error of 1e-5 of the sum of absolute products. Quantized weights: activations are
+rounded to int8 in groups of 32, so the error is at most half a step of each group times the
+weights' absolute sum; nothing may be lost beyond that.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from headrace.kernels import _native
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+Quantize = Callable[[Floats, str], tuple[int, Bytes, Floats]]
+
+float_types = ["F32", "F16", "BF16"]
+quantized_types = ["Q4_0", "Q4_1", "Q8_0"]
+shapes = [(32, 16), (96, 40), (576, 17), (1536, 64)]  # (inputs, outputs)
+
+
+def product(ggml_type: int, data: Bytes, rows: Floats, outputs: int, isa: str) -> Floats:
+    out = np.full((len(rows), outputs), np.nan, np.float32)
+    _native.matmul(ggml_type, data, rows, out, isa)
+    return out
+
+
+def group_steps(rows: Floats) -> Floats:
+    """The largest int8 step that each activation's group may have; the shape of `rows`."""
+    peaks = np.abs(rows).reshape(len(rows), -1, 32).max(axis=-1) / 127
+    return np.repeat(peaks, 32, axis=1)
+
+
+@pytest.mark.parametrize("type_name", float_types)
+@pytest.mark.parametrize(("inputs", "outputs"), [*shapes, (50, 20)])
+def test_float_weights_multiply_in_float(
+    isa: str, quantize: Quantize, type_name: str, inputs: int, outputs: int
+) -> None:
+    rng = np.random.default_rng(inputs)
+    weights = rng.normal(size=(outputs, inputs)).astype(np.float32)
+    ggml_type, data, values = quantize(weights, type_name)
+    rows = rng.normal(size=(9, inputs)).astype(np.float32)
+    exact = rows.astype(np.float64) @ values.T.astype(np.float64)
+    bound = 1e-5 * (np.abs(rows) @ np.abs(values.T)) + 1e-6
+    assert (np.abs(product(ggml_type, data, rows, outputs, isa) - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("type_name", quantized_types)
+@pytest.mark.parametrize(("inputs", "outputs"), shapes)
+@pytest.mark.parametrize("row_count", [1, 2, 3, 5, 7, 16])
+def test_quantized_weights_lose_only_the_rounding_of_activations(
+    isa: str, quantize: Quantize, type_name: str, inputs: int, outputs: int, row_count: int
+) -> None:
+    rng = np.random.default_rng(inputs + row_count)
+    weights = rng.normal(size=(outputs, inputs)).astype(np.float32)
+    ggml_type, data, values = quantize(weights, type_name)
+    rows = (rng.normal(size=(row_count, inputs)) ** 3).astype(np.float32)  # many outliers
+    exact = rows.astype(np.float64) @ values.T.astype(np.float64)
+    bound = 0.501 * group_steps(rows) @ np.abs(values.T) + 1e-5 * np.abs(rows) @ np.abs(values.T)
+    assert (np.abs(product(ggml_type, data, rows, outputs, isa) - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("type_name", quantized_types)
+def test_integer_sums_are_exact_at_the_extremes(
+    isa: str, quantize: Quantize, type_name: str
+) -> None:
+    inputs, outputs = 64, 16
+    weights = np.full((outputs, inputs), -1.0, np.float32)  # the largest stored weights, and
+    weights[::2] = 1.0  # one of the other sign, so that blocks have a range
+    weights[:, 0::32] *= -1
+    ggml_type, data, values = quantize(weights, type_name)
+    rows = np.full((3, inputs), 127.0, np.float32)
+    rows[1] = -127.0
+    rows[2, ::2] = -127.0
+    exact = rows.astype(np.float64) @ values.T.astype(np.float64)
+    found = product(ggml_type, data, rows, outputs, isa)
+    np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-3)
+
+
+def test_the_smallest_eight_bit_weight_is_exact(isa: str) -> None:
+    block = np.concatenate([np.array([1.0], np.float16).view(np.uint8), np.full(32, 0x80)])
+    data = np.tile(block.astype(np.uint8), 16)  # 16 outputs of 32 weights, all -128
+    rows = np.full((1, 32), -127.0, np.float32)
+    found = product(8, data, rows, 16, isa)
+    assert (found == 32 * 127 * 128).all()
+
+
+@pytest.mark.parametrize("type_name", quantized_types)
+def test_an_outlier_does_not_coarsen_its_group(
+    isa: str, quantize: Quantize, type_name: str
+) -> None:
+    rng = np.random.default_rng(5)
+    weights = rng.normal(size=(32, 576)).astype(np.float32)
+    ggml_type, data, values = quantize(weights, type_name)
+    rows = rng.uniform(-1, 1, size=(4, 576)).astype(np.float32)
+    steps = group_steps(rows)
+    for position in (0, 15, 16, 31):
+        spiked = rows.copy()
+        spiked[:, position::32] = 300.0
+        exact = spiked.astype(np.float64) @ values.T.astype(np.float64)
+        bound = 0.501 * steps @ np.abs(values.T) + 1e-5 * np.abs(spiked) @ np.abs(values.T)
+        assert (np.abs(product(ggml_type, data, spiked, 32, isa) - exact) <= bound).all()
+
+
+@pytest.mark.parametrize("type_name", [*float_types, *quantized_types])
+def test_a_row_does_not_depend_on_its_neighbours(
+    isa: str, quantize: Quantize, type_name: str
+) -> None:
+    rng = np.random.default_rng(1)
+    weights = rng.normal(size=(48, 576)).astype(np.float32)
+    ggml_type, data, _ = quantize(weights, type_name)
+    rows = (rng.normal(size=(23, 576)) ** 3).astype(np.float32)
+    together = product(ggml_type, data, rows, 48, isa)
+    for count in (1, 2, 3, 4, 5, 6, 9, 13):
+        apart = product(ggml_type, data, np.ascontiguousarray(rows[-count:]), 48, isa)
+        assert (apart.view(np.uint32) == together[-count:].view(np.uint32)).all()
+
+
+@pytest.mark.parametrize("type_name", [*float_types, *quantized_types])
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_so(
+    isa: str, quantize: Quantize, type_name: str, poison: float
+) -> None:
+    weights = np.random.default_rng(2).normal(size=(16, 64)).astype(np.float32)
+    ggml_type, data, _ = quantize(weights, type_name)
+    rows = np.ones((2, 64), np.float32)
+    rows[0, 40] = poison
+    found = product(ggml_type, data, rows, 16, isa)
+    assert not np.isfinite(found[0]).any()
+    assert np.isfinite(found[1]).all()
+
+
+@pytest.mark.parametrize("type_name", quantized_types)
+def test_zeros_and_tiny_rows_give_zeros(isa: str, quantize: Quantize, type_name: str) -> None:
+    weights = np.random.default_rng(3).normal(size=(16, 64)).astype(np.float32)
+    ggml_type, data, _ = quantize(weights, type_name)
+    rows = np.zeros((2, 64), np.float32)
+    rows[1] = 1e-38
+    assert (product(ggml_type, data, rows, 16, isa) == 0).all()
+
+
+@pytest.mark.parametrize("type_name", [*float_types, *quantized_types])
+def test_an_embedding_row_is_what_the_file_says(quantize: Quantize, type_name: str) -> None:
+    weights = np.random.default_rng(4).normal(size=(19, 96)).astype(np.float32)
+    ggml_type, data, values = quantize(weights, type_name)
+    row = np.empty(96, np.float32)
+    for index in (0, 7, 15, 16, 18):
+        _native.read_row(ggml_type, data, 19, index, row)
+        np.testing.assert_allclose(row, values[index], rtol=1e-6)
