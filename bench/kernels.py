@@ -1,0 +1,165 @@
+"""How fast does the CPU runner prefill and decode, by instruction set, at what share of the machine?
+
+    python bench/kernels.py MODEL.gguf [--isa avx2 --isa avx512] [--rounds 5] [--json OUT.json]
+
+Rounds of all cases are interleaved over the instruction sets, and each figure is the best round's,
+because other work on a shared machine only ever slows a step down. Shares are of the memory
+bandwidth and of the cached 4-bit kernel rate measured in the same run.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from headrace import kernels
+from headrace.engine.cpu_runner import CpuRunner
+from headrace.engine.runner import StepBatch
+from headrace.weights.architecture import ArchitectureSpec
+from headrace.weights.architecture_reader import read_architecture
+from headrace.weights.gguf import open_gguf
+
+prefill_lengths = (128, 512)
+decode_batches = (1, 2, 4, 8, 16, 32)
+context_tokens = 128  # of each sequence that decodes
+table_blocks = 48  # of the one prefilled sequence, and of each decoding one: they may share
+decode_steps = 8  # of one round
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measured step shape; `context` tokens are in KV before it."""
+
+    name: str
+    sequences: int
+    rows: int  # of each sequence
+    context: int
+
+
+@dataclass
+class Result:
+    """The best step of a case; operations count a multiply-add as two."""
+
+    isa: str
+    case: str
+    tokens_per_s: float
+    step_ms: float
+    gbps: float  # of weights
+    bandwidth_share: float
+    gops: float
+    int8_share: float
+
+
+def cases() -> list[Case]:
+    prefill = [Case(f"prefill {n}", 1, n, 0) for n in prefill_lengths]
+    return prefill + [Case(f"decode {n}", n, 1, context_tokens) for n in decode_batches]
+
+
+def batch_of(case: Case, vocab_size: int) -> StepBatch:
+    rng = np.random.default_rng(case.sequences)
+    n = case.sequences
+    return StepBatch(
+        token_ids=rng.integers(0, vocab_size, n * case.rows, dtype=np.int32),
+        row_starts=np.arange(n + 1, dtype=np.int32) * np.int32(case.rows),
+        context_lens=np.full(n, case.context + case.rows, np.int32),
+        block_ids=np.tile(np.arange(table_blocks, dtype=np.int32), n),
+        block_starts=np.arange(n + 1, dtype=np.int32) * np.int32(table_blocks),
+        sampled=np.arange(n, dtype=np.int32),
+        temperature=np.zeros(n, np.float32),
+        top_k=np.zeros(n, np.int32),
+        top_p=np.ones(n, np.float32),
+        min_p=np.zeros(n, np.float32),
+        seed=np.zeros(n, np.uint64),
+        position=np.zeros(n, np.int64),
+    )
+
+
+def operations_of(case: Case, spec: ArchitectureSpec) -> float:
+    """Of all matrix products of one step; attention is left out."""
+    width, head_width = spec.hidden_size, spec.head_dim * (spec.num_heads + spec.num_kv_heads)
+    layer = 2 * width * head_width + 3 * width * spec.ffn_size
+    rows = case.sequences * case.rows
+    return 2.0 * (rows * spec.num_layers * layer + case.sequences * width * spec.vocab_size)
+
+
+def best_step_s(runner: CpuRunner, case: Case) -> float:
+    batch = batch_of(case, runner.info.vocab_size)
+    times = []
+    for _ in range(1 if case.rows > 1 else decode_steps):
+        start = time.perf_counter()
+        runner.execute(batch)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def load(path: Path, isa: str, threads: int) -> tuple[CpuRunner, ArchitectureSpec]:
+    os.environ[kernels.isa_environment_variable] = isa
+    with open_gguf(path) as file:
+        spec = read_architecture(file)
+        runner = CpuRunner(
+            file, spec, kv_tokens=2048, rows_max=512, sequences_max=32, threads=threads
+        )
+    return runner, spec
+
+
+def measure(path: Path, isas: Sequence[str], rounds: int, threads: int) -> list[Result]:
+    runners = {isa: load(path, isa, threads) for isa in isas}
+    best: dict[tuple[str, str], float] = {}
+    for _ in range(rounds):
+        for case in cases():
+            for isa, (runner, _) in runners.items():
+                key = (isa, case.name)
+                best[key] = min(best.get(key, float("inf")), best_step_s(runner, case))
+    results = []
+    bandwidth_gbps = kernels.measure_memory_gbps(threads)
+    for isa, (runner, spec) in runners.items():
+        os.environ[kernels.isa_environment_variable] = isa
+        rate_gops = kernels.measure_int8_gops(threads)
+        for case in cases():
+            seconds = best[isa, case.name]
+            gbps = runner.weight_bytes / seconds / 1e9
+            gops = operations_of(case, spec) / seconds / 1e9
+            results.append(
+                Result(
+                    isa=runner.info.kernel_name,
+                    case=case.name,
+                    tokens_per_s=case.sequences * case.rows / seconds,
+                    step_ms=seconds * 1e3,
+                    gbps=gbps,
+                    bandwidth_share=gbps / bandwidth_gbps,
+                    gops=gops,
+                    int8_share=gops / rate_gops,
+                )
+            )
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--isa", action="append", choices=kernels.isa_choices)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=kernels.default_thread_count())
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    results = measure(
+        arguments.model, arguments.isa or ["avx2"], arguments.rounds, arguments.threads
+    )
+    print(f"{'kernels':12} {'case':12} {'tok/s':>7} {'ms':>8} {'GB/s':>6} {'GOP/s':>6}  shares")
+    for r in results:
+        print(
+            f"{r.isa:12} {r.case:12} {r.tokens_per_s:7.0f} {r.step_ms:8.2f} {r.gbps:6.1f} "
+            f"{r.gops:6.0f}  memory {r.bandwidth_share:4.0%}, int8 {r.int8_share:4.0%}"
+        )
+    if arguments.json:
+        rows = [asdict(result) for result in results]
+        arguments.json.write_text(json.dumps({"model": arguments.model.name, "results": rows}))
+
+
+if __name__ == "__main__":
+    main()
