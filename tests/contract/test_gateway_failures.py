@@ -14,6 +14,7 @@ import pytest
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ContextLengthExceeded, Unavailable
 from headrace.gateway.exchange import Timeouts
+from headrace.http.asgi import Message
 from headrace.ledger.admission import Admission
 from headrace.ledger.journal import Journal
 from headrace.ledger.meter import Meter
@@ -281,6 +282,7 @@ async def test_many_requests_of_every_outcome_settle_once_each(tmp_path: Path) -
         )
         settlements = await site.settlements(40)
         assert len(settlements) == len({s.request_id for s in settlements}) == 40
+        await nothing_is_held(site)
     finished = [s for s in settlements if s.outcome is Outcome.FINISHED]
     whole = [a for a in answers if not isinstance(a, BaseException) and is_whole(*a)]
     assert len(finished) == len(whole)
@@ -294,3 +296,44 @@ async def test_many_requests_of_every_outcome_settle_once_each(tmp_path: Path) -
 
 def is_whole(status: int, body: bytes) -> bool:
     return status == 200 and (body.startswith(b"{") or body.endswith(b"data: [DONE]\n\n"))
+
+
+async def nothing_is_held(site: GatewaySite) -> None:
+    """Every lease and every reservation was given back."""
+    assert [endpoint.in_flight_tokens for endpoint in site.gateway.endpoints] == [
+        0 for _ in site.gateway.endpoints
+    ]
+    assert all(endpoint.in_flight_requests == 0 for endpoint in site.gateway.endpoints)
+    async with connected(site) as client, client.get("/metrics") as answer:
+        assert "headrace_gateway_running_requests 0.0" in await answer.text()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_request_that_the_gateway_cuts_at_its_own_end_is_settled_and_given_back(
+    tmp_path: Path, stream: bool
+) -> None:
+    engine = FakeEngine(default=Behaviour(tokens=9, failure=Failure.HANG, fail_after=3))
+    async with gateway_site(tmp_path, [engine]) as site:
+        body = json.dumps({"model": model_name, "messages": messages, "stream": stream}).encode()
+        messages_in: asyncio.Queue[Message] = asyncio.Queue()
+        messages_in.put_nowait({"type": "http.request", "body": body, "more_body": False})
+        got: asyncio.Queue[Message] = asyncio.Queue()
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/chat/completions",
+            "headers": [(b"authorization", f"Bearer {site.api_key}".encode())],
+        }
+        task = asyncio.create_task(site.gateway.app(scope, messages_in.get, got.put))
+        seen = await engine.wait_for(1)
+        while stream and b" t2" not in (await got.get()).get("body", b""):
+            pass
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await seen.ended.wait()
+        (settlement,) = await site.settlements(1)
+        await nothing_is_held(site)
+    assert settlement.outcome is Outcome.FAILED
+    assert settlement.source is UsageSource.COUNTED
+    assert settlement.usage.completion_tokens == (3 if stream else 0)

@@ -58,16 +58,16 @@ class Gateway:
         )
         self._meter = Meter(self._admission, journal, clock)
         self._client = HttpClient()
-        endpoints = EndpointSet()
+        self.endpoints = EndpointSet()
         counters = GatewayCounters()
-        self.follower = SnapshotFollower(database.store, endpoints, clock)
-        self._contexts = ContextLengths(endpoints, self._client)
+        self.follower = SnapshotFollower(database.store, self.endpoints, clock)
+        self._contexts = ContextLengths(self.endpoints, self._client)
         self.access_log = AccessLog(access_log)
         self._tasks: list[asyncio.Task[None]] = []
         self.recovered: list[Settlement] = []  # requests that an earlier crash left running
         forwarding = Forwarding(
             client=self._client,
-            picker=Picker(endpoints, random.SystemRandom()),
+            picker=Picker(self.endpoints, random.SystemRandom()),
             retries=RetryBudget(clock.monotonic_s()),
             clock=clock,
             timeouts=config.timeouts,
@@ -85,7 +85,7 @@ class Gateway:
         self.app = GatewayApp(
             GatewayState(
                 follower=self.follower,
-                endpoints=endpoints,
+                endpoints=self.endpoints,
                 journal=journal,
                 services=services,
                 counters=counters,
