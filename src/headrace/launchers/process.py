@@ -236,7 +236,9 @@ class ProcessLauncher:
         """Write it whole or not at all."""
         path = self._record_path(record.launch_id)
         partial = path.with_suffix(".partial")
-        partial.write_bytes(msgspec.json.encode(record))
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(msgspec.json.encode(record))
         partial.replace(path)
 
 

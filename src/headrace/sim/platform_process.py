@@ -1,0 +1,141 @@
+"""`headrace up` as a child process, for tests and benchmarks that want the whole platform.
+
+with PlatformProcess.start(directory, "--demo") as platform: ... platform.gateway_url ...
+"""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from headrace.launchers.process import LaunchRecord, read_records
+from headrace.spec.deployments import Replica, ReplicaState
+from headrace.storage import open_sqlite
+
+marker = "HEADRACE_PLATFORM_MARKER"  # every process of one tree has it in its environment
+look_interval_s = 0.05
+end_timeout_s = 60.0
+
+
+class PlatformProcess:
+    """One running platform on free ports, ready for requests."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        self.directory = directory
+        self.data_dir = directory / "data"
+        self.ready_file = directory / "ready.json"
+        self._marker = secrets.token_hex(16)
+        self._errors = directory / "errors.txt"
+        directory.mkdir(parents=True, exist_ok=True)
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(  # noqa: S603 -- our own command, its arguments from a test
+                [*command(), *self._options(), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env={**os.environ, marker: self._marker},
+            )
+        self.gateway_url = self.admin_url = self.api_key = self.admin_token = ""
+
+    def _options(self) -> Sequence[str]:
+        return (
+            *("--data-dir", str(self.data_dir), "--ready-file", str(self.ready_file)),
+            *("--port", "0", "--admin-port", "0"),
+        )
+
+    @classmethod
+    def start(cls, directory: Path, *arguments: str) -> "PlatformProcess":
+        """Start a platform and wait until it is ready; RuntimeError if it ended instead."""
+        platform = cls(directory, *arguments)
+        try:
+            wait_until(lambda: platform.ready_file.exists() or platform.process.poll() is not None)
+            if platform.process.returncode is not None:
+                raise RuntimeError(f"headrace up ended:\n{platform.errors}")
+        except BaseException:
+            platform.stop()
+            raise
+        access = json.loads(platform.ready_file.read_bytes())
+        platform.gateway_url, platform.admin_url = access["gateway_url"], access["admin_url"]
+        platform.api_key, platform.admin_token = access["api_key"], access["admin_token"]
+        return platform
+
+    @property
+    def errors(self) -> str:
+        """What it wrote to standard error."""
+        return self._errors.read_text(errors="replace")
+
+    def __enter__(self) -> "PlatformProcess":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> int:
+        """Ask it to end and wait until it has; its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(end_timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+    def tree(self) -> list[psutil.Process]:
+        """Every process that it started, whoever is its parent by now; zombies have ended."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                inherited = process.environ().get(marker) == self._marker
+                if inherited and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def part(self, name: str) -> psutil.Process:
+        """The gateway's or the control plane's process."""
+        (found,) = [process for process in self.tree() if name in process.cmdline()[3:4]]
+        return found
+
+    def launches(self) -> list[LaunchRecord]:
+        """The records of its replicas' processes."""
+        return read_records(self.data_dir / "run" / "replicas")
+
+    def replicas(self) -> list[Replica]:
+        """Its replicas with their credentials, as the store has them."""
+        database = open_sqlite(self.data_dir / "headrace.db")
+        try:
+            return database.store.list(Replica)
+        finally:
+            database.close()
+
+    def wait_active(self, count: int) -> None:
+        """Wait until so many replicas serve."""
+        wait_until(
+            lambda: [replica.state for replica in self.replicas()] == [ReplicaState.ACTIVE] * count
+        )
+
+
+def command() -> tuple[str, ...]:
+    """What starts a platform."""
+    return (sys.executable, "-m", "headrace.cli.main", "up")
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Look until it is so; whoever calls this bounds it."""
+    pause = threading.Event()
+    while not condition():
+        pause.wait(look_interval_s)

@@ -1,0 +1,178 @@
+"""How `headrace up` starts, refuses and ends; nothing of it may outlive it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from headrace.sim.platform_process import PlatformProcess, command, wait_until
+
+pytestmark = pytest.mark.e2e
+
+model = "smollm2-135m-instruct"
+
+
+def client_of(platform: PlatformProcess) -> openai.OpenAI:
+    return openai.OpenAI(
+        base_url=f"{platform.gateway_url}/v1", api_key=platform.api_key, max_retries=0
+    )
+
+
+def say_hello(client: openai.OpenAI) -> str:
+    answer = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "Hello!"}], max_tokens=8, temperature=0
+    )
+    return answer.choices[0].message.content or ""
+
+
+def up_fails(directory: Path, *arguments: str) -> str:
+    """Run `headrace up` where it cannot start; the one line that it said."""
+    ended = subprocess.run(
+        [*command(), "--data-dir", str(directory), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    lines = ended.stderr.strip().splitlines()
+    assert ended.returncode == 1
+    assert len(lines) == 1
+    assert lines[0].startswith("headrace: ")
+    assert ended.stdout == ""
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
+    """A platform that the tests below use and leave as it is."""
+    with PlatformProcess.start(tmp_path_factory.mktemp("up"), "--demo") as started:
+        yield started
+
+
+def test_the_ready_file_is_all_that_a_client_needs(platform: PlatformProcess) -> None:
+    access = json.loads(platform.ready_file.read_bytes())
+
+    assert set(access) == {"gateway_url", "admin_url", "api_key", "admin_token"}
+    assert platform.ready_file.stat().st_mode & 0o777 == 0o600
+    with client_of(platform) as client:
+        assert say_hello(client)
+        assert [card.id for card in client.models.list()] == [model]
+
+
+def test_a_streamed_answer_is_the_unstreamed_one(platform: PlatformProcess) -> None:
+    with client_of(platform) as client:
+        whole = say_hello(client)
+        chunks = client.chat.completions.create(
+            model=model,
+            messages=[{"role": "user", "content": "Hello!"}],
+            max_tokens=8,
+            temperature=0,
+            stream=True,
+        )
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole
+
+
+def test_secrets_are_for_the_owner_alone(platform: PlatformProcess) -> None:
+    directory = platform.data_dir
+    paths = (directory, *directory.rglob("*"))
+
+    assert [path for path in paths if path.stat().st_mode & 0o077] == []
+    logs = [path.read_text() for path in (directory / "logs").iterdir()]
+    keys = [replica.engine_key for replica in platform.replicas()]
+    for secret in (platform.api_key, platform.admin_token, *keys):
+        assert not any(secret in text for text in logs)
+        assert not any(secret in " ".join(process.cmdline()) for process in platform.tree())
+
+
+def test_a_directory_in_use_is_refused_and_its_platform_goes_on(platform: PlatformProcess) -> None:
+    said = up_fails(platform.data_dir, "--port", "0", "--admin-port", "0")
+
+    assert f"in use by process {platform.process.pid}" in said
+    with client_of(platform) as client:
+        assert say_hello(client)
+
+
+@pytest.mark.parametrize("option", ["--port", "--admin-port"])
+def test_a_taken_port_is_one_line_before_anything_starts(tmp_path: Path, option: str) -> None:
+    other = {"--port": "--admin-port", "--admin-port": "--port"}[option]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = up_fails(tmp_path, "--demo", option, str(port), other, "0")
+
+    assert str(port) in said
+    assert not list((tmp_path / "logs").iterdir())
+
+
+def test_a_model_that_is_no_model_is_one_line(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"GGUF" + bytes(60))
+    free = ("--port", "0", "--admin-port", "0", "--demo", "--model")
+
+    assert "bad.gguf" in up_fails(tmp_path / "data", *free, str(bad))
+    assert "missing.gguf" in up_fails(tmp_path / "data", *free, str(tmp_path / "missing.gguf"))
+    assert not list((tmp_path / "data" / "logs").iterdir())
+
+
+def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    assert "--data-dir" in up_fails(tmp_path / "file" / "data")
+
+
+def test_a_killed_gateway_comes_back_and_callers_wait_for_it(platform: PlatformProcess) -> None:
+    killed = platform.part("gateway")
+    killed.kill()
+
+    with client_of(platform) as client:  # connects to a port that nobody accepts on yet
+        assert say_hello(client)
+    assert platform.part("gateway").pid != killed.pid
+
+
+def test_sigterm_ends_everything_in_order(tmp_path: Path) -> None:
+    with PlatformProcess.start(tmp_path, "--demo") as platform:
+        assert len(platform.tree()) == 5  # supervisor, gateway, control, replica, its engine
+        assert platform.stop() == 0
+        assert platform.tree() == []
+        assert platform.launches() == []
+        assert not platform.ready_file.exists()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address_of(platform.gateway_url))
+
+
+def test_kill_9_of_the_supervisor_ends_everything_and_the_next_start_is_clean(
+    tmp_path: Path,
+) -> None:
+    with PlatformProcess.start(tmp_path, "--demo") as killed:
+        former_key = killed.api_key
+        killed.process.kill()
+        killed.process.wait()
+        wait_until(lambda: killed.tree() == [])
+
+    killed.ready_file.unlink()
+    with PlatformProcess.start(tmp_path, "--demo") as platform:
+        assert platform.api_key != former_key
+        with client_of(platform) as client:
+            assert say_hello(client)
+            with pytest.raises(openai.AuthenticationError):
+                say_hello(client.with_options(api_key=former_key))
+
+
+def test_interrupt_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
+    platform = PlatformProcess(tmp_path, "--demo")
+    wait_until(lambda: "gateway:" in platform.errors)
+    os.kill(platform.process.pid, signal.SIGINT)
+
+    assert platform.process.wait(60) == 0
+    assert platform.tree() == []
+    assert not platform.ready_file.exists()
+
+
+def address_of(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
