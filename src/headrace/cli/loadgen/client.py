@@ -109,7 +109,7 @@ class LoadClient:
         scanner = StreamScanner()
         failure: str | None = None
         try:
-            async with self._session.post(self._url + workload.path, data=body) as answer:
+            async with await self._post(self._url + workload.path, body) as answer:
                 if answer.status != 200:
                     content = await answer.content.read(error_bytes_max)
                     failure = _refusal(answer.status, content)
@@ -131,6 +131,17 @@ class LoadClient:
             usage=end.usage,
             error=failure,
         )
+
+    async def _post(self, url: str, body: bytes) -> aiohttp.ClientResponse:
+        """Send a request, once more if the server had closed the kept connection meanwhile.
+
+        llama-server does so after each stream without announcing it."""
+        try:
+            return await self._session.post(url, data=body)
+        except aiohttp.ClientConnectorError:
+            raise
+        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+            return await self._session.post(url, data=body)
 
 
 async def tokens_per_word(client: LoadClient, workload: Workload) -> tuple[float, float]:
