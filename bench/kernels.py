@@ -1,4 +1,4 @@
-"""How fast does the CPU runner prefill and decode, by instruction set, at what share of the machine?
+"""How fast does the CPU runner prefill and decode, by instruction set, at which share of limits?
 
     python bench/kernels.py MODEL.gguf [--isa avx2 --isa avx512] [--rounds 5] [--json OUT.json]
 
