@@ -100,6 +100,7 @@ inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& in
     for (int h = 0; h < 2; ++h) sums[r][h] = _mm256_setzero_ps();
   }
   for (int g = 0; g < groups; ++g) {
+    if constexpr (rows <= prefetch_rows_max) prefetch_group(quants, quant_bytes(type));
     GroupSums<rows> group;
     add_vector<type, rows, true>(quants, x, 0, group);
     constexpr int vectors = static_cast<int>(quant_bytes(type) / vector_bytes);

@@ -52,6 +52,7 @@ inline void matmul_block_avx512(const std::uint8_t* tile, const ActivationRows& 
     sums[r] = _mm512_setzero_ps();
   }
   for (int g = 0; g < groups; ++g, quants += quant_bytes(type)) {
+    if constexpr (rows <= prefetch_rows_max) prefetch_group(quants, quant_bytes(type));
     __m512i steps[8];
     load_group_avx512<type>(quants, steps);
     __m512i dots[rows];
