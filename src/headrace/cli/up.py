@@ -27,7 +27,12 @@ replicas_max = 64  # of a demo, on one machine
 
 demo = Setting("demo", bool, False, "Serve a small model with a tenant, a price and a key.")
 replicas = Setting("replicas", int, None, "Replicas of the demo's model; default: 1, or as before.")
-model = Setting("model", str, demo_model, "The demo's model: a name of the catalogue or a file.")
+model = Setting(
+    "model",
+    str,
+    None,
+    f"The demo's model, as for `headrace serve`; default: {demo_model}.",
+)
 host = Setting("host", str, loopback, "The gateway's address.")
 port = Setting("port", int, 8080, "The gateway's port; 0 takes a free one.")
 admin_port = Setting(
@@ -52,7 +57,7 @@ def up(
     *,
     with_demo: Annotated[bool, demo.option()] = False,
     replica_count: Annotated[int | None, replicas.option()] = None,
-    model_reference: Annotated[str, model.option()] = demo_model,
+    model_reference: Annotated[str | None, model.option()] = None,
     gateway_host: Annotated[str, host.option()] = loopback,
     gateway_port: Annotated[int, port.option()] = 8080,
     control_port: Annotated[int, admin_port.option()] = 8081,
@@ -62,6 +67,11 @@ def up(
     cache_dir: CacheDir,
 ) -> None:
     """Start the platform: gateway, control plane and replicas."""
+    if not with_demo and (replica_count, model_reference) != (None, None):
+        raise ConfigurationError(
+            "--replicas and --model are for --demo; `headrace deployments` is for what the store "
+            "has."
+        )
     if replica_count is not None and not 0 < replica_count <= replicas_max:
         raise ConfigurationError(f"--replicas is {replica_count}; it must be 1 to {replicas_max}.")
     if not (public or server.is_loopback(gateway_host)):
@@ -79,7 +89,11 @@ def up(
         if ready_path is not None:
             with directory.disk_errors(ready_path.parent):
                 ready_path.unlink(missing_ok=True)  # of an earlier start
-        found = find_demo_model(model_reference, cache_dir, replica_count) if with_demo else None
+        found = (
+            find_demo_model(model_reference or demo_model, cache_dir, replica_count)
+            if with_demo
+            else None
+        )
         pepper = directory.ensure_pepper(files)
         database = open_sqlite(files.database)
         stack.callback(database.close)

@@ -153,7 +153,7 @@ class Platform:
     def _part(child: Child, is_up: bool) -> Part:
         if is_up:
             return Part(child.spec.name, "ready", "ready")
-        again = f"started again {child.restart_count} times" if child.restart_count else ""
+        again = f"restarts: {child.restart_count}" if child.restart_count else ""
         return Part(child.spec.name, "busy", "starting", again)
 
     def _tell(self) -> None:

@@ -12,7 +12,6 @@ from types import TracebackType
 from rich.console import Console, Group
 from rich.live import Live
 from rich.padding import Padding
-from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
@@ -50,7 +49,8 @@ class StartScreen:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
         self._live: Live | None = None
-        self._shown: dict[str, str] = {}
+        self._spinner = Spinner("dots", Text("Starting headrace (Ctrl-C stops it)"))
+        self._shown: dict[str, str] = {}  # the last line about each part, in a pipe
 
     def __enter__(self) -> "StartScreen":
         if self._console.is_terminal:
@@ -70,8 +70,7 @@ class StartScreen:
     def show(self, parts: Sequence[Part]) -> None:
         """Show how far everything is now."""
         if self._live is not None:
-            spinner = Spinner("dots", Text("Starting headrace (Ctrl-C stops it)"))
-            self._live.update(Group(spinner, Padding(_table(parts), (0, 0, 0, 2))))
+            self._live.update(Group(self._spinner, Padding(_table(parts), (0, 0, 0, 2))))
             return
         for part in parts:
             line = f"{part.name}: {part.state}"
@@ -103,13 +102,15 @@ def show_access(access: Access, console: Console | None = None) -> None:
         sys.stdout.write(_plain(access))
         sys.stdout.flush()
         return
-    fields = Table.grid(padding=(0, 2))
+    console.print(Text("✓ headrace is ready", style="bold green"))
+    console.print()
+    # Nothing is wrapped, padded or boxed: a broken line cannot be pasted.
     for name, value in _fields(access):
-        fields.add_row(Text(name, style="bold"), Text(value, style="cyan", overflow="fold"))
-    console.print(Panel(fields, title="headrace is ready", title_align="left", expand=False))
+        line = Text.assemble((f"  {name:<13}", "bold"), (value, "cyan"))
+        console.print(line, soft_wrap=True)
+    console.print()
     for title, text in _examples(access):
         console.print(Text(title, style="bold"))
-        # Not wrapped or padded: a broken line cannot be pasted.
         console.print(Text(text, style="cyan"), soft_wrap=True)
         console.print()
     console.print(Text(_farewell, style="dim"))
