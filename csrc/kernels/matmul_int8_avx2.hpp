@@ -88,7 +88,8 @@ inline __m256i widen(const GroupSums<rows>& sums, int r, int half, const GroupSc
 
 template <WeightType type, int rows>
 inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& input,
-                              std::size_t row_first, int out_row, const TileOutput& output) {
+                              std::size_t row_first, int out_row, bool prefetch,
+                              const TileOutput& output) {
   const int groups = input.inputs / group_values;
   const std::uint8_t* quants = tile + quants_offset(type, groups);
   const std::int8_t* x[rows];
@@ -100,7 +101,7 @@ inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& in
     for (int h = 0; h < 2; ++h) sums[r][h] = _mm256_setzero_ps();
   }
   for (int g = 0; g < groups; ++g) {
-    if constexpr (rows <= prefetch_rows_max) prefetch_group(quants, quant_bytes(type));
+    if (prefetch) prefetch_group(quants, quant_bytes(type));
     GroupSums<rows> group;
     add_vector<type, rows, true>(quants, x, 0, group);
     constexpr int vectors = static_cast<int>(quant_bytes(type) / vector_bytes);
@@ -137,7 +138,7 @@ void matmul_int8_avx2(const std::uint8_t* tile, const ActivationRows& input, int
   constexpr int block_rows = type == WeightType::q8_0 ? 3 : 5;
   for_row_blocks<block_rows>(row_count, [&](auto rows, int first) {
     matmul_block_avx2<type, rows()>(tile, input, static_cast<std::size_t>(row_first + first), first,
-                                    output);
+                                    first == 0 && row_count <= prefetch_rows_max, output);
   });
 }
 

@@ -40,7 +40,8 @@ inline void load_group_avx512(const std::uint8_t* quants, __m512i* steps) {
 
 template <WeightType type, int rows>
 inline void matmul_block_avx512(const std::uint8_t* tile, const ActivationRows& input,
-                                std::size_t row_first, int out_row, const TileOutput& output) {
+                                std::size_t row_first, int out_row, bool prefetch,
+                                const TileOutput& output) {
   const int groups = input.inputs / group_values;
   const std::uint8_t* quants = tile + quants_offset(type, groups);
   const std::int8_t* x[rows];
@@ -52,7 +53,7 @@ inline void matmul_block_avx512(const std::uint8_t* tile, const ActivationRows& 
     sums[r] = _mm512_setzero_ps();
   }
   for (int g = 0; g < groups; ++g, quants += quant_bytes(type)) {
-    if constexpr (rows <= prefetch_rows_max) prefetch_group(quants, quant_bytes(type));
+    if (prefetch) prefetch_group(quants, quant_bytes(type));
     __m512i steps[8];
     load_group_avx512<type>(quants, steps);
     __m512i dots[rows];
@@ -87,7 +88,7 @@ void matmul_int8_avx512(const std::uint8_t* tile, const ActivationRows& input, i
                         int row_count, const TileOutput& output) {
   for_row_blocks<8>(row_count, [&](auto rows, int first) {
     matmul_block_avx512<type, rows()>(tile, input, static_cast<std::size_t>(row_first + first),
-                                      first, output);
+                                      first, first == 0 && row_count <= prefetch_rows_max, output);
   });
 }
 

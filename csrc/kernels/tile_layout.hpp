@@ -52,7 +52,7 @@ constexpr std::size_t tile_bytes(WeightType type, int inputs) {
 
 // How far ahead of the multiplication a kernel that reads weights once asks memory for them.
 constexpr std::size_t prefetch_bytes = 2048;
-constexpr int prefetch_rows_max = 4;   // with more rows the time goes into multiplying
+constexpr int prefetch_rows_max = 16;   // with more rows the time goes into multiplying
 
 // Asks for one group's lines, `prefetch_bytes` ahead; past the end of a matrix it does no harm.
 inline void prefetch_group(const std::uint8_t* quants, std::size_t byte_count) {
