@@ -10,6 +10,7 @@ from pathlib import Path
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionChunk
 
 from headrace.sim.platform_process import PlatformProcess, command, wait_until
 
@@ -143,6 +144,54 @@ def test_sigterm_ends_everything_in_order(tmp_path: Path) -> None:
         assert not platform.ready_file.exists()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(address_of(platform.gateway_url))
+
+
+def test_sigterm_lets_running_requests_finish_and_a_second_one_does_not(tmp_path: Path) -> None:
+    with PlatformProcess.start(tmp_path, "--demo") as platform, client_of(platform) as client:
+        chunks = long_stream(client, output_tokens=300)
+        next(chunks)
+        platform.process.send_signal(signal.SIGTERM)
+        assert [*chunks][-1].choices[0].finish_reason == "length"
+        assert platform.process.wait(60) == 0
+
+    with PlatformProcess.start(tmp_path, "--demo") as platform, client_of(platform) as client:
+        chunks = long_stream(client, output_tokens=8_000)
+        next(chunks)
+        platform.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "topping" in platform.errors)
+        platform.process.send_signal(signal.SIGINT)
+        with pytest.raises(openai.APIError):
+            list(chunks)
+        assert platform.process.wait(60) == 0
+        assert platform.tree() == []
+
+
+def long_stream(client: openai.OpenAI, output_tokens: int) -> Iterator[ChatCompletionChunk]:
+    """A stream that is as long as was asked for."""
+    return iter(
+        client.chat.completions.create(
+            model=model,
+            messages=[{"role": "user", "content": "Tell me a story."}],
+            max_tokens=output_tokens,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+    )
+
+
+def test_a_start_without_demo_serves_what_the_store_has(tmp_path: Path) -> None:
+    with PlatformProcess.start(tmp_path, "--demo") as first, client_of(first) as client:
+        say_hello(client)
+        api_key = first.api_key
+        first.stop()
+
+    with PlatformProcess.start(tmp_path) as platform:
+        assert json.loads(platform.ready_file.read_bytes())["api_key"] is None
+        platform.wait_active(1)
+        platform.api_key = api_key
+        with client_of(platform) as client:
+            wait_until(lambda: [card.id for card in client.models.list()] == [model])
+            assert say_hello(client.with_options(max_retries=5))
 
 
 def test_kill_9_of_the_supervisor_ends_everything_and_the_next_start_is_clean(

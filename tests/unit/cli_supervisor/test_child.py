@@ -17,7 +17,7 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "backoff_first_s", 0.0)
 
 
-def make(tmp_path: Path, script: str) -> Child:
+def make(tmp_path: Path, script: str, told: list[str] | None = None) -> Child:
     spec = ChildSpec(
         name="gateway",
         argv=("/bin/sh", "-c", script),
@@ -25,7 +25,7 @@ def make(tmp_path: Path, script: str) -> Child:
         descriptors=(),
         log_path=tmp_path / "logs" / "gateway.log",
     )
-    return Child(spec, ManualClock())
+    return Child(spec, ManualClock(), ([] if told is None else told).append)
 
 
 async def until_started(child: Child, times: int) -> None:
@@ -55,17 +55,19 @@ async def test_a_program_that_is_missing_is_an_error_at_once(tmp_path: Path) -> 
     missing = ChildSpec("gateway", ("/no/such",), {}, (), tmp_path / "gateway.log")
 
     with pytest.raises(SetupError, match="cannot be started"):
-        await Child(missing, ManualClock()).keep_running()
+        await Child(missing, ManualClock(), print).keep_running()
     await child.stop(1.0)  # was never started
 
 
 async def test_a_child_of_a_platform_that_was_ready_is_tried_for_ever(tmp_path: Path) -> None:
-    child = make(tmp_path, "exit 1")
+    told: list[str] = []
+    child = make(tmp_path, "echo words; exit 1", told)
     child.was_ready = True
     keeping = asyncio.create_task(child.keep_running())
     await until_started(child, 3 * module.first_starts_max)
 
     assert not keeping.done()
+    assert told[0].startswith("The gateway ended with status 1: words (its log is ")
     keeping.cancel()
     await asyncio.wait([keeping])
     await child.stop(1.0)

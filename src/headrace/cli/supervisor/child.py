@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,11 +39,13 @@ class ChildSpec:
 class Child:
     """One supervised process. `keep_running` is cancelled to let it end; then `stop` ends it."""
 
-    def __init__(self, spec: ChildSpec, clock: Clock) -> None:
+    def __init__(self, spec: ChildSpec, clock: Clock, tell: Callable[[str], None]) -> None:
+        """`tell` gets a line for people whenever the process of a ready platform ended."""
         self.spec = spec
         self.restart_count = 0
         self.was_ready = False  # set by whoever saw the whole platform answer
         self._clock = clock
+        self._tell = tell
         self._process: asyncio.subprocess.Process | None = None
         self._log_start_bytes = 0
 
@@ -62,7 +64,9 @@ class Child:
             status = await process.wait()
             lived_s = self._clock.monotonic_s() - started_s
             ends = 1 if lived_s >= healthy_life_s else ends + 1
-            if not self.was_ready and ends >= first_starts_max:
+            if self.was_ready:
+                self._tell(f"{self._last_words(status)} It is started again.")
+            elif ends >= first_starts_max:
                 raise SetupError(self._last_words(status))
             await asyncio.sleep(backoff_s(ends))
             self.restart_count += 1

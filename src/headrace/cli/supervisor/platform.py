@@ -73,8 +73,8 @@ class Platform:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self.gateway_url = base_url(setup.gateway_socket)
-        self.gateway = Child(self._gateway_spec(), clock)
-        self.control = Child(self._control_spec(), clock)
+        self.gateway = Child(self._gateway_spec(), clock, tell)
+        self.control = Child(self._control_spec(), clock, tell)
 
     async def run(self) -> None:
         """Start everything, tell how to use it, and keep it running until a signal.
@@ -169,7 +169,8 @@ class Platform:
         if setup.ready_file is not None:
             with disk_errors(setup.ready_file.parent):
                 write_private(setup.ready_file, ready_json(access))
-        show_access(access)
+        with contextlib.suppress(OSError):  # nobody reads it any more, and the platform goes on
+            show_access(access)
 
     def _on_signal(self) -> None:
         if self._stop.is_set():
@@ -179,7 +180,7 @@ class Platform:
     async def _shut_down(self) -> None:
         """Drain, then stop in order; a second signal shortens every wait."""
         setup = self._setup
-        note("headrace: stopping; Ctrl-C again to hurry")
+        tell("Stopping; Ctrl-C again to hurry.")
         # From here the gateway alone holds its port, so that its drain closes it.
         setup.gateway_socket.close()
         setup.admin_socket.close()
@@ -188,7 +189,7 @@ class Platform:
         await self._stop_replicas()
         if setup.ready_file is not None:
             setup.ready_file.unlink(missing_ok=True)
-        note("headrace: stopped")
+        tell("Stopped.")
 
     async def _stop_child(self, child: Child, grace_s: float) -> None:
         stopping = asyncio.create_task(child.stop(grace_s))
@@ -240,8 +241,12 @@ class Platform:
 
 @contextlib.contextmanager
 def signals_to(loop: asyncio.AbstractEventLoop, handler: Callable[[], None]) -> Iterator[None]:
-    """Have SIGINT and SIGTERM call `handler` meanwhile."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    """Have the signals that ask a program to end call `handler` meanwhile.
+
+    The end of the terminal is one of them, unless it is ignored (nohup)."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
     for number in numbers:
         loop.add_signal_handler(number, handler)
     try:
@@ -249,6 +254,12 @@ def signals_to(loop: asyncio.AbstractEventLoop, handler: Callable[[], None]) -> 
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
+
+
+def tell(line: str) -> None:
+    """Write a line for people, if there is still somebody who reads."""
+    with contextlib.suppress(OSError):
+        note(f"headrace: {line}")
 
 
 def base_url(sock: socket.socket) -> str:
