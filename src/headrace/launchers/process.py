@@ -22,7 +22,12 @@ from headrace.base.clock import Clock
 from headrace.base.errors import ConfigurationError, Conflict, SetupError
 from headrace.base.ids import new_id
 from headrace.launchers import lifeline, log_file
-from headrace.launchers.process_identity import birth_of, is_same_boot, kill_session
+from headrace.launchers.process_identity import (
+    birth_of,
+    find_leader,
+    is_same_boot,
+    kill_session,
+)
 from headrace.launchers.protocol import Launch, LaunchSpec, LaunchState
 
 loopback = "127.0.0.1"
@@ -31,6 +36,7 @@ remembered_ports_max = 64  # lately chosen, perhaps not yet taken by the launch 
 port_attempts_max = 2 * remembered_ports_max
 look_interval_s = 0.02  # between looks at a process that is to end
 record_suffix = ".json"
+launch_variable = "HEADRACE_LAUNCH_ID"  # marks a process until its record has its number
 
 
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,8 +44,8 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     launch_id: str
     name: str
-    pid: int
-    birth: str  # `process_identity.birth_of` right after the start
+    pid: int = 0  # 0: about to be started when this was written
+    birth: str = ""  # `process_identity.birth_of` right after the start
     log_start_bytes: int  # where its output begins in its log file
 
 
@@ -76,7 +82,7 @@ class ProcessLauncher:
                     "data directory belongs to this user"
                 ) from None
         self._launches = {
-            record.launch_id: KnownLaunch(record) for record in read_records(records_dir)
+            record.launch_id: KnownLaunch(completed(record)) for record in read_records(records_dir)
         }
 
     def free_port(self) -> int:
@@ -133,46 +139,54 @@ class ProcessLauncher:
                 self._forget(known)
 
     def _spawn(self, spec: LaunchSpec) -> KnownLaunch:
+        """Start a process between two writes of its record, so that no kill can lose it."""
         log_path = self._log_path(spec.name)
-        environment = {**os.environ, **spec.environment}
-        environment.pop(lifeline.variable, None)
-        descriptors: tuple[int, ...] = ()
-        if self._lifeline_descriptor is not None:
-            descriptors = (self._lifeline_descriptor,)
-            environment[lifeline.variable] = str(self._lifeline_descriptor)
         process: subprocess.Popen[bytes] | None = None
+        record = LaunchRecord(
+            launch_id=new_id("lau", self._clock), name=spec.name, log_start_bytes=0
+        )
         try:
             log_file.cut_if_long(log_path)
-            log_start_bytes = log_file.size_bytes(log_path)
-            output = log_file.open_for_child(log_path)
-            try:
-                process = subprocess.Popen(  # noqa: S603 -- an adapter's command, without a shell
-                    spec.argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env=environment,
-                    pass_fds=descriptors,
-                    start_new_session=True,
-                )
-            finally:
-                os.close(output)
-            record = LaunchRecord(
-                launch_id=new_id("lau", self._clock),
-                name=spec.name,
-                pid=process.pid,
-                birth=birth_of(process.pid) or "",  # empty: it has ended already
-                log_start_bytes=log_start_bytes,
+            record = msgspec.structs.replace(record, log_start_bytes=log_file.size_bytes(log_path))
+            self._write_record(record)
+            process = self._open_process(spec, record.launch_id, log_path)
+            # A birth that cannot be read is that of a process that has ended already.
+            record = msgspec.structs.replace(
+                record, pid=process.pid, birth=birth_of(process.pid) or ""
             )
             self._write_record(record)
         except OSError as error:
             if process is not None:
                 kill_session(process.pid)
                 process.wait()
+            self._record_path(record.launch_id).unlink(missing_ok=True)
             raise SetupError(
                 f"cannot start {spec.name} ({error.strerror}: {error.filename})"
             ) from None
         return KnownLaunch(record, process)
+
+    def _open_process(
+        self, spec: LaunchSpec, launch_id: str, log_path: Path
+    ) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, **spec.environment, launch_variable: launch_id}
+        environment.pop(lifeline.variable, None)
+        descriptors: tuple[int, ...] = ()
+        if self._lifeline_descriptor is not None:
+            descriptors = (self._lifeline_descriptor,)
+            environment[lifeline.variable] = str(self._lifeline_descriptor)
+        output = log_file.open_for_child(log_path)
+        try:
+            return subprocess.Popen(  # noqa: S603 -- an adapter's command, without a shell
+                spec.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+        finally:
+            os.close(output)
 
     def _look_at(self, known: KnownLaunch) -> Launch:
         record = known.record
@@ -249,3 +263,13 @@ def read_records(records_dir: Path) -> list[LaunchRecord]:
         with contextlib.suppress(msgspec.DecodeError, OSError):
             records.append(msgspec.json.decode(path.read_bytes(), type=LaunchRecord))
     return records
+
+
+def completed(record: LaunchRecord) -> LaunchRecord:
+    """The record of a start that was cut short by a kill, with its process if there is one."""
+    if record.pid:
+        return record
+    pid = find_leader(launch_variable, record.launch_id)
+    if pid is None:
+        return record
+    return msgspec.structs.replace(record, pid=pid, birth=birth_of(pid) or "")

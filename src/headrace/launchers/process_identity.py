@@ -55,5 +55,14 @@ def kill_session(leader_pid: int) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
+def find_leader(variable: str, value: str) -> int | None:
+    """The process that leads a session and has this in its environment, or None."""
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
+            if os.getsid(pid) == pid and psutil.Process(pid).environ().get(variable) == value:
+                return pid
+    return None
+
+
 def _boot_id(proc: Path) -> str:
     return (proc / "sys/kernel/random/boot_id").read_text().strip()

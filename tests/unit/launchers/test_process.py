@@ -130,6 +130,32 @@ def test_a_later_process_with_the_same_number_is_not_taken_for_a_launch(site: Si
     assert read_records(site.records_dir) == []
 
 
+def test_a_process_whose_starter_was_killed_before_its_record_was_whole_is_found(
+    site: Site,
+) -> None:
+    site.open().start(shell("a", "sleep 60"))
+    (record,) = read_records(site.records_dir)
+    unfinished = msgspec.structs.replace(record, pid=0, birth="")
+    path = site.records_dir / f"{record.launch_id}.json"
+    path.write_bytes(msgspec.json.encode(unfinished))
+    launcher = site.open()
+
+    assert [launch.state for launch in launcher.list()] == [LaunchState.RUNNING]
+    launcher.stop(record.launch_id, 5.0)
+    assert birth_of(record.pid) is None
+
+
+def test_a_start_that_never_came_about_has_ended(site: Site) -> None:
+    site.open()
+    record = LaunchRecord(launch_id="lau_1", name="a", log_start_bytes=0)
+    (site.records_dir / "lau_1.json").write_bytes(msgspec.json.encode(record))
+    launcher = site.open()
+
+    assert [launch.state for launch in launcher.list()] == [LaunchState.ENDED]
+    launcher.start(shell("a", "sleep 60"))
+    assert [each.launch_id for each in read_records(site.records_dir)] != ["lau_1"]
+
+
 def test_a_record_that_is_none_is_left_alone(site: Site) -> None:
     site.open()
     (site.records_dir / "lau_1.json").write_text("not a record")
