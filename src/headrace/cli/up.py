@@ -87,8 +87,7 @@ def up(
         gateway_socket = stack.enter_context(server.bind(gateway_host, gateway_port))
         admin_socket = stack.enter_context(server.bind(loopback, control_port))
         if ready_path is not None:
-            with directory.disk_errors(ready_path.parent):
-                ready_path.unlink(missing_ok=True)  # of an earlier start
+            remove_ready_file(ready_path)
         found = (
             find_demo_model(model_reference or demo_model, cache_dir, replica_count)
             if with_demo
@@ -116,7 +115,7 @@ def up(
             cache_dir=cache_dir,
             allow_public=public,
             api_key=api_key,
-            model_name=None if found is None else found.file.name,
+            model_name=None if found is None else found.name,
             ready_file=ready_path,
         )
         server.run(run_platform(setup, clock))
@@ -135,6 +134,16 @@ def find_demo_model(reference: str, cache_dir: Path, replica_count: int | None) 
     path = Path(reference).expanduser()
     source = str(path.absolute()) if path.is_file() else reference
     return DemoModel(source, resolved, replica_count)
+
+
+def remove_ready_file(path: Path) -> None:
+    """Remove what an earlier start left, so that no script takes it for this one's."""
+    if not path.absolute().parent.is_dir():
+        raise ConfigurationError(f"--ready-file: there is no directory {path.absolute().parent}.")
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"--ready-file {path}: {error.strerror}.") from None
 
 
 def forget_replicas(database: Database, files: PlatformFiles, clock: SystemClock) -> None:

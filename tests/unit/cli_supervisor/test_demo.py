@@ -38,6 +38,16 @@ def seed(database: Database, clock: ManualClock) -> DemoSeed:
     return DemoSeed(database.store, pepper, clock)
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("a-model.Q4_1", "a-model.Q4_1"), ("my model (1)", "my-model-1-"), ("..", "model")],
+)
+def test_a_file_with_a_strange_name_has_one_that_fits_in_an_address(
+    name: str, expected: str
+) -> None:
+    assert DemoModel("x", ResolvedModel(Path("/a"), "", name)).name == expected
+
+
 def test_a_first_start_has_all_that_a_request_needs(
     database: Database, seed: DemoSeed, clock: ManualClock
 ) -> None:

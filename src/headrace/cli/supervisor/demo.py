@@ -4,6 +4,7 @@ Everything is found by its name and made only if it is missing, so that each sta
 state, whatever the last one left. The key's secret is new each time, which ends the former one.
 """
 
+import re
 import secrets
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -41,6 +42,11 @@ class DemoModel:
     file: ResolvedModel
     replicas: int | None = None  # None: as the store has it, or 1
 
+    @property
+    def name(self) -> str:
+        """The file's own name as customers can write it, also in an address."""
+        return re.sub(r"[^A-Za-z0-9._:-]+", "-", self.file.name).lstrip("._:-") or "model"
+
 
 class DemoSeed:
     """Fills a store that no other process writes to now."""
@@ -52,7 +58,7 @@ class DemoSeed:
 
     def serve(self, demo: DemoModel) -> Model:
         """Make the model, its version, its deployment and its price as `demo` says."""
-        name = demo.file.name
+        name = demo.name
         model = self._named(Model, name) or self._create(Model, name)
         version = self._version(model, demo)
         target = (WeightedTarget(version.id),)

@@ -20,13 +20,13 @@ from pathlib import Path
 import msgspec
 
 from headrace.base.clock import Clock
-from headrace.base.errors import SetupError
+from headrace.base.errors import ConfigurationError, SetupError
 from headrace.cli.admin_client import AdminAddress
 from headrace.cli.output import note
 from headrace.cli.platform_files import PlatformFiles, local_launcher
 from headrace.cli.supervisor import first_answer
 from headrace.cli.supervisor.child import Child, ChildSpec
-from headrace.cli.supervisor.data_dir import disk_errors, write_private
+from headrace.cli.supervisor.data_dir import write_private
 from headrace.cli.supervisor.screen import Access, Part, StartScreen, show_access
 from headrace.http import server
 from headrace.http.client import HttpClient
@@ -167,8 +167,12 @@ class Platform:
             model_name=setup.model_name,
         )
         if setup.ready_file is not None:
-            with disk_errors(setup.ready_file.parent):
+            try:
                 write_private(setup.ready_file, ready_json(access))
+            except OSError as error:
+                raise ConfigurationError(
+                    f"--ready-file {setup.ready_file}: {error.strerror}."
+                ) from None
         with contextlib.suppress(OSError):  # nobody reads it any more, and the platform goes on
             show_access(access)
 
