@@ -32,7 +32,6 @@ from headrace.control.reconciler import Reconciler
 from headrace.http import server
 from headrace.http.asgi import App
 from headrace.http.client import HttpClient
-from headrace.launchers import lifeline
 from headrace.storage import Database, open_sqlite
 
 drain_timeout_s = 5.0
@@ -55,7 +54,6 @@ def control(
     listen_descriptor: ListenDescriptor = None,
 ) -> None:
     """Reconcile deployments, and serve the admin API and the console, until SIGTERM."""
-    lifeline.watch_from_environment()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     token, pepper = read_secrets(data_dir)
     with listener(host, port, listen_descriptor) as sock:

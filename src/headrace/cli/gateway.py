@@ -19,7 +19,6 @@ from headrace.cli.listening import ListenDescriptor, listener
 from headrace.cli.settings import DataDir
 from headrace.gateway.gateway import Gateway, GatewayConfig
 from headrace.http import server
-from headrace.launchers import lifeline
 from headrace.ledger.journal import Journal
 from headrace.spec.api_key_format import pepper_bytes
 from headrace.storage import Database, open_sqlite
@@ -54,7 +53,6 @@ def gateway(
             f"Refusing to listen on {host}: API keys would cross the network unencrypted. Put a "
             "TLS proxy in front of a loopback address, or pass --allow-public if that is wanted."
         )
-    lifeline.watch_from_environment()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     pepper = read_pepper(data_dir)
     with listener(host, port, listen_descriptor) as sock, ExitStack() as stack:

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from headrace.base.errors import HeadraceError
+from headrace.launchers import lifeline
 
 program = "headrace"
 interrupted_status = 130  # 128 + SIGINT, as shells report it
@@ -58,6 +59,8 @@ group_help = {"bench": "Measure a server or the engine: serve, engine."}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and end the process with its status; operating errors are one line."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    # Before the imports of a command, which take long enough for a supervisor to be killed.
+    lifeline.watch_from_environment()
     try:
         build_app(arguments)(args=arguments, prog_name=program)
     except HeadraceError as error:

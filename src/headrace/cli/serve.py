@@ -27,7 +27,6 @@ from headrace.engine_server.app import EngineServerApp
 from headrace.engine_server.engine_client import EngineState
 from headrace.engine_server.service import ModelService
 from headrace.http import server
-from headrace.launchers import lifeline
 
 key_variable = "HEADRACE_API_KEY"
 drain_timeout_default_s = 30.0
@@ -63,7 +62,6 @@ def serve(
     ] = drain_timeout_default_s,
 ) -> None:
     """Serve one model over an OpenAI-compatible API."""
-    lifeline.watch_from_environment()
     api_key = _read_key(api_key_env)
     if not (allow_public or api_key or server.is_loopback(host)):
         raise ConfigurationError(
