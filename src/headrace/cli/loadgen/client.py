@@ -17,6 +17,7 @@ from headrace.cli.loadgen.workload import Workload
 
 connect_timeout_s = 10.0
 error_bytes_max = 4096
+stale_connections_max = 1000  # of one pool, found closed one after the other
 probe_words = (16, 272)  # the two lengths whose token counts give tokens a word
 probe_output_tokens = 1
 
@@ -133,15 +134,17 @@ class LoadClient:
         )
 
     async def _post(self, url: str, body: bytes) -> aiohttp.ClientResponse:
-        """Send a request, once more if the server had closed the kept connection meanwhile.
+        """Send a request, again as long as the server had closed the kept connection meanwhile.
 
         llama-server does so after each stream without announcing it."""
-        try:
-            return await self._session.post(url, data=body)
-        except aiohttp.ClientConnectorError:
-            raise
-        except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
-            return await self._session.post(url, data=body)
+        for _ in range(stale_connections_max):
+            try:
+                return await self._session.post(url, data=body)
+            except aiohttp.ClientConnectorError:
+                raise
+            except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+                continue
+        return await self._session.post(url, data=body)
 
 
 async def tokens_per_word(client: LoadClient, workload: Workload) -> tuple[float, float]:
