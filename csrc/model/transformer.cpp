@@ -113,7 +113,9 @@ void Transformer::build_rope_table() {
   rope_cosine_ = Buffer<float>(count);
   rope_sine_ = Buffer<float>(count);
   for (int pair = 0; pair < pairs; ++pair) {
-    const double frequency = std::pow(shape_.rope_theta, -2.0 * pair / shape_.rope_dimensions);
+    double frequency = std::pow(shape_.rope_theta, -2.0 * pair / shape_.rope_dimensions);
+    if (weights_.rope_divisors.size() != 0)
+      frequency /= weights_.rope_divisors[static_cast<std::size_t>(pair)];
     for (int position = 0; position < max_model_len_; ++position) {
       const double angle = position / shape_.rope_scale * frequency;
       const std::size_t index = static_cast<std::size_t>(position) * pairs + pair;

@@ -88,6 +88,12 @@ ModelWeights load_weights(const ModelShape& s, const std::map<std::string, RawTe
     out.down = loader.linear(prefix + "ffn_down", s.hidden_size, s.ffn_size);
   }
   weights.output_norm = loader.vector("output_norm.weight", s.hidden_size);
+  if (tensors.count("rope_freqs.weight") != 0) {
+    weights.rope_divisors = loader.vector("rope_freqs.weight", s.rope_dimensions / 2);
+    for (int pair = 0; pair < s.rope_dimensions / 2; ++pair)
+      require(weights.rope_divisors[static_cast<std::size_t>(pair)] > 0,
+              "tensor rope_freqs.weight has a divisor that is not positive");
+  }
   weights.tied = s.tied_output;
   if (!s.tied_output) weights.output = loader.linear("output", s.vocab_size, s.hidden_size);
   return weights;

@@ -35,6 +35,7 @@ struct ModelWeights {
   Linear embedding;               // (vocab_size, hidden_size); the output matrix too, if tied
   std::vector<LayerWeights> layers;
   Buffer<float> output_norm;      // (hidden_size,)
+  Buffer<float> rope_divisors;    // (rope_dimensions / 2,) of the frequencies, or empty (Llama 3.1)
   Linear output;                  // (vocab_size, hidden_size), empty if tied
   bool tied = false;
 

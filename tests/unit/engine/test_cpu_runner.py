@@ -235,6 +235,22 @@ def test_a_bias_is_added(isa: str) -> None:
     assert not np.allclose(found, expected, atol=1e-3)
 
 
+def test_frequency_divisors_of_the_file_are_used() -> None:
+    model = small_model(specs["scaled positions"])
+    divisors = np.full(16, 4.0, np.float32)
+    name = "rope_freqs.weight"
+    divided = replace(
+        small_model(),
+        tensors=model.tensors
+        | {name: Tensor(name, TensorType.F32, (16,), divisors.view(np.uint8))},
+    )
+    work = step([Work(tokens_of(40), 0, blocks_of(3))])
+    with runner_of(model) as scaled, runner_of(divided) as runner:
+        _, expected = scaled.execute_logits(work)
+        _, found = runner.execute_logits(work)
+    assert_close(found, expected, 1e-4)
+
+
 @pytest.mark.parametrize("type_name", ["F32", "Q4_1", "Q8_0"])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_answers_do_not_depend_on_batch_chunks_or_threads(
