@@ -72,14 +72,8 @@ def up(
             "--replicas and --model are for --demo; `headrace deployments` is for what the store "
             "has."
         )
-    if replica_count is not None and not 0 < replica_count <= replicas_max:
-        raise ConfigurationError(f"--replicas is {replica_count}; it must be 1 to {replicas_max}.")
-    if not (public or server.is_loopback(gateway_host)):
-        raise ConfigurationError(
-            f"Refusing to listen on {gateway_host}: API keys would cross the network unencrypted. "
-            "Put a TLS proxy in front of a loopback address, or pass --allow-public if that is "
-            "wanted."
-        )
+    check_replicas(replica_count)
+    check_exposure(gateway_host, public)
     clock = SystemClock()
     files = PlatformFiles(data_dir.expanduser().absolute())
     with ExitStack() as stack:
@@ -119,6 +113,22 @@ def up(
             ready_file=ready_path,
         )
         server.run(run_platform(setup, clock))
+
+
+def check_replicas(count: int | None) -> None:
+    """ConfigurationError for a number of replicas that no machine should start."""
+    if count is not None and not 0 < count <= replicas_max:
+        raise ConfigurationError(f"--replicas is {count}; it must be 1 to {replicas_max}.")
+
+
+def check_exposure(gateway_host: str, public: bool) -> None:
+    """ConfigurationError for an address beyond this machine, unless that was asked for."""
+    if not (public or server.is_loopback(gateway_host)):
+        raise ConfigurationError(
+            f"Refusing to listen on {gateway_host}: API keys would cross the network unencrypted. "
+            "Put a TLS proxy in front of a loopback address, or pass --allow-public if that is "
+            "wanted."
+        )
 
 
 async def run_platform(setup: PlatformSetup, clock: SystemClock) -> None:
