@@ -41,7 +41,9 @@ entries = (
     CommandEntry(("tenants",), "Who pays: create, list, show, credit.", "tenants"),
     CommandEntry(("projects",), "What a tenant groups work by: create, list.", "projects"),
     CommandEntry(("keys",), "What clients present: create, list, show, revoke.", "keys"),
-    CommandEntry(("models",), "Logical models and their versions: create, list, show.", "models"),
+    CommandEntry(
+        ("models",), "Logical models and their versions: create, list, show, catalogue.", "models"
+    ),
     CommandEntry(
         ("deployments",),
         "Models on engines: create, list, show, scale, delete.",

@@ -5,9 +5,12 @@ from typing import Annotated
 import msgspec
 import typer
 
+from headrace.cli import output
 from headrace.cli.admin_client import path_of
 from headrace.cli.platform import Platform, platform_command, platform_group
+from headrace.cli.settings import AsJson
 from headrace.cli.views import format_moment
+from headrace.weights import catalogue
 
 
 class VersionView(msgspec.Struct, frozen=True):
@@ -32,10 +35,11 @@ class ModelView(msgspec.Struct, frozen=True):
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = platform_group("models", "Logical models: create, list, show.", app)
+    group = platform_group("models", "Logical models: create, list, show, catalogue.", app)
     platform_command(group, "create")(create)
     platform_command(group, "list")(list_all)
     platform_command(group, "show")(show)
+    group.command("catalogue")(show_catalogue)
 
 
 def create(
@@ -77,6 +81,18 @@ def show(platform: Platform, model: Annotated[str, typer.Argument(help="Its name
     """Show one model and its versions."""
     answer = platform.client.get(f"/models/{path_of(model, keep_slash=True)}")
     platform.show(answer, ModelView, _fields)
+
+
+def show_catalogue(*, as_json: AsJson = False) -> None:
+    """List the models that every command knows by name; nothing has to run for it."""
+    if as_json:
+        output.write_json(catalogue.entries)
+        return
+    rows = [
+        (entry.name, output.format_bytes(entry.size_bytes), entry.licence, entry.description)
+        for entry in catalogue.entries
+    ]
+    output.write_table(("NAME", ">SIZE", "LICENCE", "WHAT"), rows, empty="the catalogue is empty")
 
 
 def _fields(model: ModelView) -> list[tuple[str, str]]:
