@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <new>
 #include <type_traits>
+#include <utility>
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -33,25 +34,39 @@ class Buffer {
     const bool large = count * sizeof(T) >= huge_page_bytes;
     const std::size_t alignment = large ? huge_page_bytes : cache_line_bytes;
     const std::size_t bytes = round_up(count * sizeof(T), alignment);
-    data_.reset(static_cast<T*>(std::aligned_alloc(alignment, bytes)));
-    if (!data_) throw std::bad_alloc();
+    // Large zeroed memory comes from the system untouched: a page costs nothing until it is used.
+    memory_.reset(std::calloc(bytes + alignment, 1));
+    if (!memory_) throw std::bad_alloc();
+    const auto address = reinterpret_cast<std::uintptr_t>(memory_.get());
+    data_ = reinterpret_cast<T*>(round_up(address, alignment));
 #if defined(__linux__)
-    if (large) madvise(data_.get(), bytes, MADV_HUGEPAGE);  // fewer TLB misses; a hint only
+    if (large) madvise(data_, bytes, MADV_HUGEPAGE);   // fewer TLB misses; a hint only
 #endif
-    std::memset(static_cast<void*>(data_.get()), 0, bytes);
   }
 
-  T* data() { return data_.get(); }
-  const T* data() const { return data_.get(); }
+  Buffer(Buffer&& other) noexcept
+      : memory_(std::move(other.memory_)),
+        data_(std::exchange(other.data_, nullptr)),
+        count_(std::exchange(other.count_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    memory_ = std::move(other.memory_);
+    data_ = std::exchange(other.data_, nullptr);
+    count_ = std::exchange(other.count_, 0);
+    return *this;
+  }
+
+  T* data() { return data_; }
+  const T* data() const { return data_; }
   std::size_t size() const { return count_; }
-  T& operator[](std::size_t index) { return data_.get()[index]; }
-  const T& operator[](std::size_t index) const { return data_.get()[index]; }
+  T& operator[](std::size_t index) { return data_[index]; }
+  const T& operator[](std::size_t index) const { return data_[index]; }
 
  private:
   struct Free {
-    void operator()(T* pointer) const { std::free(pointer); }
+    void operator()(void* pointer) const { std::free(pointer); }
   };
-  std::unique_ptr<T, Free> data_;
+  std::unique_ptr<void, Free> memory_;
+  T* data_ = nullptr;
   std::size_t count_ = 0;
 };
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "base/buffer.hpp"
 #include "kernels/kernel_table.hpp"
