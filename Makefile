@@ -6,14 +6,14 @@ BIN := $(VENV)/bin
 STAMPS := .make
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: run setup test lint format types layers unit e2e lock clean
+.PHONY: run setup test browser lint format types layers unit e2e lock clean
 
 run: setup
 	exec $(BIN)/headrace up --demo
 
 setup: $(STAMPS)/installed
 
-test: $(STAMPS)/dev lint types layers unit e2e
+test: $(STAMPS)/dev browser lint types layers unit e2e
 
 $(STAMPS)/venv: requirements/runtime.lock
 	@echo "[1/3] creating $(VENV) and installing the pinned packages (about a minute, once)"
@@ -35,6 +35,10 @@ $(STAMPS)/dev: $(STAMPS)/installed requirements/dev.lock
 	@echo "installing the development packages"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	@touch $@
+
+browser: # the console's tests drive it; continuous integration installs it, people are told
+	@command -v chromium >/dev/null || { test -n "$$CI" && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+	  || echo "chromium is not here, so the console's browser tests are skipped: apt-get install chromium"
 
 lint: $(STAMPS)/dev
 	$(BIN)/ruff format --check .
