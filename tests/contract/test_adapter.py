@@ -46,7 +46,7 @@ def test_its_command_says_everything_that_was_asked_for(adapter: EngineAdapter) 
     said = " ".join([*command.argv, *command.environment.values()])
 
     assert request.model_path in command.argv
-    for part in (request.served_model_name, request.host, "12345", "3", "2048"):
+    for part in (request.served_model_name, request.host, "12345", "3"):
         assert part in said
     position = command.argv.index("--an-option")
     assert command.argv[position + 1] == "its value"
@@ -73,7 +73,7 @@ def test_its_headers_carry_the_key(adapter: EngineAdapter) -> None:
 @adapters
 def test_its_paths_are_paths(adapter: EngineAdapter) -> None:
     assert adapter.readiness_path.startswith("/")
-    assert adapter.metrics_path.startswith("/")
+    assert adapter.metrics_path is None or adapter.metrics_path.startswith("/")
 
 
 @adapters

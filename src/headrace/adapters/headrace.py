@@ -4,6 +4,12 @@ import sys
 
 import msgspec
 
+from headrace.adapters.facts import Ability, Abort, EngineFacts, Evidence, Start, StreamUsage
+from headrace.adapters.listed_models import context_length_of
+from headrace.adapters.openai_compatible import (
+    refuse_platform_options,
+    usage_in_every_chunk,
+)
 from headrace.adapters.openai_errors import error_of
 from headrace.adapters.prometheus_text import read_samples
 from headrace.adapters.protocol import (
@@ -12,8 +18,10 @@ from headrace.adapters.protocol import (
     LaunchRequest,
     Readiness,
     ReadinessState,
+    RequestExtras,
 )
-from headrace.base.errors import HeadraceError, InvalidRequest
+from headrace.base.errors import HeadraceError
+from headrace.spec.settlements import TokenUsage
 
 key_variable = "HEADRACE_API_KEY"
 
@@ -55,12 +63,32 @@ class ReadyzBody(msgspec.Struct):
 _decode_readyz = msgspec.json.Decoder(ReadyzBody).decode
 
 
+facts = EngineFacts(
+    title="headrace serve",
+    start=Start.PROCESS,
+    evidence=Evidence.REAL,
+    version_read="this one",
+    abilities=frozenset(
+        (Ability.CHAT, Ability.COMPLETIONS, Ability.PREFIX_CACHE, Ability.PREFIX_SALT)
+    ),
+    stream_usage=StreamUsage.EVERY_CHUNK,
+    abort=Abort.DISCONNECT,
+    authenticates=True,
+    package="headrace (PyPI)",
+    listens_while_loading=True,
+    notes=__doc__ or "",
+)
+
+
 class HeadraceAdapter:
     """What is to be known about `headrace serve`."""
 
     name = "headrace"
     readiness_path = "/readyz"
     metrics_path = "/metrics"
+    facts = facts
+    running_usage_field = None
+    keeps_usage_records = True
 
     def __init__(self, python: str = sys.executable) -> None:
         """`python` runs the engine: the interpreter that has headrace installed."""
@@ -70,13 +98,7 @@ class HeadraceAdapter:
         """The command line that starts one replica.
 
         InvalidRequest if the deployment's own arguments touch what the platform decides."""
-        for argument in request.extra_arguments:
-            option = argument.partition("=")[0]
-            if option in platform_options:
-                raise InvalidRequest(
-                    f"{option} is set by the platform; leave it out of the engine arguments.",
-                    param="engine_arguments",
-                )
+        refuse_platform_options(request.extra_arguments, platform_options)
         arguments = [
             *(self._python, "-m", "headrace.cli.main", "serve", request.model_path),
             *("--host", request.host, "--port", str(request.port)),
@@ -124,3 +146,22 @@ class HeadraceAdapter:
     def error(self, status: int, body: bytes) -> HeadraceError:
         """An unsuccessful answer as "the caller is wrong", "the engine is wrong" or "try again"."""
         return error_of(status, body)
+
+    def url(self, address: str, path: str) -> str:
+        """Where an OpenAI route (`/v1/...`) is found on an engine at this address."""
+        return address + path
+
+    def extras(self, *, stream: bool, request_id: str, cache_salt: str) -> RequestExtras:
+        """Headers that the engine trusts a key's holder with, and usage in every chunk."""
+        return RequestExtras(
+            {"X-Request-Id": request_id, "X-Headrace-Cache-Salt": cache_salt},
+            usage_in_every_chunk if stream else {},
+        )
+
+    def running_usage(self, value: bytes) -> TokenUsage | None:
+        """None: `usage` tells it all."""
+        return None
+
+    def context_length(self, models_body: bytes, served_model_name: str) -> int | None:
+        """The longest context by an answer of /v1/models; None if it does not say."""
+        return context_length_of(models_body, served_model_name)

@@ -1,11 +1,12 @@
-"""What an engine's error answer in OpenAI's shape means: whose fault it is, and whether to retry.
+"""What an engine's unsuccessful answer means: whose fault it is, and whether to retry.
 
-Engines agree on the shape and on most statuses; an adapter whose engine differs changes the answer
-before it comes here.
+Engines agree on most statuses, and on little of the body (`engine_errors`). An adapter whose
+engine means something else by a status changes it before it comes here.
 """
 
-import msgspec
+from collections.abc import Sequence
 
+from headrace.adapters.engine_errors import ContextPattern, ErrorWords, read_words
 from headrace.base.errors import (
     ContextLengthExceeded,
     DeadlineExceeded,
@@ -18,40 +19,18 @@ from headrace.base.errors import (
 )
 
 retry_after_s = 1.0  # engines that refuse for load are worth asking again soon
-message_length_max = 500  # of an engine's words that reach a caller
+context_words = ("context_length_exceeded", "exceed_context_size_error")  # as code or type
 
 
-class ErrorDetail(msgspec.Struct):
-    """An engine's error, with the numbers that ours carry."""
-
-    message: str = ""
-    code: str | int | None = None
-    param: str | None = None
-    prompt_tokens: int | None = None
-    max_model_len: int | None = None
-    max_tokens: int | None = None
-
-
-class ErrorBody(msgspec.Struct):
-    """The whole error body."""
-
-    error: ErrorDetail
-
-
-_decode = msgspec.json.Decoder(ErrorBody).decode
-
-
-def error_of(status: int, body: bytes) -> HeadraceError:
+def error_of(
+    status: int, body: bytes, context_patterns: Sequence[ContextPattern] = ()
+) -> HeadraceError:
     """The error for an unsuccessful answer.
 
     Only words about the caller's own request are passed on: what an engine says of itself may
     name paths and keys."""
-    try:
-        detail = _decode(body).error
-    except msgspec.DecodeError:
-        detail = ErrorDetail()
     if status in (400, 413, 422):
-        return _wrong_request(status, detail)
+        return _wrong_request(status, read_words(body), context_patterns)
     if status == 429:
         return RateLimited(
             "The engine has as many requests as it takes; try again.", retry_after_s=retry_after_s
@@ -65,16 +44,26 @@ def error_of(status: int, body: bytes) -> HeadraceError:
     return UpstreamFailed(f"The engine failed on this request (it answered {status}).")
 
 
-def _wrong_request(status: int, detail: ErrorDetail) -> HeadraceError:
+def _wrong_request(
+    status: int, words: ErrorWords, context_patterns: Sequence[ContextPattern]
+) -> HeadraceError:
     """The engine's words for what the caller did wrong, with its numbers."""
-    message = detail.message[:message_length_max] or f"The engine refused it ({status})."
+    message = words.message or f"The engine refused it ({status})."
     if status == 413:
-        return PayloadTooLarge(message, param=detail.param)
+        return PayloadTooLarge(message, param=words.param)
     numbers = {
-        name: value
-        for name in ("prompt_tokens", "max_model_len", "max_tokens")
-        if (value := getattr(detail, name)) is not None
+        "prompt_tokens": words.prompt_tokens,
+        "max_model_len": words.max_model_len,
+        "max_tokens": words.max_tokens,
     }
-    if detail.code == ContextLengthExceeded.code:
-        return ContextLengthExceeded(message, param=detail.param, **numbers)
-    return InvalidRequest(message, param=detail.param, **numbers)
+    too_long = words.code in context_words or words.type in context_words
+    for pattern in context_patterns:
+        found = pattern.numbers(words.message)
+        if found is not None:
+            too_long = True
+            numbers["prompt_tokens"] = numbers["prompt_tokens"] or found[0]
+            numbers["max_model_len"] = numbers["max_model_len"] or found[1]
+            break
+    known = {name: value for name, value in numbers.items() if value is not None}
+    kind = ContextLengthExceeded if too_long else InvalidRequest
+    return kind(message, param=words.param, **known)

@@ -5,31 +5,41 @@ good lines of ten is still load.
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 
+# Braces may stand inside a label's value, and OpenMetrics puts more of them behind the sample.
+labels_pattern = re.compile(r'\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}')
 
-def read_samples(text: str, names: Iterable[str]) -> Mapping[str, float]:
-    """The values of these sample names, summed over their labels; absent names are left out.
+
+def read_values(text: str, names: Iterable[str]) -> Mapping[str, list[float]]:
+    """The values of these sample names, one for each set of labels; absent names are left out.
 
     Lines that are not samples with a finite value are ignored."""
     wanted = frozenset(names)
-    values: dict[str, float] = {}
+    values: dict[str, list[float]] = {}
     for line in text.splitlines():
         name = line.split("{", 1)[0].split(" ", 1)[0]
         if name not in wanted:
             continue
         value = _value(line[len(name) :])
         if value is not None:
-            values[name] = values.get(name, 0.0) + value
+            values.setdefault(name, []).append(value)
     return values
+
+
+def read_samples(text: str, names: Iterable[str]) -> Mapping[str, float]:
+    """The values of these sample names, summed over their labels; absent names are left out."""
+    return {name: sum(values) for name, values in read_values(text, names).items()}
 
 
 def _value(rest: str) -> float | None:
     """The value in what follows a sample's name: labels in braces, a value, perhaps a time."""
     if rest.startswith("{"):
-        _, closed, rest = rest.rpartition("}")
-        if not closed:
+        labels = labels_pattern.match(rest)
+        if labels is None:
             return None
+        rest = rest[labels.end() :]
     parts = rest.split()
     try:
         value = float(parts[0])

@@ -4,24 +4,32 @@ An adapter opens no socket and starts no process. The gateway and the control pl
 the adapter what to send and what an answer means.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from headrace.adapters.facts import EngineFacts
 from headrace.base.errors import HeadraceError
+from headrace.spec.settlements import TokenUsage
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """One replica to start."""
+    """One replica to start. None: the engine's own default."""
 
-    model_path: str  # a file on this node
+    model_path: str  # a file or a directory on this node
     served_model_name: str  # what the engine calls the model in its API
     host: str
     port: int
     api_key: str  # only its gateway knows it
     threads: int | None = None
-    context_length: int | None = None
+    context_length: int | None = None  # of one request
+    tensor_parallel: int | None = None  # devices that share each layer
+    memory_share: float | None = None  # 0..1 of a device's memory, for weights and KV
+    sequences_max: int | None = None  # requests in one step
+    prefix_cache: bool | None = None
+    quantization: str | None = None  # the engine's own word; None: as the weights are
     extra_arguments: tuple[str, ...] = ()  # from the operator's deployment, never from a caller
 
 
@@ -60,14 +68,50 @@ class EngineLoad:
     kv_usage: float | None = None  # 0..1, reclaimable cache excluded
     prompt_tokens_total: int | None = None
     completion_tokens_total: int | None = None
+    cached_tokens_total: int | None = None  # of the prompt tokens, those found in a cache
+    preemptions_total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestExtras:
+    """What a generating request carries for this engine beside the caller's own fields."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, object] = field(default_factory=dict)  # of the body; ours win
 
 
 class EngineAdapter(Protocol):
     """What headrace knows about one kind of engine."""
 
-    name: str
-    readiness_path: str
-    metrics_path: str
+    @property
+    def name(self) -> str:
+        """What deployments call it."""
+        ...
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What is known of it without asking."""
+        ...
+
+    @property
+    def readiness_path(self) -> str:
+        """The route that says whether it is ready."""
+        ...
+
+    @property
+    def metrics_path(self) -> str | None:
+        """The route that tells its load; None: it has none."""
+        ...
+
+    @property
+    def running_usage_field(self) -> str | None:
+        """The field of a stream's chunks that tells usage so far; None: none but `usage`."""
+        ...
+
+    @property
+    def keeps_usage_records(self) -> bool:
+        """Whether GET /internal/usage/{request id} tells what a request that ended used."""
+        ...
 
     def command(self, request: LaunchRequest) -> LaunchCommand:
         """The command line that starts one replica."""
@@ -87,4 +131,20 @@ class EngineAdapter(Protocol):
 
     def error(self, status: int, body: bytes) -> HeadraceError:
         """An unsuccessful answer as "the caller is wrong", "the engine is wrong" or "try again"."""
+        ...
+
+    def url(self, address: str, path: str) -> str:
+        """Where an OpenAI route (`/v1/...`) is found on an engine at this address."""
+        ...
+
+    def extras(self, *, stream: bool, request_id: str, cache_salt: str) -> RequestExtras:
+        """What makes this engine report usage, and keeps tenants' prefix caches apart."""
+        ...
+
+    def running_usage(self, value: bytes) -> TokenUsage | None:
+        """The usage so far in the JSON value of `running_usage_field`; None if it tells none."""
+        ...
+
+    def context_length(self, models_body: bytes, served_model_name: str) -> int | None:
+        """The longest context by an answer of /v1/models; None if it does not say."""
         ...

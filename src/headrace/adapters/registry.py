@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
+from headrace.adapters import llama_cpp
 from headrace.adapters.headrace import HeadraceAdapter
 from headrace.adapters.protocol import EngineAdapter
 from headrace.base.errors import InvalidRequest
 
-all_adapters: tuple[EngineAdapter, ...] = (HeadraceAdapter(),)
+all_adapters: tuple[EngineAdapter, ...] = (HeadraceAdapter(), llama_cpp.adapter)
 _by_name: Mapping[str, EngineAdapter] = {adapter.name: adapter for adapter in all_adapters}
 
 

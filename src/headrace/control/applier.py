@@ -107,8 +107,8 @@ class Applier:
                 progress=None,
             )
         )
-        command = adapter.command(self._request(deployment, loading, model_path, port))
         try:
+            command = adapter.command(self._request(deployment, loading, model_path, port))
             launch_id = self._launcher.start(
                 LaunchSpec(replica.id, command.argv, command.environment)
             )

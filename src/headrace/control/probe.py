@@ -42,7 +42,7 @@ class EngineProbe:
         try:
             answer = await self._client.fetch(
                 "POST",
-                replica.address + "/v1/completions",
+                adapter.url(replica.address, "/v1/completions"),
                 headers={
                     **adapter.headers(replica.engine_key),
                     "Content-Type": "application/json",
@@ -57,7 +57,9 @@ class EngineProbe:
         return answer.status == 200
 
     async def load(self, adapter: EngineAdapter, replica: Replica) -> EngineLoad:
-        """The engine's live load; all None if it does not answer."""
+        """The engine's live load; all None if it does not answer, or tells none."""
+        if adapter.metrics_path is None:
+            return EngineLoad()
         try:
             answer = await self._client.fetch(
                 "GET",

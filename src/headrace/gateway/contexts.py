@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
-import msgspec
-
+from headrace.adapters.registry import find_adapter
 from headrace.base.errors import HeadraceError
 from headrace.gateway.upstream import key_headers
 from headrace.http.client import HttpClient
@@ -17,22 +16,6 @@ poll_interval_s = 0.5
 ask_timeout_s = 2.0
 answer_bytes_max = 1024 * 1024
 models_path = "/v1/models"
-
-
-class ListedModel(msgspec.Struct):
-    """The part of an engine's model list that counts; vLLM and SGLang name it the same."""
-
-    id: str
-    max_model_len: int | None = None
-
-
-class ListedModels(msgspec.Struct):
-    """An engine's model list."""
-
-    data: list[ListedModel]
-
-
-_models = msgspec.json.Decoder(ListedModels)
 
 
 class ContextLengths:
@@ -67,18 +50,18 @@ class ContextLengths:
         self._lengths = {known: n for known, n in self._lengths.items() if known in present}
         for endpoint in present:
             if endpoint.spec.accepts_requests and endpoint not in self._lengths:
-                with suppress(HeadraceError, msgspec.DecodeError):
+                with suppress(HeadraceError):
                     self._lengths[endpoint] = await self._ask(endpoint.spec)
 
     async def _ask(self, spec: EndpointSpec) -> int | None:
+        adapter = find_adapter(spec.engine)
         answer = await self._client.fetch(
             "GET",
-            spec.address + models_path,
+            adapter.url(spec.address, models_path),
             headers=key_headers(spec),
             timeout_s=ask_timeout_s,
             limit_bytes=answer_bytes_max,
         )
-        for listed in _models.decode(answer.body).data if answer.status == 200 else ():
-            if listed.id == spec.served_model_name:
-                return listed.max_model_len
-        return None
+        if answer.status != 200:
+            return None
+        return adapter.context_length(answer.body, spec.served_model_name)

@@ -8,10 +8,11 @@ An unstreamed answer goes out whole, so it may be retried until it is complete. 
 until its first event; heartbeats are none. What a broken attempt used is not charged.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from headrace.adapters.registry import find_adapter
 from headrace.base.clock import Clock
 from headrace.base.errors import DeadlineExceeded, HeadraceError, Unavailable, UpstreamFailed
 from headrace.gateway.account import Account
@@ -71,7 +72,8 @@ class EngineRequest:
     pools: tuple[WeightedPool, ...]
     work: Work
     cache_salt: str
-    body_for: Callable[[str], bytes]  # by the name that the engine gives the model
+    body_for: Callable[[EndpointSpec, Mapping[str, object]], bytes]  # with the adapter's fields
+    streams: bool = False
     usage_chunk: bool = False  # what the caller wants of a stream's usage
     usage_in_every_chunk: bool = False
 
@@ -115,7 +117,7 @@ class Exchange:
         Zero if no engine got it."""
         if self._sent_to is None:
             return TokenUsage()
-        if self._sent_to.engine != "headrace":
+        if not find_adapter(self._sent_to.engine).keeps_usage_records:
             return None
         return await ask_usage(self._forwarding.client, self._sent_to, self._request.request_id)
 
@@ -174,6 +176,7 @@ class Exchange:
     async def _attempt_stream(self, lease: Lease, out: EventStream, beat: Heartbeat) -> bool:
         rewriter = StreamRewriter(
             self._request.model_name,
+            find_adapter(lease.endpoint.spec.engine),
             usage_chunk=self._request.usage_chunk,
             usage_in_every_chunk=self._request.usage_in_every_chunk,
         )
@@ -198,13 +201,19 @@ class Exchange:
         """Send the request; an answer of status 200, or what its refusal means."""
         spec = lease.endpoint.spec
         client = self._forwarding.client
+        adapter = find_adapter(spec.engine)
+        extras = adapter.extras(
+            stream=self._request.streams,
+            request_id=self._request.request_id,
+            cache_salt=self._request.cache_salt,
+        )
         self._sent_to = spec
         try:
             answer = await client.open(
                 "POST",
-                spec.address + self._request.path,
-                headers=engine_headers(spec, self._request.request_id, self._request.cache_salt),
-                body=self._request.body_for(spec.served_model_name),
+                adapter.url(spec.address, self._request.path),
+                headers=engine_headers(spec, extras.headers),
+                body=self._request.body_for(spec, extras.fields),
                 timeout_s=timeout_s,
             )
         except HeadraceError as error:

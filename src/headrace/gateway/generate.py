@@ -153,7 +153,10 @@ class Generation:
             pools=served.pools,
             work=Work(len(body) // bytes_per_token, min(limit, expected_output_tokens)),
             cache_salt=cache_salt(self._services.pepper, self._principal.tenant.id),
-            body_for=lambda name: engine_body(body, request, name, output_limit),
+            body_for=lambda spec, extra_fields: engine_body(
+                body, request, spec, extra_fields, output_limit
+            ),
+            streams=bool(request.stream),
             usage_chunk=request.wants_usage_chunk,
             usage_in_every_chunk=request.wants_usage_in_every_chunk,
         )

@@ -6,6 +6,7 @@ The end marker is held back, because the settlement comes before it.
 
 import msgspec
 
+from headrace.adapters.protocol import EngineAdapter
 from headrace.base.errors import UpstreamFailed
 from headrace.protocol.sse import EventTooLarge, SseDecoder, done_data
 from headrace.spec.settlements import TokenUsage
@@ -47,8 +48,17 @@ _usage = msgspec.json.Decoder(ReportedUsage | None)
 class StreamRewriter:
     """One stream. After `feed`: `usage`, `is_done`, `error_body` say what has passed."""
 
-    def __init__(self, model_name: str, *, usage_chunk: bool, usage_in_every_chunk: bool) -> None:
+    def __init__(
+        self,
+        model_name: str,
+        adapter: EngineAdapter,
+        *,
+        usage_chunk: bool,
+        usage_in_every_chunk: bool,
+    ) -> None:
         self._model = msgspec.Raw(_encode(model_name))
+        self._adapter = adapter
+        self._running_usage_field = adapter.running_usage_field
         self._usage_chunk = usage_chunk
         self._usage_in_every_chunk = usage_in_every_chunk
         self._decoder = SseDecoder()
@@ -75,6 +85,8 @@ class StreamRewriter:
         if "error" in fields and fields["error"] != null:
             self.error_body = data
             return b""
+        if self._running_usage_field is not None:
+            self._read_running_usage(fields.pop(self._running_usage_field, None))
         reported = fields.pop("usage", None)
         if reported is not None and reported != null:
             usage = _usage.decode(reported)
@@ -91,6 +103,12 @@ class StreamRewriter:
             fields["usage"] = reported if is_last and reported is not None else null
         fields["model"] = self._model
         return b"data: " + _encode(fields) + b"\n\n"
+
+    def _read_running_usage(self, value: msgspec.Raw | None) -> None:
+        """Note the usage so far of an engine that has a field of its own for it."""
+        usage = None if value is None else self._adapter.running_usage(bytes(value))
+        if usage is not None:
+            self.usage = usage
 
 
 class WholeRewrite(msgspec.Struct, frozen=True):

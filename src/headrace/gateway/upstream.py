@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import hmac
+from collections.abc import Mapping
 
 import msgspec
 
@@ -21,8 +22,6 @@ small_answer_bytes_max = 1024 * 1024
 retry_after_s_default = 1.0
 cached_salts_max = 10_000  # of the busiest tenants; making one takes a few microseconds
 cache_salt_label = b"headrace cache salt v1:"  # one purpose for each use of the pepper
-
-all_usage = {"include_usage": True, "continuous_usage_stats": True}
 
 
 class ErrorDetail(msgspec.Struct):
@@ -48,12 +47,14 @@ _ended = msgspec.json.Decoder(EndedUsage)
 
 
 def engine_body(
-    body: bytes, request: GeneratingRequest, served_model_name: str, output_limit: int | None
+    body: bytes,
+    request: GeneratingRequest,
+    spec: EndpointSpec,
+    extra_fields: Mapping[str, object],
+    output_limit: int | None,
 ) -> bytes:
-    """The caller's body for an engine: its model name, our usage wishes and output cap."""
-    values: dict[str, object] = {"model": served_model_name}
-    if request.stream:
-        values["stream_options"] = all_usage
+    """The caller's body for an engine: its model name, its adapter's fields, our output cap."""
+    values: dict[str, object] = {**extra_fields, "model": spec.served_model_name}
     if output_limit is not None:
         values["max_tokens"] = output_limit
     return replace_fields(body, values)
@@ -66,14 +67,9 @@ def cache_salt(pepper: bytes, tenant_id: str) -> str:
     return digest.hex()[:32]
 
 
-def engine_headers(spec: EndpointSpec, request_id: str, salt: str) -> dict[str, str]:
+def engine_headers(spec: EndpointSpec, extra_headers: Mapping[str, str]) -> dict[str, str]:
     """The headers of a generating request; nothing of the caller's."""
-    return {
-        "Content-Type": "application/json",
-        "X-Request-Id": request_id,
-        "X-Headrace-Cache-Salt": salt,
-        **key_headers(spec),
-    }
+    return {"Content-Type": "application/json", **extra_headers, **key_headers(spec)}
 
 
 def key_headers(spec: EndpointSpec) -> dict[str, str]:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.adapters.registry import find_adapter
 from headrace.base.errors import UpstreamFailed
 from headrace.gateway.rewriter import StreamRewriter, rewrite_whole
 from headrace.protocol.chunks import ChunkWriter
@@ -29,7 +30,8 @@ def engine_stream() -> bytes:
 
 
 def make(*, usage_chunk: bool = False, every: bool = False) -> StreamRewriter:
-    return StreamRewriter("logical", usage_chunk=usage_chunk, usage_in_every_chunk=every)
+    adapter = find_adapter("headrace")
+    return StreamRewriter("logical", adapter, usage_chunk=usage_chunk, usage_in_every_chunk=every)
 
 
 def decoded(data: bytes) -> list[Any]:

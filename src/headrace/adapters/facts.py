@@ -1,0 +1,74 @@
+"""What is known of a kind of engine without asking it: names, abilities, and how sure we are.
+
+The reference page docs/reference/engines.md is made of these (`headrace.adapters.reference_page`).
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Start(StrEnum):
+    """Who brings the engine up."""
+
+    PROCESS = "by a launcher, from the adapter's command"
+    EXTERNAL = "by others; it is reached at an address"
+
+
+class Evidence(StrEnum):
+    """How an adapter was tested."""
+
+    REAL = "the real engine, as a process behind the gateway"
+    REPLAYED = "replayed exchanges made from its documents; the engine itself never ran"
+
+
+class Ability(StrEnum):
+    """What an engine may offer, in the words of the reference page."""
+
+    CHAT = "chat completions"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "Anthropic messages"
+    EMBEDDINGS = "embeddings"
+    TOOLS = "tools"
+    FORCED_TOOLS = "required and named tool choice"
+    JSON_SCHEMA = "JSON schema"
+    LOGPROBS = "logprobs"
+    LORA = "LoRA adapters"
+    VISION = "images"
+    TENSOR_PARALLEL = "tensor parallel"
+    PREFIX_CACHE = "prefix cache"
+    PREFIX_SALT = "prefix cache apart by tenant"
+    KV_EVENTS = "KV events"
+
+
+class StreamUsage(StrEnum):
+    """What a stream tells of its use: decides what an abort is billed by."""
+
+    EVERY_CHUNK = "in every chunk"
+    AT_END = "at its end"
+
+
+class Abort(StrEnum):
+    """How a request that nobody waits for is ended."""
+
+    DISCONNECT = "closing the connection"
+    DISCONNECT_LATE = "closing the connection; seen at the next write"
+    NONE = "not at all; it runs to its end"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """One kind of engine. `notes` is its module's docstring, with the table of known traps."""
+
+    title: str
+    start: Start
+    evidence: Evidence
+    version_read: str  # of the sources and documents that the adapter was written from
+    abilities: frozenset[Ability]
+    stream_usage: StreamUsage
+    abort: Abort
+    authenticates: bool  # whether a key that we choose is asked for
+    package: str = ""  # where it comes from: a package
+    image: str = ""  # or a container image
+    listens_while_loading: bool = False
+    notes: str = ""
