@@ -1,7 +1,5 @@
 #include "base/thread_team.hpp"
 
-#include <cassert>
-
 #if defined(__x86_64__) || defined(_M_X64)
 #include <immintrin.h>
 #endif
@@ -41,10 +39,9 @@ void change(std::atomic<int>& value) {
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int thread_count, int stages_max)
+ThreadTeam::ThreadTeam(int thread_count)
     : thread_count_(thread_count),
-      stages_max_(stages_max),
-      next_(static_cast<std::size_t>(stages_max)) {
+      taken_(static_cast<std::size_t>(stage_slots * thread_count)) {
   for (int index = 1; index < thread_count; ++index)
     threads_.emplace_back([this, index] { serve(index); });
 }
@@ -56,7 +53,7 @@ ThreadTeam::~ThreadTeam() {
 }
 
 void ThreadTeam::run_erased(Erased body, void* context) {
-  for (Counter& counter : next_) counter.value.store(0, std::memory_order_relaxed);
+  for (Counter& counter : taken_) counter.value.store(0, std::memory_order_relaxed);
   body_ = body;
   context_ = context;
   change(epoch_.value);

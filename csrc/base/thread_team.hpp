@@ -1,8 +1,9 @@
 // A fixed team of threads that runs one function together, stage by stage.
 //
-// The caller is member 0. Inside a run, `share` hands out a stage's chunks from an atomic counter
-// (so a member that the system takes off its core delays the others by one chunk) and ends with a
-// barrier. Waiting spins for a moment, then yields the core, then sleeps: with few cores the HTTP
+// The caller is member 0. Inside a run, `share` cuts a stage's work into one contiguous part a
+// member, so that each reads its weights as one stream; who is done takes chunks of the others'
+// parts (a member that the system takes off its core delays them by one chunk). A barrier ends the
+// stage. Waiting spins for a moment, then yields the core, then sleeps: with few cores the HTTP
 // process needs them too.
 #pragma once
 
@@ -24,8 +25,7 @@ class Member {
 
   int index() const { return index_; }
 
-  // Calls body(first, end) for chunks of [0, count), on whichever members are free, then waits for
-  // all of them.
+  // Calls body(first, end) for chunks of [0, count), own part first, then waits for all members.
   template <class Body>
   void share(int count, int chunk, Body&& body);
 
@@ -37,8 +37,7 @@ class Member {
 
 class ThreadTeam {
  public:
-  // `stages_max` bounds the share() calls of one run.
-  ThreadTeam(int thread_count, int stages_max);
+  explicit ThreadTeam(int thread_count);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
@@ -60,35 +59,52 @@ class ThreadTeam {
     std::atomic<int> value{0};
   };
 
+  // How much of its part each member's stage has handed out. Three slots take turns: when a stage
+  // ends, everybody has left the one before it, whose slot is cleared for the stage after next.
+  std::atomic<int>& taken(int stage, int member) {
+    return taken_[static_cast<std::size_t>(stage % stage_slots * thread_count_ + member)].value;
+  }
+
+  static constexpr int stage_slots = 3;
+
   void run_erased(Erased body, void* context);
   void serve(int index);
   void barrier();
 
   int thread_count_;
-  int stages_max_;
   Erased body_ = nullptr;
   void* context_ = nullptr;
   bool closing_ = false;
   Counter epoch_;             // grows by one with each run
   Counter arrived_;           // members at the current barrier
   Counter barrier_epoch_;     // grows by one with each barrier passed
-  std::vector<Counter> next_; // per stage, the first chunk not yet handed out
+  std::vector<Counter> taken_;
   std::vector<std::thread> threads_;
 };
 
 template <class Body>
 void Member::share(int count, int chunk, Body&& body) {
-  std::atomic<int>& next = team_.next_[static_cast<std::size_t>(stage_++)].value;
-  if (team_.thread_count_ == 1) {
+  const int members = team_.thread_count_;
+  if (members == 1) {
     if (count > 0) body(0, count);
     return;
   }
-  for (;;) {
-    const int first = next.fetch_add(chunk, std::memory_order_relaxed);
-    if (first >= count) break;
-    body(first, first + chunk < count ? first + chunk : count);
+  const auto part_start = [&](int member) {
+    return static_cast<int>(static_cast<long long>(count) * member / members);
+  };
+  for (int step = 0; step < members; ++step) {
+    const int owner = (index_ + step) % members;
+    const int end = part_start(owner + 1);
+    std::atomic<int>& taken = team_.taken(stage_, owner);
+    for (;;) {
+      const int first = part_start(owner) + taken.fetch_add(chunk, std::memory_order_relaxed);
+      if (first >= end) break;
+      body(first, first + chunk < end ? first + chunk : end);
+    }
   }
   team_.barrier();
+  team_.taken(stage_ + 2, index_).store(0, std::memory_order_relaxed);
+  ++stage_;
 }
 
 }  // namespace headrace

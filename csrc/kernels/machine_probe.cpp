@@ -28,7 +28,7 @@ constexpr int probe_calls = 2000;
 double measure_read_bandwidth(int thread_count, std::size_t byte_count, int repeats) {
   const std::size_t count = std::max<std::size_t>(byte_count / sizeof(std::uint64_t), 1024);
   Buffer<std::uint64_t> data(count);
-  ThreadTeam team(thread_count, 1);
+  ThreadTeam team(thread_count);
   std::vector<std::uint64_t> sums(static_cast<std::size_t>(thread_count) * 8);
   const int slices = 64 * thread_count;
   double best = std::numeric_limits<double>::infinity();
@@ -65,7 +65,7 @@ double measure_int8_rate(const KernelTable& kernels, int thread_count, int repea
   input.flag_stride = 32;
   input.inputs = probe_inputs;
   const MatmulTile matmul = kernels.matmul[static_cast<int>(WeightType::q4_0)];
-  ThreadTeam team(thread_count, 1);
+  ThreadTeam team(thread_count);
   double best = std::numeric_limits<double>::infinity();
   for (int repeat = 0; repeat < repeats; ++repeat) {
     const auto start = Clock::now();

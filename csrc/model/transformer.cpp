@@ -14,7 +14,6 @@ namespace {
 constexpr int row_block = 128;       // rows whose int8 inputs stay in the L2 cache under a tile
 constexpr int sampled_block = 32;    // rows whose logits are held at once
 constexpr int unit_columns = 32;     // of a feed-forward unit: one quantization group, two tiles
-constexpr int stages_per_layer = 10;
 constexpr int chunks_per_thread = 8;
 
 int blocks_of(int count, int block) { return (count + block - 1) / block; }
@@ -87,9 +86,7 @@ Transformer::Transformer(const ModelShape& shape, const std::map<std::string, Ra
       logits_(sampled_block * logits_stride_),
       row_sequence_(static_cast<std::size_t>(rows_max_)),
       plan_(shape, rows_max_, options.sequences_max, options.thread_count),
-      team_(options.thread_count,
-            stages_per_layer * shape.num_layers + 1 +
-                3 * blocks_of(options.sequences_max, sampled_block)) {
+      team_(options.thread_count) {
   InputForms attention, mixed, ffn, down, output;
   for (const LayerWeights& layer : weights_.layers) {
     add_forms(attention, forms_of({&layer.query, &layer.key, &layer.value}));
