@@ -7,7 +7,7 @@ from headrace.adapters.protocol import EngineAdapter, EngineLoad, ReadinessState
 from headrace.base.clock import Clock
 from headrace.base.errors import NotFound
 from headrace.control.model_files import ModelFiles
-from headrace.control.probe import EngineProbe
+from headrace.control.probe import Probe
 from headrace.control.world import ModelFileState, ReplicaObservation, World
 from headrace.launchers.protocol import Launch, Launcher, LaunchState
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
@@ -23,7 +23,7 @@ class Observer:
         *,
         store: Store,
         launcher: Launcher,
-        probe: EngineProbe,
+        probe: Probe,
         model_files: ModelFiles,
         adapters: Mapping[str, EngineAdapter],
         clock: Clock,

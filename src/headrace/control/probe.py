@@ -4,6 +4,8 @@ The same address, key and route as the gateway uses, so that "ready" means what 
 see. Every question is bounded in time and size, and no answer is an answer.
 """
 
+from typing import Protocol
+
 import msgspec
 
 from headrace.adapters.protocol import EngineAdapter, EngineLoad, Readiness
@@ -14,6 +16,22 @@ from headrace.spec.deployments import Replica
 readiness_timeout_s = 2.0
 token_timeout_s = 60.0  # the first token of a large model on a slow machine
 answer_bytes_max = 4 << 20
+
+
+class Probe(Protocol):
+    """What the observer asks of engines; a simulation answers in their place."""
+
+    async def readiness(self, adapter: EngineAdapter, replica: Replica) -> Readiness | None:
+        """What the engine says of itself; None if it does not answer."""
+        ...
+
+    async def token_comes(self, adapter: EngineAdapter, replica: Replica) -> bool:
+        """Whether the engine generates a token when asked as a customer is."""
+        ...
+
+    async def load(self, adapter: EngineAdapter, replica: Replica) -> EngineLoad:
+        """The engine's live load; all None if it does not answer."""
+        ...
 
 
 class EngineProbe:
