@@ -39,7 +39,8 @@ from headrace.protocol.errors import error_body
 from headrace.protocol.parsing import parse_chat_request, parse_completion_request
 from headrace.protocol.responses import ModelCard, ModelList
 
-body_bytes_max = 8 * 1024 * 1024  # far above the longest context as text
+# Far above the longest context as text; a gateway takes 10 MB and adds its own fields.
+body_bytes_max = 10 * 1024 * 1024 + 64 * 1024
 usage_wait_s = 2.0
 draining_retry_after_s = 1.0
 usage_path = "/internal/usage/"

@@ -27,6 +27,8 @@ port_max = 65_535
 header_bytes_max = 64 * 1024  # of one request, names and values
 header_timeout_s = 30.0  # from a connection or a request's first byte to the end of its headers
 pipelined_requests_max = 8  # that one connection may send ahead of its answers
+stopped_reader_timeout_s = 30.0  # between two looks at a client that lets its answer pile up
+slow_reader_bytes_min = 4096  # that it must take from one look to the next
 keep_alive_s = 75.0  # longer than clients' pools keep idle connections, so that clients close first
 
 bind_advice = {
@@ -159,6 +161,7 @@ class _BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._header_timer: asyncio.TimerHandle | None = None
+        self._reader_timer: asyncio.TimerHandle | None = None
         self._expect_headers()
 
     def on_message_begin(self) -> None:
@@ -198,8 +201,41 @@ class _BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._open_cycles = [*earlier, self.cycle]
 
+    def pause_writing(self) -> None:
+        """The client reads more slowly than the answer comes; see that it reads at all."""
+        super().pause_writing()
+        self._expect_reader(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._stop_reader_timer()
+        super().resume_writing()
+
+    def _expect_reader(self, unread_bytes: int) -> None:
+        self._stop_reader_timer()
+        self._reader_timer = self.loop.call_later(
+            stopped_reader_timeout_s, self._check_reader, unread_bytes
+        )
+
+    def _stop_reader_timer(self) -> None:
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
+            self._reader_timer = None
+
+    def _check_reader(self, unread_bytes_before: int) -> None:
+        """Nothing is written while the buffer is over its mark, so what is gone was read."""
+        unread_bytes = self.transport.get_write_buffer_size()
+        if unread_bytes_before - unread_bytes < slow_reader_bytes_min:
+            self.transport.abort()  # `close` would wait for the client to read
+        else:
+            self._expect_reader(unread_bytes)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """The connection was idle for long: end it, also if the client never read its answer."""
+        self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_header_timer()
+        self._stop_reader_timer()
         for cycle in self._unanswered():
             if not cycle.response_complete:
                 cycle.disconnected = True

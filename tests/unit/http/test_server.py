@@ -1,10 +1,11 @@
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 
 import pytest
 
-from headrace.base.errors import ConfigurationError
+from headrace.base.errors import ClientClosed, ConfigurationError
 from headrace.http import asgi, server
 
 
@@ -162,3 +163,42 @@ async def test_a_connection_that_sends_no_request_is_closed(
     async with serving(hello) as (port, _, _), connection(port) as (reader, writer):
         writer.write(sent)
         assert await reader.read() == b""
+
+
+async def endless_stream(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    async with asgi.DisconnectScope(receive):
+        while True:
+            await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
+
+
+async def test_a_client_that_stops_reading_is_cut_and_its_request_learns_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "stopped_reader_timeout_s", 0.02)
+    ended = asyncio.Event()
+
+    async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        with pytest.raises(ClientClosed):
+            await endless_stream(scope, receive, send)
+        ended.set()
+
+    async with serving(app) as (port, _, _):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(get())
+            await ended.wait()
+
+
+async def test_a_client_that_goes_on_reading_gets_its_whole_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "stopped_reader_timeout_s", 0)  # looks at each turn of the loop
+    monkeypatch.setattr(server, "slow_reader_bytes_min", 0)
+    body = b"x" * 30_000_000
+
+    async def whole(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
+        await asgi.send_bytes(send, 200, body, [])
+
+    async with serving(whole) as (port, _, _), connection(port) as (reader, writer):
+        writer.write(get(headers=b"Connection: close\r\n"))
+        assert (await reader.read()).endswith(body)
