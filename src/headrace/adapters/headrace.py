@@ -111,6 +111,7 @@ class HeadraceAdapter:
         return LaunchCommand(
             argv=(*arguments, *request.extra_arguments),
             environment={key_variable: request.api_key},
+            watches_lifeline=True,
         )
 
     def headers(self, api_key: str) -> dict[str, str]:

@@ -39,6 +39,7 @@ class LaunchCommand:
 
     argv: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
+    watches_lifeline: bool = False  # it ends by itself when its supervisor is gone
 
 
 class ReadinessState(StrEnum):

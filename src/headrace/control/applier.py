@@ -110,7 +110,7 @@ class Applier:
         try:
             command = adapter.command(self._request(deployment, loading, model_path, port))
             launch_id = self._launcher.start(
-                LaunchSpec(replica.id, command.argv, command.environment)
+                LaunchSpec(replica.id, command.argv, command.environment, command.watches_lifeline)
             )
         except HeadraceError as error:
             self._fail(loading, error.message)

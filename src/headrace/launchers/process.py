@@ -22,6 +22,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import ConfigurationError, Conflict, SetupError
 from headrace.base.ids import new_id
 from headrace.launchers import lifeline, log_file
+from headrace.launchers.guard import guarded
 from headrace.launchers.process_identity import (
     birth_of,
     find_leader,
@@ -177,7 +178,7 @@ class ProcessLauncher:
         output = log_file.open_for_child(log_path)
         try:
             return subprocess.Popen(  # noqa: S603 -- an adapter's command, without a shell
-                spec.argv,
+                spec.argv if spec.watches_lifeline else guarded(spec.argv),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -18,6 +18,7 @@ class LaunchSpec:
     name: str  # the caller's, for instance a replica's id: letters, digits, `.`, `_` and `-`
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)  # added to the launcher's own
+    watches_lifeline: bool = True  # False: a program of others, which must be ended from outside
 
 
 class LaunchState(StrEnum):
