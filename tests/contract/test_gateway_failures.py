@@ -16,10 +16,11 @@ from headrace.base.errors import ContextLengthExceeded, Unavailable
 from headrace.gateway.exchange import Timeouts
 from headrace.http.asgi import Message
 from headrace.ledger.admission import Admission
-from headrace.ledger.journal import Journal
+from headrace.ledger.journal import Journal, JournalLimits
 from headrace.ledger.meter import Meter
 from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
 from headrace.protocol.errors import error_body
+from headrace.sim.disk import BoundedDisk
 from headrace.sim.engine import Behaviour, Failure, FakeEngine, Seen
 from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name, price
 from headrace.spec.prices import PriceVersion
@@ -233,25 +234,35 @@ async def test_an_answer_without_a_limit_is_capped_by_the_credit_and_says_so(
     assert usage["completion_tokens"] == limit < 1000
 
 
+def leave_running(directory: Path, request_id: str) -> None:
+    """A journal of a gateway that died while this request ran."""
+    clock = SystemClock()
+    with closing(Journal(directory / "journal")) as journal:
+        crashed = Meter(Admission(clock), journal, clock)
+        reservation = crashed.reserve(
+            request_id=request_id,
+            tenant_id=make_id("ten", 1),
+            project_id=make_id("prj", 1),
+            key_id=make_id("key", 1),
+            model=model_name,
+            price=PriceVersion(make_id("prb", 1), price),
+            credit_floor_nanousd=None,
+            prompt_tokens_max=100,
+            output_tokens_max=100,
+        )
+        crashed.checkpoint(reservation, TokenUsage(7, 0, 3))
+
+
+def ended_request(request_id: str, completion_tokens: int) -> Seen:
+    seen = Seen(request_id, {}, b"", prompt_tokens=7, completion_tokens=completion_tokens)
+    seen.ended.set()
+    return seen
+
+
 async def test_requests_that_a_crash_left_running_are_settled_at_the_next_start(
     tmp_path: Path,
 ) -> None:
-    clock = SystemClock()
-    journal = Journal(tmp_path / "journal")
-    crashed = Meter(Admission(clock), journal, clock)
-    reservation = crashed.reserve(
-        request_id="req_left",
-        tenant_id=make_id("ten", 1),
-        project_id=make_id("prj", 1),
-        key_id=make_id("key", 1),
-        model=model_name,
-        price=PriceVersion(make_id("prb", 1), price),
-        credit_floor_nanousd=None,
-        prompt_tokens_max=100,
-        output_tokens_max=100,
-    )
-    crashed.checkpoint(reservation, TokenUsage(7, 0, 3))
-    journal.close()
+    leave_running(tmp_path, "req_left")
     async with gateway_site(tmp_path, [FakeEngine()]) as site:
         (settlement,) = await site.settlements(1)
     assert settlement.request_id == "req_left"
@@ -259,16 +270,51 @@ async def test_requests_that_a_crash_left_running_are_settled_at_the_next_start(
     assert settlement.usage == TokenUsage(7, 0, 3)
 
 
-async def test_a_full_journal_disk_refuses_requests_before_they_reach_an_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_an_engine_that_outlived_the_crash_says_what_the_cut_request_used(
+    tmp_path: Path,
 ) -> None:
-    async with gateway_site(tmp_path, [FakeEngine()]) as site, connected(site) as client:
-        monkeypatch.setattr(site.journal, "_unhealthy_reason", lambda: "the disk is full")
-        status, body = await chat(client)
+    leave_running(tmp_path, "req_left")
+    engines = [FakeEngine(), FakeEngine()]
+    engines[1].seen.append(ended_request("req_left", 9))
+    async with gateway_site(tmp_path, engines, addresses=[closed_port()]) as site:
+        (settlement,) = await site.settlements(1)
+    assert settlement.source is UsageSource.ENGINE
+    assert settlement.usage == TokenUsage(7, 0, 9)
+
+
+async def test_a_cut_request_that_two_engines_know_is_settled_at_its_checkpoint(
+    tmp_path: Path,
+) -> None:
+    leave_running(tmp_path, "req_left")
+    engines = [FakeEngine(), FakeEngine()]
+    for engine in engines:
+        engine.seen.append(ended_request("req_left", 50))
+    async with gateway_site(tmp_path, engines) as site:
+        (settlement,) = await site.settlements(1)
+    assert settlement.source is UsageSource.RECOVERED
+    assert settlement.usage == TokenUsage(7, 0, 3)
+
+
+async def test_a_full_journal_disk_refuses_requests_before_they_reach_an_engine(
+    tmp_path: Path,
+) -> None:
+    limits = JournalLimits(segment_bytes=2_000, emergency_bytes=4_000, retry_s=0.001)
+    disk = BoundedDisk(limits.emergency_bytes + 100)
+    async with (
+        gateway_site(tmp_path, [FakeEngine()], disk=disk, journal_limits=limits) as site,
+        connected(site) as client,
+    ):
+        answers = [await chat(client) for _ in range(6)]
+        reached = len(site.engines[0].seen)
         async with client.get("/readyz") as answer:
             assert answer.status == 503
-    assert status == 503, body
-    assert site.engines[0].seen == []
+        assert reached == sum(status == 200 for status, _ in answers) < len(answers)
+        assert {status for status, _ in answers} <= {200, 503}
+        disk.free_bytes = 10**9
+        while not site.journal.is_healthy:
+            await asyncio.sleep(0)
+        assert (await chat(client))[0] == 200
+        assert len(await site.settlements(reached + 1)) == reached + 1
 
 
 async def test_many_requests_of_every_outcome_settle_once_each(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from headrace.gateway.exchange import Forwarding, Timeouts
 from headrace.gateway.follower import SnapshotFollower
 from headrace.gateway.generate import GenerationServices
 from headrace.gateway.metrics import GatewayCounters
+from headrace.gateway.recovery import usage_of_cut_requests
 from headrace.http.client import HttpClient
 from headrace.ledger.admission import Admission, UnpricedPolicy
 from headrace.ledger.journal import Journal
@@ -50,6 +51,7 @@ class Gateway:
         access_log: BinaryIO | None = None,
     ) -> None:
         self._database = database
+        self._journal = journal
         self._admission = Admission(clock, unpriced=config.unpriced)
         self._shipper = Shipper(journal, database.ledger, self._admission)
         self._stop_shipping = threading.Event()
@@ -96,10 +98,13 @@ class Gateway:
         )
 
     async def __aenter__(self) -> "Gateway":
-        """Settle what a crash left, read the store, start the shipper and the followers."""
-        snapshot = await asyncio.to_thread(self._database.ledger.snapshot)
-        self.recovered = await asyncio.to_thread(self._meter.recover, snapshot)
+        """Read the store, settle what a crash left, start the shipper and the followers."""
         await self.follower.load()
+        known_usage = await usage_of_cut_requests(
+            self._journal.running(), self.follower.snapshot, self._client
+        )
+        balances = await asyncio.to_thread(self._database.ledger.snapshot)
+        self.recovered = await asyncio.to_thread(self._meter.recover, balances, known_usage)
         self._shipping.start()
         self._tasks = [
             asyncio.create_task(self.follower.follow()),

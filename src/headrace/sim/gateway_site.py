@@ -15,7 +15,8 @@ from headrace.gateway.exchange import Timeouts
 from headrace.gateway.gateway import Gateway, GatewayConfig
 from headrace.http.asgi import App
 from headrace.http.server import address_of, bind, serve
-from headrace.ledger.journal import Journal
+from headrace.ledger.disk import Disk
+from headrace.ledger.journal import Journal, JournalLimits
 from headrace.ledger.journal_reader import JournalReader
 from headrace.ledger.reservation import Settlement
 from headrace.sim.engine import FakeEngine
@@ -88,6 +89,8 @@ async def gateway_site(
     credit_floor_nanousd: int | None = None,
     credit_nanousd: int = 0,
     timeouts: Timeouts | None = None,
+    disk: Disk | None = None,
+    journal_limits: JournalLimits | None = None,
 ) -> AsyncIterator[GatewaySite]:
     """Start engines and a gateway over them; `addresses` are further replicas that run already."""
     clock = SystemClock()
@@ -103,7 +106,7 @@ async def gateway_site(
         )
         if credit_nanousd:
             database.ledger.credit(make_id("ten", 1), credit_nanousd, "opening", "test")
-        journal = Journal(directory / "journal")
+        journal = Journal(directory / "journal", journal_limits, disk)
         stack.callback(journal.close)
         access_log = io.BytesIO()
         config = GatewayConfig(pepper, timeouts=timeouts or Timeouts())
