@@ -15,6 +15,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
+from headrace.launchers import lifeline
 from headrace.sim.serve_process import ServeProcess
 
 pytestmark = pytest.mark.e2e
@@ -118,6 +119,18 @@ def test_the_engine_does_not_outlive_a_killed_server() -> None:
     with ServeProcess.start(model) as served:
         engine = engine_of(served)
         served.process.kill()
+        while is_alive(engine):
+            pass  # the test's own timeout bounds this
+
+
+def test_server_and_engine_end_with_their_supervisors_lifeline() -> None:
+    line = lifeline.create()
+    with ServeProcess.start(
+        model, environment=line.environment, inherited_descriptors=[line.descriptor]
+    ) as served:
+        engine = engine_of(served)
+        line.close()
+        assert served.process.wait(30) == 1
         while is_alive(engine):
             pass  # the test's own timeout bounds this
 

@@ -169,17 +169,23 @@ def test_errors_are_the_clients_own_types(client: openai.OpenAI) -> None:
     assert long.value.body["max_tokens"] == 5
 
 
-def test_a_body_of_ten_megabytes_is_refused_and_explained(served: ServeProcess) -> None:
+@pytest.mark.parametrize(
+    ("size_bytes", "status", "code"),
+    [(10_000_000, 400, "context_length_exceeded"), (20_000_000, 413, "payload_too_large")],
+)
+def test_a_body_of_many_megabytes_is_refused_and_explained(
+    served: ServeProcess, size_bytes: int, status: int, code: str
+) -> None:
     request = urllib.request.Request(
         f"{served.url}/v1/completions",
-        json.dumps({"model": model, "prompt": "x" * 10_000_000}).encode(),
+        json.dumps({"model": model, "prompt": "x" * size_bytes}).encode(),
         {"Content-Type": "application/json"},
     )
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(request)
     with caught.value as answer:
-        assert answer.code == 413
-        assert "8388608 bytes" in json.loads(answer.read())["error"]["message"]
+        assert answer.code == status
+        assert json.loads(answer.read())["error"]["code"] == code
 
 
 def test_closing_a_stream_frees_its_blocks(client: openai.OpenAI, served: ServeProcess) -> None:
@@ -211,6 +217,29 @@ async def test_a_client_that_gives_up_waiting_frees_its_blocks(
     with pytest.raises(asyncio.CancelledError):
         await waiting
     await asyncio.to_thread(wait_for_metric, served, "headrace_engine_kv_usage_ratio", 0)
+
+
+async def test_a_client_that_leaves_during_prefill_or_in_the_queue_frees_its_blocks(
+    async_client: openai.AsyncOpenAI, served: ServeProcess
+) -> None:
+    def ask(seed: int) -> "asyncio.Task[Any]":
+        words = " ".join(str(seed * 10_000 + number) for number in range(1000))  # 5,000 tokens
+        return asyncio.create_task(
+            async_client.completions.create(model=model, prompt=words, max_tokens=2000)
+        )
+
+    produced = metric(served, "headrace_engine_completion_tokens_total")
+    prefills = ask(1)
+    await asyncio.to_thread(wait_for_metric, served, "headrace_engine_running_requests", 1)
+    waits = ask(2)
+    await asyncio.to_thread(wait_for_metric, served, "headrace_engine_waiting_requests", 1)
+    waits.cancel()
+    await asyncio.to_thread(wait_for_metric, served, "headrace_engine_waiting_requests", 0)
+    prefills.cancel()
+    await asyncio.to_thread(wait_for_metric, served, "headrace_engine_running_requests", 0)
+    await asyncio.to_thread(wait_for_metric, served, "headrace_engine_kv_usage_ratio", 0)
+    assert metric(served, "headrace_engine_completion_tokens_total") == produced
+    await asyncio.gather(prefills, waits, return_exceptions=True)
 
 
 async def test_many_requests_at_once_get_the_answers_they_would_get_alone(

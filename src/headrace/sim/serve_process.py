@@ -35,6 +35,7 @@ class ServeProcess:
         model: str,
         *arguments: str,
         environment: Mapping[str, str] | None = None,
+        inherited_descriptors: Sequence[int] = (),
         python: Sequence[str] = (sys.executable, "-m", "headrace.cli.main"),
     ) -> "ServeProcess":
         """Start a server on a free port and wait until it is ready.
@@ -46,6 +47,7 @@ class ServeProcess:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            pass_fds=inherited_descriptors,
             env={**os.environ, **(environment or {})},
         )
         served = cls(process)
