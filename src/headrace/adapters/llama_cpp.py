@@ -16,8 +16,8 @@ Known traps:
 * all read: no cache salt; a tenant can time another's cached prefix. -> Not claimed; give tenants
   deployments of their own, or `--no-cache-prompt`.
 * all read: named and required tool choice silently become "auto". -> Not claimed.
-* 2026-10, measured: usage of several choices counts one. -> `n` above 1 is refused, `n_cmpl` is
-  sent as 1.
+* 2026-10, measured: usage of several choices counts one. -> The gateway refuses `n` above 1, and
+  every field that it does not know (`n_cmpl`, `id_slot`).
 * 2026-10, measured: text completions carry usage in the last content chunk, also unasked, and not
   in a chunk of its own. -> Usage is read wherever it stands.
 * 2026-10, measured: /health is open, but /metrics and the API ask for the key. -> Probes send it
@@ -154,7 +154,6 @@ adapter = OpenAICompatible(
     platform_options=platform_options,
     request_id_header=None,  # it makes its own
     stream_fields={"stream_options": {"include_usage": True}, "timings_per_token": True},
-    fixed_fields={"n_cmpl": 1, "id_slot": -1},  # a caller's would break usage and fairness
     running_usage_field="timings",
     read_running_usage=running_usage,
 )

@@ -78,7 +78,6 @@ class OpenAICompatible:
     api_prefix: str = "/v1"  # where OpenAI's routes are
     request_id_header: str | None = "X-Request-Id"
     stream_fields: Mapping[str, object] = field(default_factory=lambda: usage_at_end)
-    fixed_fields: Mapping[str, object] = field(default_factory=dict)  # of every request's body
     salt_field: str | None = None  # of the body, where the prefix cache can be kept apart
     running_usage_field: str | None = None
     read_running_usage: Callable[[bytes], TokenUsage | None] | None = None
@@ -114,9 +113,7 @@ class OpenAICompatible:
 
     def extras(self, *, stream: bool, request_id: str, cache_salt: str) -> RequestExtras:
         """What makes this engine report usage, and keeps tenants' prefix caches apart."""
-        fields = dict(self.fixed_fields)
-        if stream:
-            fields.update(self.stream_fields)
+        fields = dict(self.stream_fields) if stream else {}
         if self.salt_field is not None:
             fields[self.salt_field] = cache_salt
         headers = {} if self.request_id_header is None else {self.request_id_header: request_id}

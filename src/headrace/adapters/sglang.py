@@ -1,0 +1,109 @@
+"""SGLang's server, as far as headrace must know it.
+
+`token_usage` leaves out tokens that can be evicted, as vLLM's KV usage does.
+
+Known traps:
+
+* all read: metrics are off by default. -> `--enable-metrics` is passed.
+* all read: the key is an option, not a variable; `ps` would show it. -> No key is set: the engine
+  listens on an address that only gateways reach.
+* all read: cached tokens are in usage only with `--enable-cache-report`. -> Passed.
+* all read: tensor-parallel schedulers report from rank 0 alone. -> That is the load of all.
+* all read: /health answers 503 while the server starts and when it shuts down. -> LOADING.
+* #6888, #11970, #20010, #36081: a failed check of the memory pool stops the server. -> The replica is
+  started again.
+* #36475, #18701: aborted sessions and retracted requests leaked KV. -> Watch KV usage at rest.
+* all read: `--schedule-policy lpm` favours long cached prefixes and may starve others. -> Not set.
+* all read: errors have no `error` object; the words are at the top. -> Read there.
+"""
+
+from headrace.adapters.engine_errors import ContextPattern
+from headrace.adapters.facts import Ability, Abort, EngineFacts, Evidence, Start, StreamUsage
+from headrace.adapters.load_metrics import LoadMetrics
+from headrace.adapters.openai_compatible import (
+    OpenAICompatible,
+    ReadyAnswers,
+    empty_body,
+    no_key,
+    options,
+    usage_in_every_chunk,
+)
+from headrace.adapters.protocol import LaunchCommand, LaunchRequest
+
+command_words = ("python3", "-m", "sglang.launch_server")
+
+platform_options = frozenset(
+    (
+        *("--host", "--port", "--model-path", "--model", "--served-model-name"),
+        *("--api-key", "--admin-api-key", "--ssl-keyfile", "--ssl-certfile"),
+    )
+)
+
+metrics = LoadMetrics(
+    running=("sglang:num_running_reqs",),
+    waiting=("sglang:num_queue_reqs",),
+    kv_usage=("sglang:token_usage",),
+    prompt_tokens=("sglang:prompt_tokens_total",),
+    completion_tokens=("sglang:generation_tokens_total",),
+    cached_tokens=("sglang:cached_tokens_total",),
+    preemptions=("sglang:num_retracted_requests_total",),
+)
+
+context_patterns = (
+    ContextPattern.of(
+        r"input \((?P<prompt>\d+) tokens\) is longer than the model'?s context length "
+        r"\((?P<context>\d+) tokens\)"
+    ),
+    ContextPattern.of(
+        r"requested token count exceeds the model'?s maximum context length of "
+        r"(?P<context>\d+) tokens"
+    ),
+)
+
+
+def build(request: LaunchRequest) -> LaunchCommand:
+    """One SGLang server."""
+    return LaunchCommand(
+        (
+            *(*command_words, "--model-path", request.model_path),
+            *("--served-model-name", request.served_model_name),
+            *("--host", request.host, "--port", str(request.port)),
+            *("--enable-metrics", "--enable-cache-report"),
+            *options(
+                ("--context-length", request.context_length),
+                ("--tp-size", request.tensor_parallel),
+                ("--mem-fraction-static", request.memory_share),
+                ("--max-running-requests", request.sequences_max),
+                ("--quantization", request.quantization),
+                ("--disable-radix-cache", request.prefix_cache is False),
+            ),
+        ),
+        {} if request.threads is None else {"OMP_NUM_THREADS": str(request.threads)},
+    )
+
+
+adapter = OpenAICompatible(
+    name="sglang",
+    facts=EngineFacts(
+        title="SGLang",
+        start=Start.PROCESS,
+        evidence=Evidence.REPLAYED,
+        version_read="commit 8905cbd4 of 2026",
+        abilities=frozenset(Ability),
+        stream_usage=StreamUsage.EVERY_CHUNK,
+        abort=Abort.DISCONNECT,
+        authenticates=False,
+        package="sglang (PyPI)",
+        image="lmsysorg/sglang",
+        listens_while_loading=True,
+        notes=__doc__ or "",
+    ),
+    build=build,
+    ready=ReadyAnswers(empty_body),
+    read_load=metrics.load,
+    platform_options=platform_options,
+    context_patterns=context_patterns,
+    make_headers=no_key,
+    stream_fields=usage_in_every_chunk,
+    salt_field="cache_salt",
+)

@@ -1,0 +1,122 @@
+"""vLLM's `vllm serve`, as far as headrace must know it.
+
+Metrics carry `engine`, one sample for each data-parallel rank: counts are summed, of KV usage the
+fullest rank counts. KV usage leaves out what is cached and free. Context errors are told in words
+that changed over the years; all known ones are read.
+
+Known traps:
+
+* all read: the port is bound but nobody listens while the model loads; connections are refused. ->
+  No answer is LOADING, and the launcher tells whether the process lives.
+* all read: `--api-key` guards /v1, /v2 and /inference alone; /pause, /tokenize, /metrics and others
+  are open. -> The engine listens where only gateways reach it.
+* all read: `/sleep`, `/reset_prefix_cache` and others exist with VLLM_SERVER_DEV_MODE=1. -> Never set.
+* V1 (0.8 and later): `gpu_cache_usage_perc` became `kv_cache_usage_perc`. -> Both are read.
+* 2026-05: `--gpu-memory-utilization` is 0.92 by default, earlier 0.9. -> Passed where declared.
+* all read: cached tokens are in usage only with `--enable-prompt-tokens-details`. -> Passed.
+* all read: `cache_salt` protects only if the caller cannot choose it. -> The gateway overwrites it
+  with one of the tenant's.
+* all read: a `priority` is refused with 400 unless the policy is `priority`. -> None is sent.
+* #8625: `completion_tokens` in streams was wrong in 2024. -> The last usage of a stream counts.
+* #54947, #32442: generation went on after a disconnect in some releases. -> Nothing can be done from
+  outside; the abort is billed by the last usage that came.
+* CPU builds: a step may take 2,048 prompt tokens and stall every stream. -> Pass
+  `--max-num-batched-tokens` in the engine arguments.
+"""
+
+from headrace.adapters.engine_errors import ContextPattern
+from headrace.adapters.facts import Ability, Abort, EngineFacts, Evidence, Start, StreamUsage
+from headrace.adapters.load_metrics import LoadMetrics
+from headrace.adapters.openai_compatible import (
+    OpenAICompatible,
+    ReadyAnswers,
+    empty_body,
+    options,
+    usage_in_every_chunk,
+)
+from headrace.adapters.protocol import LaunchCommand, LaunchRequest, ReadinessState
+
+program = "vllm"
+key_variable = "VLLM_API_KEY"
+threads_variable = "OMP_NUM_THREADS"  # of CPU builds
+
+platform_options = frozenset(
+    (
+        *("--host", "--port", "--uds", "--model", "--served-model-name", "--root-path"),
+        *("--api-key", "--ssl-keyfile", "--ssl-certfile", "--disable-log-stats"),
+    )
+)
+
+metrics = LoadMetrics(
+    running=("vllm:num_requests_running",),
+    waiting=("vllm:num_requests_waiting",),
+    kv_usage=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    prompt_tokens=("vllm:prompt_tokens_total",),
+    completion_tokens=("vllm:generation_tokens_total",),
+    cached_tokens=("vllm:prompt_tokens_cached_total", "vllm:prefix_cache_hits_total"),
+    preemptions=("vllm:num_preemptions_total",),
+)
+
+context_patterns = (
+    ContextPattern.of(
+        r"maximum context length is (?P<context>\d+) tokens.{0,200}?"
+        r"\((?P<prompt>\d+) in the (?:messages|prompt)"
+    ),
+    ContextPattern.of(
+        r"maximum context length is (?P<context>\d+) tokens.{0,200}?"
+        r"(?:has|contains(?: at least)?) (?P<prompt>\d+) (?:input )?tokens"
+    ),
+    ContextPattern.of(r"maximum context length is (?P<context>\d+) tokens"),
+    ContextPattern.of(
+        r"prompt \(length (?P<prompt>\d+)\) is longer than the maximum model length of "
+        r"(?P<context>\d+)"
+    ),
+)
+
+
+def build(request: LaunchRequest) -> LaunchCommand:
+    """One `vllm serve`; its key is read from the environment."""
+    argv = (
+        *(program, "serve", request.model_path),
+        *("--served-model-name", request.served_model_name),
+        *("--host", request.host, "--port", str(request.port)),
+        "--enable-prompt-tokens-details",
+        *options(
+            ("--max-model-len", request.context_length),
+            ("--tensor-parallel-size", request.tensor_parallel),
+            ("--gpu-memory-utilization", request.memory_share),
+            ("--max-num-seqs", request.sequences_max),
+            ("--quantization", request.quantization),
+            ("--enable-prefix-caching", request.prefix_cache is True),
+            ("--no-enable-prefix-caching", request.prefix_cache is False),
+        ),
+    )
+    environment = {key_variable: request.api_key}
+    if request.threads is not None:
+        environment[threads_variable] = str(request.threads)
+    return LaunchCommand(argv, environment)
+
+
+adapter = OpenAICompatible(
+    name="vllm",
+    facts=EngineFacts(
+        title="vLLM",
+        start=Start.PROCESS,
+        evidence=Evidence.REPLAYED,
+        version_read="commit 9aaf83ef of 2026-05",
+        abilities=frozenset(Ability),
+        stream_usage=StreamUsage.EVERY_CHUNK,
+        abort=Abort.DISCONNECT,
+        authenticates=True,
+        package="vllm (PyPI)",
+        image="vllm/vllm-openai",
+        notes=__doc__ or "",
+    ),
+    build=build,
+    ready=ReadyAnswers(empty_body, unready=ReadinessState.FAILED),
+    read_load=metrics.load,
+    platform_options=platform_options,
+    context_patterns=context_patterns,
+    stream_fields=usage_in_every_chunk,
+    salt_field="cache_salt",
+)
