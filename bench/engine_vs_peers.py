@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 start_timeout_s = 120.0
 
@@ -87,17 +88,23 @@ def started(
 def wait_until_it_answers(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     """Ask for one token until it comes; SystemExit with the log's end if it never does."""
     give_up_at = time.monotonic() + start_timeout_s
-    body = json.dumps({"prompt": "Hello", "max_tokens": 1}).encode()
-    request = urllib.request.Request(
-        f"{url}/v1/completions", body, {"Content-Type": "application/json"}
-    )
     while process.poll() is None and time.monotonic() < give_up_at:
         try:
-            with urllib.request.urlopen(request, timeout=30):
-                return
+            model = fetch(f"{url}/v1/models")["data"][0]["id"]
+            fetch(f"{url}/v1/completions", {"model": model, "prompt": "Hello", "max_tokens": 1})
         except OSError:
             time.sleep(0.2)
+        else:
+            return
     raise SystemExit(f"{process.args!r} did not start:\n{log.read_text()[-2000:]}")
+
+
+def fetch(url: str, body: dict[str, object] | None = None) -> Any:
+    """The JSON that a server answers; OSError if it does not."""
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
 
 
 def ask(engine: Engine, question: Question, seed: int) -> dict[str, float]:
