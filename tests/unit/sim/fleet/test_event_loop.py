@@ -1,0 +1,63 @@
+import pytest
+
+from headrace.sim.fleet.event_loop import EventLoop
+
+
+def test_calls_run_in_the_order_of_their_times_and_then_of_asking() -> None:
+    loop = EventLoop()
+    seen: list[tuple[float, str]] = []
+
+    def note(word: str) -> None:
+        seen.append((loop.now_s, word))
+
+    loop.at(2.0, note, "late")
+    loop.at(1.0, note, "first")
+    loop.at(1.0, note, "second")
+    loop.run()
+    assert seen == [(1.0, "first"), (1.0, "second"), (2.0, "late")]
+    assert loop.events_total == 3
+
+
+def test_a_call_may_ask_for_more_calls_at_the_same_time() -> None:
+    loop = EventLoop()
+    seen: list[int] = []
+
+    def count_down(number: int) -> None:
+        seen.append(number)
+        if number:
+            loop.after(0.0, count_down, number - 1)
+
+    loop.at(5.0, count_down, 3)
+    loop.run()
+    assert seen == [3, 2, 1, 0]
+    assert loop.monotonic_s() == 5.0
+
+
+def test_a_run_stops_at_its_time_and_goes_on_later() -> None:
+    loop = EventLoop()
+    seen: list[int] = []
+    for second in range(5):
+        loop.at(float(second), seen.append, second)
+    loop.run(until_s=2.0)
+    assert seen == [0, 1, 2]
+    assert loop.pending_count == 2
+    loop.run(events_max=1)
+    assert seen == [0, 1, 2, 3]
+
+
+def test_the_past_is_refused() -> None:
+    loop = EventLoop()
+    loop.at(1.0, print, None)
+    loop.now_s = 1.0
+    with pytest.raises(AssertionError, match="past"):
+        loop.at(0.5, print, None)
+
+
+def test_a_check_runs_after_every_event() -> None:
+    loop = EventLoop()
+    checks: list[float] = []
+    loop.check_after_each(lambda: checks.append(loop.now_s))
+    loop.at(1.0, lambda _: None, None)
+    loop.at(2.0, lambda _: None, None)
+    loop.run()
+    assert checks == [1.0, 2.0]
