@@ -5,6 +5,8 @@ The context is checked here with the numbers the caller needs; a prompt is never
 
 import asyncio
 import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from headrace.base.errors import ContextLengthExceeded, InvalidRequest
@@ -19,6 +21,7 @@ from headrace.tokenizer.tokenizer import Tokenizer
 
 completion_max_tokens_default = 16  # OpenAI's, for text completions
 inline_characters_max = 4096  # a longer text is tokenized in a thread, so that streams flow on
+large_characters_min = 256 * 1024  # from here on a text is tokenized alone: 10 MB take 0.7 GB
 seed_mask = 2**64 - 1
 
 
@@ -30,26 +33,43 @@ class Prompt:
     param: str  # the request's field that it comes from, for errors
 
 
-async def chat_prompt(request: ChatRequest, tokenizer: Tokenizer) -> Prompt:
-    """The conversation as the model's template writes it; users' texts cannot forge turns."""
-    turns = [_turn(message) for message in request.messages]
-    characters = sum(len(message.text) for message in request.messages)
-    if characters <= inline_characters_max:
-        return Prompt(tokenizer.encode_chat(turns), "messages")
-    return Prompt(await asyncio.to_thread(tokenizer.encode_chat, turns), "messages")
+class PromptReader:
+    """Makes prompts of requests: of short texts at once, of long ones in a thread.
 
+    Large ones have one thread for them all: tokenizing takes many times a text's size in memory,
+    which must not be multiplied by the callers, also if they leave and come again."""
 
-async def completion_prompt(request: CompletionRequest, tokenizer: Tokenizer) -> Prompt:
-    """The prompt's tokens; as text it may write control tokens, for it is the whole prompt."""
-    text = request.prompt_text
-    if text is None:
-        return Prompt(list(request.prompt_token_ids), "prompt")
-    if len(text) <= inline_characters_max:
-        return Prompt(tokenizer.encode(text, add_special=True, parse_special=True), "prompt")
-    token_ids = await asyncio.to_thread(
-        tokenizer.encode, text, add_special=True, parse_special=True
-    )
-    return Prompt(token_ids, "prompt")
+    def __init__(self) -> None:
+        self._large = ThreadPoolExecutor(1, thread_name_prefix="large-prompts")
+
+    def close(self) -> None:
+        """Forget the texts that wait; the one that is being tokenized ends by itself."""
+        self._large.shutdown(wait=False, cancel_futures=True)
+
+    async def chat(self, request: ChatRequest, tokenizer: Tokenizer) -> Prompt:
+        """The conversation as the model's template writes it; users' texts cannot forge turns."""
+        turns = [_turn(message) for message in request.messages]
+        characters = sum(len(message.text) for message in request.messages)
+        return Prompt(
+            await self._encode(characters, lambda: tokenizer.encode_chat(turns)), "messages"
+        )
+
+    async def completion(self, request: CompletionRequest, tokenizer: Tokenizer) -> Prompt:
+        """The prompt's tokens; as text it may write control tokens, for it is the whole prompt."""
+        text = request.prompt_text
+        if text is None:
+            return Prompt(list(request.prompt_token_ids), "prompt")
+        token_ids = await self._encode(
+            len(text), lambda: tokenizer.encode(text, add_special=True, parse_special=True)
+        )
+        return Prompt(token_ids, "prompt")
+
+    async def _encode(self, characters: int, encode: Callable[[], list[int]]) -> list[int]:
+        if characters <= inline_characters_max:
+            return encode()
+        if characters < large_characters_min:
+            return await asyncio.to_thread(encode)
+        return await asyncio.get_running_loop().run_in_executor(self._large, encode)
 
 
 def submission(

@@ -14,7 +14,7 @@ from headrace.engine_server.engine_client import (
     loading_retry_after_s,
 )
 from headrace.engine_server.messages import EngineConfig
-from headrace.engine_server.prompts import chat_prompt, completion_prompt, submission
+from headrace.engine_server.prompts import PromptReader, submission
 from headrace.engine_server.text_stream import TextStream
 from headrace.engine_server.usage_log import UsageLog
 from headrace.protocol.requests import ChatRequest, CompletionRequest
@@ -42,6 +42,7 @@ class ModelService:
         self.created_wall_s = clock.wall_s()
         self.usage = UsageLog()
         self.engine = EngineClient(config.engine, clock, on_end=self.usage.end, command=command)
+        self._prompts = PromptReader()
         self._tokenizer: Tokenizer | None = None
 
     async def start(self) -> None:
@@ -53,6 +54,7 @@ class ModelService:
 
     async def close(self) -> None:
         """End the engine process."""
+        self._prompts.close()
         await self.engine.close()
 
     @property
@@ -71,9 +73,9 @@ class ModelService:
             self.engine.check_available()
             tokenizer, context_length = self._parts()
             if isinstance(request, ChatRequest):
-                prompt = await chat_prompt(request, tokenizer)
+                prompt = await self._prompts.chat(request, tokenizer)
             else:
-                prompt = await completion_prompt(request, tokenizer)
+                prompt = await self._prompts.completion(request, tokenizer)
             submit = submission(
                 request,
                 prompt,
