@@ -14,6 +14,10 @@ step_rows = 128  # tokens of one step: a prefill chunk, against the pause it mak
 waiting_max = 1024
 kv_tokens_default = 8192
 max_num_seqs_default = 32
+kv_tokens_max = 2**31 - 1  # the kernels count them in 32 bits
+threads_max = 256
+context_length_max = 2**31 - 1
+max_num_seqs_max = 4096  # each has its row of logits
 
 kv_tokens = Setting(
     "kv-tokens",
@@ -60,14 +64,14 @@ def service_config(
 ) -> ServiceConfig:
     """The service of one model; ConfigurationError names the option that is out of range."""
     bounds = (
-        ("--kv-tokens", kv_tokens, 64),
-        ("--threads", threads, 1),
-        ("--context-length", context_length, 2),
-        ("--max-num-seqs", max_num_seqs, 1),
+        ("--kv-tokens", kv_tokens, 64, kv_tokens_max),
+        ("--threads", threads, 1, threads_max),
+        ("--context-length", context_length, 2, context_length_max),
+        ("--max-num-seqs", max_num_seqs, 1, max_num_seqs_max),
     )
-    for option, value, least in bounds:
-        if value is not None and value < least:
-            raise ConfigurationError(f"{option} is {value}; it must be {least} or more.")
+    for option, value, least, most in bounds:
+        if value is not None and not least <= value <= most:
+            raise ConfigurationError(f"{option} is {value}; it must be {least} to {most}.")
     return ServiceConfig(
         model_path=model_path,
         served_name=served_name,
