@@ -67,12 +67,8 @@ def up(
     cache_dir: CacheDir,
 ) -> None:
     """Start the platform: gateway, control plane and replicas."""
-    if not with_demo and (replica_count, model_reference) != (None, None):
-        raise ConfigurationError(
-            "--replicas and --model are for --demo; `headrace deployments` is for what the store "
-            "has."
-        )
-    check_replicas(replica_count)
+    check_demo(with_demo, replica_count, model_reference)
+    check_ports(gateway_port, control_port)
     check_exposure(gateway_host, public)
     clock = SystemClock()
     files = PlatformFiles(data_dir.expanduser().absolute())
@@ -115,10 +111,23 @@ def up(
         server.run(run_platform(setup, clock))
 
 
-def check_replicas(count: int | None) -> None:
-    """ConfigurationError for a number of replicas that no machine should start."""
+def check_demo(with_demo: bool, count: int | None, model_reference: str | None) -> None:
+    """ConfigurationError for what only `--demo` has, and for too many or too few replicas."""
+    if not with_demo and (count, model_reference) != (None, None):
+        raise ConfigurationError(
+            "--replicas and --model are for --demo; `headrace deployments` is for what the store "
+            "has."
+        )
     if count is not None and not 0 < count <= replicas_max:
         raise ConfigurationError(f"--replicas is {count}; it must be 1 to {replicas_max}.")
+
+
+def check_ports(gateway_port: int, control_port: int) -> None:
+    """ConfigurationError if both are to have the same port; the system would name a stranger."""
+    if gateway_port == control_port != 0:
+        raise ConfigurationError(
+            f"--port and --admin-port are both {gateway_port}; give each a port of its own."
+        )
 
 
 def check_exposure(gateway_host: str, public: bool) -> None:
