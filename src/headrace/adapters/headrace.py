@@ -88,6 +88,7 @@ class HeadraceAdapter:
     metrics_path = "/metrics"
     facts = facts
     running_usage_field = None
+    marks_stream_end = True
     keeps_usage_records = True
 
     def __init__(self, python: str = sys.executable) -> None:

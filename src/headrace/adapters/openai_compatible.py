@@ -34,13 +34,14 @@ class ReadyAnswers:
     """What the readiness route answers; a body of any other kind is a stranger's."""
 
     is_ready: Callable[[bytes], bool]  # of a body with status 200
-    unready: ReadinessState = ReadinessState.LOADING  # what 503 means
+    unready: ReadinessState = ReadinessState.LOADING
+    unready_status: int = 503
 
     def read(self, status: int, body: bytes) -> Readiness:
         """The readiness in an answer."""
         if status == 200 and self.is_ready(body):
             return Readiness(ReadinessState.READY, "ready")
-        if status == 503:
+        if status == self.unready_status:
             words = "loading" if self.unready is ReadinessState.LOADING else "the engine is dead"
             return Readiness(self.unready, words)
         return Readiness(ReadinessState.STARTING, f"an unexpected answer ({status})")
@@ -81,6 +82,7 @@ class OpenAICompatible:
     salt_field: str | None = None  # of the body, where the prefix cache can be kept apart
     running_usage_field: str | None = None
     read_running_usage: Callable[[bytes], TokenUsage | None] | None = None
+    marks_stream_end: bool = True
     keeps_usage_records: bool = False
 
     def command(self, request: LaunchRequest) -> LaunchCommand:

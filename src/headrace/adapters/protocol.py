@@ -110,6 +110,11 @@ class EngineAdapter(Protocol):
         ...
 
     @property
+    def marks_stream_end(self) -> bool:
+        """Whether a stream ends with `[DONE]`; if not, usage is its last word."""
+        ...
+
+    @property
     def keeps_usage_records(self) -> bool:
         """Whether GET /internal/usage/{request id} tells what a request that ended used."""
         ...

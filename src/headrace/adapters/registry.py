@@ -2,12 +2,37 @@
 
 from collections.abc import Mapping
 
-from headrace.adapters import llama_cpp
+from headrace.adapters import (
+    kserve,
+    llama_cpp,
+    lm_studio,
+    managed,
+    ollama,
+    sglang,
+    tensorrt_llm,
+    tgi,
+    transformers,
+    triton,
+    vllm,
+)
 from headrace.adapters.headrace import HeadraceAdapter
 from headrace.adapters.protocol import EngineAdapter
 from headrace.base.errors import InvalidRequest
 
-all_adapters: tuple[EngineAdapter, ...] = (HeadraceAdapter(), llama_cpp.adapter)
+all_adapters: tuple[EngineAdapter, ...] = (
+    HeadraceAdapter(),
+    llama_cpp.adapter,
+    vllm.adapter,
+    sglang.adapter,
+    tensorrt_llm.adapter,
+    tgi.adapter,
+    transformers.adapter,
+    ollama.adapter,
+    lm_studio.adapter,
+    triton.adapter,
+    kserve.adapter,
+    managed.adapter,
+)
 _by_name: Mapping[str, EngineAdapter] = {adapter.name: adapter for adapter in all_adapters}
 
 

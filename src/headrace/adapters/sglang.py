@@ -10,8 +10,8 @@ Known traps:
 * all read: cached tokens are in usage only with `--enable-cache-report`. -> Passed.
 * all read: tensor-parallel schedulers report from rank 0 alone. -> That is the load of all.
 * all read: /health answers 503 while the server starts and when it shuts down. -> LOADING.
-* #6888, #11970, #20010, #36081: a failed check of the memory pool stops the server. -> The replica is
-  started again.
+* #6888, #11970, #20010, #36081: a failed check of the memory pool stops the server. -> The replica
+  is started again.
 * #36475, #18701: aborted sessions and retracted requests leaked KV. -> Watch KV usage at rest.
 * all read: `--schedule-policy lpm` favours long cached prefixes and may starve others. -> Not set.
 * all read: errors have no `error` object; the words are at the top. -> Read there.

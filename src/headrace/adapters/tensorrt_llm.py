@@ -46,8 +46,7 @@ metrics = LoadMetrics(
 
 context_patterns = (
     ContextPattern.of(
-        r"prompt length \((?P<prompt>\d+)\).{0,200}? (?:max_seq_len|max_num_tokens|max_input_len) "
-        r"\((?P<context>\d+)\)"
+        r"prompt length \((?P<prompt>\d+)(?:\.\d+)?\).{0,200}?exceed max_\w+ \((?P<context>\d+)\)"
     ),
     ContextPattern.of(r"exceeds? (?:the )?(?:max_seq_len|maximum sequence length)"),
 )

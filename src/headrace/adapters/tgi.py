@@ -6,9 +6,10 @@ usage; the share of the token budget that the running batch may grow to stands f
 Known traps:
 
 * 2026: the project is in maintenance. -> Prefer another engine for new deployments.
-* all read: `presence_penalty` x becomes `repetition_penalty` x + 2.0. -> Not claimed to be honoured.
-* all read: `logit_bias` is accepted and not used; more than four stop strings are refused. -> As it
-  is.
+* all read: `presence_penalty` x becomes `repetition_penalty` x + 2.0. -> Not claimed to be
+  honoured.
+* all read: `logit_bias` is accepted and not used; more than four stop strings are refused. -> As
+  it is.
 * all read: a context that is too long is 422 with `error_type` "validation". -> Told with numbers.
 * all read: 424 is a failure of the engine during generation. -> The engine is wrong, try another.
 * v3: prefix caching is automatic, and off with LoRA; PREFIX_CACHING=0 turns it off. -> Set where

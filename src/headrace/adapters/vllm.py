@@ -8,9 +8,10 @@ Known traps:
 
 * all read: the port is bound but nobody listens while the model loads; connections are refused. ->
   No answer is LOADING, and the launcher tells whether the process lives.
-* all read: `--api-key` guards /v1, /v2 and /inference alone; /pause, /tokenize, /metrics and others
-  are open. -> The engine listens where only gateways reach it.
-* all read: `/sleep`, `/reset_prefix_cache` and others exist with VLLM_SERVER_DEV_MODE=1. -> Never set.
+* all read: `--api-key` guards /v1, /v2 and /inference alone; /pause, /tokenize, /metrics and
+  others are open. -> The engine listens where only gateways reach it.
+* all read: `/sleep`, `/reset_prefix_cache` and others exist with VLLM_SERVER_DEV_MODE=1. -> Never
+  set.
 * V1 (0.8 and later): `gpu_cache_usage_perc` became `kv_cache_usage_perc`. -> Both are read.
 * 2026-05: `--gpu-memory-utilization` is 0.92 by default, earlier 0.9. -> Passed where declared.
 * all read: cached tokens are in usage only with `--enable-prompt-tokens-details`. -> Passed.
@@ -18,8 +19,8 @@ Known traps:
   with one of the tenant's.
 * all read: a `priority` is refused with 400 unless the policy is `priority`. -> None is sent.
 * #8625: `completion_tokens` in streams was wrong in 2024. -> The last usage of a stream counts.
-* #54947, #32442: generation went on after a disconnect in some releases. -> Nothing can be done from
-  outside; the abort is billed by the last usage that came.
+* #54947, #32442: generation went on after a disconnect in some releases. -> Nothing can be done
+  from outside; the abort is billed by the last usage that came.
 * CPU builds: a step may take 2,048 prompt tokens and stall every stream. -> Pass
   `--max-num-batched-tokens` in the engine arguments.
 """

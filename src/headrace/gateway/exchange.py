@@ -184,7 +184,8 @@ class Exchange:
         async with await self._open(lease, timeouts.first_output_s) as answer:
             timeout_s = timeouts.first_output_s
             while not rewriter.is_done:
-                events = rewriter.feed(await self._read_chunk(lease, answer, timeout_s))
+                chunk = await self._read_chunk(lease, answer, timeout_s, rewriter.may_end)
+                events = rewriter.feed(chunk) if chunk else rewriter.finish()
                 self._observe(rewriter)
                 if events:
                     if self.first_output_s is None:
@@ -233,10 +234,13 @@ class Exchange:
         lease.succeed()
         return answer
 
-    async def _read_chunk(self, lease: Lease, answer: Answer, timeout_s: float) -> bytes:
+    async def _read_chunk(
+        self, lease: Lease, answer: Answer, timeout_s: float, may_end: bool
+    ) -> bytes:
+        """What came next; empty at the end of a stream that may end so."""
         try:
             chunk = await answer.read_chunk(timeout_s)
-            if not chunk:
+            if not chunk and not may_end:
                 raise UpstreamFailed("The engine ended its answer early.")
         except HeadraceError:
             self._eject(lease)

@@ -8,6 +8,7 @@ import msgspec
 
 from headrace.adapters.protocol import EngineAdapter
 from headrace.base.errors import UpstreamFailed
+from headrace.protocol.responses import Usage
 from headrace.protocol.sse import EventTooLarge, SseDecoder, done_data
 from headrace.spec.settlements import TokenUsage
 
@@ -64,8 +65,15 @@ class StreamRewriter:
         self._decoder = SseDecoder()
         self.usage: TokenUsage | None = None  # the newest that the engine reported
         self.content_chunks = 0
+        self._owes_usage_chunk = usage_chunk  # until one passes
+        self._latest: dict[str, msgspec.Raw] = {}  # the fields of the chunk that passed last
         self.is_done = False
         self.error_body: bytes | None = None  # of an error inside the stream
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the stream is whole if nothing more comes, its end marker neither."""
+        return not self._adapter.marks_stream_end and self.usage is not None
 
     def feed(self, data: bytes) -> bytes:
         """The events to pass on; UpstreamFailed if the engine's are malformed."""
@@ -80,7 +88,7 @@ class StreamRewriter:
             return b""
         if data == done_data:
             self.is_done = True
-            return b""
+            return self._owed_usage_chunk()
         fields = _fields.decode(data)
         if "error" in fields and fields["error"] != null:
             self.error_body = data
@@ -101,8 +109,26 @@ class StreamRewriter:
         elif self._usage_chunk:
             is_last = bytes(fields.get("choices", null)) == no_choices
             fields["usage"] = reported if is_last and reported is not None else null
+            self._owes_usage_chunk &= fields["usage"] == null
         fields["model"] = self._model
+        self._latest = fields
         return b"data: " + _encode(fields) + b"\n\n"
+
+    def finish(self) -> bytes:
+        """What is to be passed on where the stream ended without its marker."""
+        assert self.may_end, "a stream that broke off has no proper end"
+        self.is_done = True
+        return self._owed_usage_chunk()
+
+    def _owed_usage_chunk(self) -> bytes:
+        """The usage chunk that the client asked for, where the engine told usage in another one."""
+        if not self._owes_usage_chunk or self._usage_in_every_chunk or self.usage is None:
+            return b""
+        usage = Usage.of(
+            self.usage.prompt_tokens, self.usage.cached_tokens, self.usage.completion_tokens
+        )
+        chunk = {**self._latest, "choices": msgspec.Raw(no_choices), "usage": usage}
+        return b"data: " + _encode(chunk) + b"\n\n"
 
     def _read_running_usage(self, value: msgspec.Raw | None) -> None:
         """Note the usage so far of an engine that has a field of its own for it."""

@@ -1,0 +1,158 @@
+"""How engines write streams, errors and metrics: the shapes that `engine_exchanges` fills in."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.adapters.protocol import EngineLoad, ReadinessState
+from headrace.base.errors import ContextLengthExceeded, HeadraceError
+from headrace.spec.settlements import TokenUsage
+
+end_marker = b"data: [DONE]\n\n"
+pieces = ("Grü", "ße", " 🚆")  # of every stream's text
+stream_usage = TokenUsage(9, 4, len(pieces))
+
+noise = """# HELP x:request_seconds Time of requests.
+# TYPE x:request_seconds histogram
+x:request_seconds_bucket{le="0.1",label="a } b \\"c\\""} 3
+x:request_seconds_bucket{le="+Inf"} 17
+x:request_seconds_sum 12.5
+x:request_seconds_count 17
+process_cpu_seconds_total NaN
+
+a line that nobody can read {{{ " 12
+vllm:num_requests_running
+sglang:num_running_reqs{model="cut
+trtllm_num_requests_running abc
+tgi_batch_current_size Inf
+llamacpp:requests_processing NaN
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorExchange:
+    """An error answer, and what it must become."""
+
+    status: int
+    body: bytes
+    expected: type[HeadraceError]
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineExchanges:
+    """The answers of one engine."""
+
+    engine: str
+    ready: tuple[int, bytes]
+    unready: tuple[int, bytes, ReadinessState] | None  # None: nobody listens until it is ready
+    metrics: str = ""
+    load: EngineLoad = field(default_factory=EngineLoad)
+    errors: Sequence[ErrorExchange] = ()
+    stream: bytes = b""
+    cut_usage: TokenUsage | None = None  # told by the stream before its last content chunk
+    models: bytes = b""
+    context_length: int | None = None
+
+
+def chunk(choice: Mapping[str, object] | None, **more: object) -> bytes:
+    """One event of a chat stream; None is a chunk without choices."""
+    body = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion.chunk",
+        "created": 7,
+        "model": "internal-name",
+        "choices": [] if choice is None else [{"index": 0, **choice}],
+        **more,
+    }
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
+
+
+def openai_usage(usage: TokenUsage) -> dict[str, object]:
+    """Usage as OpenAI writes it."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def usage_after(count: int) -> TokenUsage:
+    """The usage once so many pieces went out."""
+    return TokenUsage(stream_usage.prompt_tokens, stream_usage.cached_tokens, count)
+
+
+def stream_with_running_usage() -> bytes:
+    """vLLM's, SGLang's and TensorRT-LLM's: usage in every chunk, and in one of its own."""
+    parts = [
+        chunk({"delta": {"role": "assistant", "content": ""}}, usage=openai_usage(usage_after(0)))
+    ]
+    for count, piece in enumerate(pieces, start=1):
+        parts.append(
+            chunk(
+                {"delta": {"content": piece}, "finish_reason": None},
+                usage=openai_usage(usage_after(count)),
+            )
+        )
+    parts.append(chunk({"delta": {}, "finish_reason": "stop"}, usage=openai_usage(stream_usage)))
+    return b"".join([*parts, chunk(None, usage=openai_usage(stream_usage)), end_marker])
+
+
+def stream_with_usage_at_end(*, own_chunk: bool = True, marker: bytes = end_marker) -> bytes:
+    """Ollama's, LM Studio's and OpenAI's; or with usage beside the finish reason, as TGI's."""
+    parts = [chunk({"delta": {"role": "assistant"}, "finish_reason": None})]
+    parts += [chunk({"delta": {"content": piece}, "finish_reason": None}) for piece in pieces]
+    usage = openai_usage(stream_usage)
+    finish: dict[str, object] = {"delta": {}, "finish_reason": "stop"}
+    if own_chunk:
+        parts += [chunk(finish), chunk(None, usage=usage)]
+    else:
+        parts.append(chunk(finish, usage=usage))
+    return b"".join([*parts, marker])
+
+
+def llama_stream() -> bytes:
+    """llama.cpp's: `timings` in every chunk, usage in one of its own."""
+
+    def timings(count: int) -> dict[str, object]:
+        usage = usage_after(count)
+        computed = usage.prompt_tokens - usage.cached_tokens
+        return {
+            "cache_n": usage.cached_tokens,
+            "prompt_n": computed,
+            "prompt_ms": 1.5,
+            "predicted_n": count,
+        }
+
+    parts = [chunk({"finish_reason": None, "delta": {"role": "assistant", "content": None}})]
+    for count, piece in enumerate(pieces, start=1):
+        parts.append(
+            chunk({"finish_reason": None, "delta": {"content": piece}}, timings=timings(count))
+        )
+    parts.append(chunk({"finish_reason": "stop", "delta": {}}))
+    last = chunk(None, usage=openai_usage(stream_usage), timings=timings(len(pieces)))
+    return b"".join([*parts, last, end_marker])
+
+
+def nested(message: str, **more: object) -> bytes:
+    """An error in OpenAI's shape."""
+    return json.dumps({"error": {"message": message, **more}}).encode()
+
+
+def flat(message: str, **more: object) -> bytes:
+    """An error with its words at the top."""
+    return json.dumps({"object": "error", "message": message, **more}).encode()
+
+
+def too_long(status: int, body: bytes, prompt: int | None, context: int | None) -> ErrorExchange:
+    """A prompt that does not fit; None where the engine tells no number."""
+    numbers = {"prompt_tokens": prompt, "max_model_len": context}
+    known = {name: number for name, number in numbers.items() if number is not None}
+    return ErrorExchange(status, body, ContextLengthExceeded, known)
+
+
+def listed(**more: object) -> bytes:
+    """A list of two models, the second the one that was asked about."""
+    models = [{"id": "another", "object": "model"}, {"id": "a-model", "object": "model", **more}]
+    return json.dumps({"object": "list", "data": models}).encode()
