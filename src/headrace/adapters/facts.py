@@ -68,6 +68,7 @@ class EngineFacts:
     stream_usage: StreamUsage
     abort: Abort
     authenticates: bool  # whether a key that we choose is asked for
+    tests: str = "tests/contract/test_adapter.py"
     package: str = ""  # where it comes from: a package
     image: str = ""  # or a container image
     listens_while_loading: bool = False

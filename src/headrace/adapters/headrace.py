@@ -74,6 +74,7 @@ facts = EngineFacts(
     stream_usage=StreamUsage.EVERY_CHUNK,
     abort=Abort.DISCONNECT,
     authenticates=True,
+    tests="tests/contract/test_adapter.py, tests/e2e/test_up_usage.py, test_up_failures.py",
     package="headrace (PyPI)",
     listens_while_loading=True,
     notes=__doc__ or "",

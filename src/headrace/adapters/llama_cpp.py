@@ -143,6 +143,7 @@ adapter = OpenAICompatible(
         stream_usage=StreamUsage.EVERY_CHUNK,
         abort=Abort.DISCONNECT,
         authenticates=True,
+        tests="tests/contract/test_adapter.py, tests/e2e/test_up_llama_cpp.py",
         package="xllamacpp (PyPI), or llama-server on PATH",
         image="ghcr.io/ggml-org/llama.cpp:server",
         listens_while_loading=True,

@@ -22,3 +22,9 @@ def test_scientific_notation_is_a_number() -> None:
 @pytest.mark.parametrize("bad", ["a", "a ", "a x", "a NaN", "a +Inf", "a{b 1", 'a{b="c"}'])
 def test_a_bad_line_spoils_no_other(bad: str) -> None:
     assert read_samples(f"{bad}\na 2\n", ["a"]) == {"a": 2.0}
+
+
+def test_braces_in_labels_and_behind_the_sample_do_not_hide_its_value() -> None:
+    text = 'a{path="/x{id}",say="\\"}"} 5 # {trace_id="x"} 0.67\n'
+
+    assert read_samples(text, ["a"]) == {"a": 5.0}
