@@ -7,12 +7,12 @@ error in strict mode and otherwise for the caller to report (`unknown_fields`).
 
 import re
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 
 from headrace.base.errors import InvalidRequest
-from headrace.protocol.requests import ChatRequest, CompletionRequest, GenerationRequest
+from headrace.protocol.requests import ChatRequest, CompletionRequest, GenerationRequest, Role
 
 Request = TypeVar("Request", bound=GenerationRequest)
 
@@ -56,11 +56,19 @@ unsupported_fields: Mapping[str, tuple[object, ...]] = {
     "web_search_options": (),
 }
 
+# What the fields of fixed values may be, by their own name; the decoder tells only what was wrong.
+fixed_values: Mapping[str, str] = {
+    "n": "1; send a request for each answer",
+    "role": ", ".join(get_args(Role)),
+    "type": "text",
+}
+
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _any_value = msgspec.json.Decoder()
 _chat = msgspec.json.Decoder(ChatRequest)
 _completion = msgspec.json.Decoder(CompletionRequest)
 _validation_message = re.compile(r"(?P<what>.*) - at `\$\.?(?P<path>[^`]*)`", re.DOTALL)
+_half_surrogate = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _named_field = re.compile(r"Object (?:missing required|contains unknown) field `(?P<name>[^`]*)`")
 
 
@@ -133,7 +141,9 @@ def _decode(data: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[Value]) -> 
     except msgspec.ValidationError as error:
         raise _invalid(str(error)) from None
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The body is not a JSON object: {error}.") from None
+        surrogates = _half_surrogate.search(bytes(data))
+        hint = "; it may have half of a surrogate pair (\\ud800 to \\udfff)" if surrogates else ""
+        raise InvalidRequest(f"The body is not a JSON object: {error}{hint}.") from None
     except RecursionError:
         raise InvalidRequest("The body is nested too deeply; send a flatter one.") from None
 
@@ -149,6 +159,8 @@ def _invalid(text: str) -> InvalidRequest:
         return InvalidRequest(f"{what} {path!r}.", param=path)
     if not path:
         return InvalidRequest(f"The body must be a JSON object: {what}.")
+    if what.startswith("Invalid enum value"):
+        what = f"{what}; it may be {fixed_values[path.rpartition('.')[2]]}"
     return InvalidRequest(f"Invalid value for {path!r}: {what}.", param=path)
 
 

@@ -29,6 +29,9 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None  # padding against traffic analysis; none is ever added
 
 
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A piece of a message's text."""
 
@@ -39,7 +42,7 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One turn of a conversation. The fields that only take null are what answers carry."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Role
     content: str | list[TextPart]
     name: Name | None = None
     tool_call_id: Name | None = None

@@ -126,6 +126,29 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
     assert param.rpartition(".")[2].partition("[")[0] in error.message
 
 
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"n": 2}, "it may be 1; send a request for each answer"),
+        (
+            {"messages": [{"role": "robot", "content": "x"}]},
+            "it may be system, developer, user, assistant, tool",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "text": ""}]}]},
+            "it may be text",
+        ),
+    ],
+)
+def test_a_field_of_fixed_values_says_which(fields: dict[str, Any], says: str) -> None:
+    assert says in refusal(chat_body(**fields)).message
+
+
+def test_half_a_surrogate_pair_is_named() -> None:
+    assert "surrogate pair" in refusal(b'{"model":"\\ud800"}').message
+    assert "surrogate pair" not in refusal(b'{"model":"abc').message
+
+
 @pytest.mark.parametrize("name", sorted(unsupported_fields))
 def test_an_unsupported_field_passes_only_where_it_asks_for_nothing(name: str) -> None:
     for neutral in (None, *unsupported_fields[name]):
