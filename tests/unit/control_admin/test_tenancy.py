@@ -45,6 +45,11 @@ def test_a_bad_name_is_refused(admin: TestClient, name: str) -> None:
     assert answer.json()["error"]["param"] == "name"
 
 
+def test_a_bad_name_is_told_what_names_may_have(admin: TestClient) -> None:
+    message = admin.post("/tenants", json={"name": "../x"}).json()["error"]["message"]
+    assert message.startswith("name: use letters, digits, `.`, `_` and `-`")
+
+
 def test_a_taken_name_is_a_conflict(admin: TestClient) -> None:
     admin.post("/tenants", json={"name": "acme"})
     assert admin.post("/tenants", json={"name": "acme"}).status_code == 409

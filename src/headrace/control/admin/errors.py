@@ -9,6 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from headrace.base.errors import HeadraceError, InvalidRequest
+from headrace.control.admin.references import pattern_words
 from headrace.protocol.errors import error_body
 
 
@@ -35,6 +36,8 @@ def invalid_request(problems: Sequence[Any]) -> InvalidRequest:
     lines = []
     for problem in problems:
         path = ".".join(str(part) for part in problem["loc"][1:]) or str(problem["loc"][0])
-        lines.append(f"{path}: {problem['msg'].removeprefix('Value error, ')}")
+        pattern = problem.get("ctx", {}).get("pattern")
+        words = pattern_words.get(pattern) or problem["msg"].removeprefix("Value error, ")
+        lines.append(f"{path}: {words}")
     param = ".".join(str(part) for part in first["loc"][1:])
     return InvalidRequest("; ".join(lines), param=param or None)

@@ -15,11 +15,17 @@ R = TypeVar("R", bound=Resource)
 key_prefix = "hr_"
 id_pattern = re.compile(rf"[a-z]+_[{alphabet}]{{{body_length}}}")
 
-Name = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", min_length=1, max_length=63)
-]
+name_pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+model_name_pattern = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
+pattern_words = {
+    name_pattern: "use letters, digits, `.`, `_` and `-`, and begin with a letter or digit",
+    model_name_pattern: "use letters, digits and `.`, `_`, `:`, `/`, `-`, and begin with a letter "
+    "or digit",
+}
+
+Name = Annotated[str, StringConstraints(pattern=name_pattern, min_length=1, max_length=63)]
 ModelName = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$", min_length=1, max_length=128)
+    str, StringConstraints(pattern=model_name_pattern, min_length=1, max_length=128)
 ]
 Reference = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
