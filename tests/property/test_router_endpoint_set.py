@@ -11,7 +11,7 @@ from headrace.router.breaker import BreakerState
 from headrace.router.endpoint import Endpoint, EndpointSpec
 from headrace.router.endpoint_set import EndpointSet
 from headrace.router.lease import Lease, Work
-from headrace.router.picker import Picker
+from headrace.router.picker import Picker, Saturated
 
 replica_ids = [f"rep_{number}" for number in range(5)]
 specs = st.builds(
@@ -52,18 +52,36 @@ class RouterMachine(RuleBasedStateMachine):
             for endpoint in self.endpoints
             if endpoint.is_available(self.now_s) and endpoint.spec.id not in excluded
         ]
-        in_pool = [endpoint for endpoint in usable if endpoint.spec.pool == "ver_1"]
+        able = [endpoint for endpoint in usable if endpoint.spec.pool == "ver_1"]
+        in_pool = [endpoint for endpoint in able if not endpoint.is_full()]
         least = min((endpoint.in_flight_tokens for endpoint in in_pool), default=None)
         try:
             lease = self.picker.lease(
                 [("ver_1", 1)], Work(prefill, decode), self.now_s, frozenset(excluded)
             )
-        except Unavailable:
+        except Saturated:
+            assert able
             assert not in_pool
+            return
+        except Unavailable:
+            assert not able
             return
         assert lease.endpoint in in_pool
         assert lease.endpoint.in_flight_tokens - prefill - decode == least
         self.leases.append(lease)
+
+    @rule(
+        replica_id=st.sampled_from(replica_ids),
+        running=st.integers(0, 50),
+        waiting=st.integers(0, 50),
+    )
+    def load_is_reported(self, replica_id: str, running: int, waiting: int) -> None:
+        endpoint = self.endpoints.find(replica_id)
+        if endpoint is not None:
+            endpoint.capacity.observe(
+                running=running, waiting=waiting, in_flight=endpoint.in_flight_requests
+            )
+            assert endpoint.capacity.requests_max >= 1
 
     @rule(index=st.integers(0, 99), verdict=st.sampled_from(["succeed", "fail", "prefilled", ""]))
     def something_happens(self, index: int, verdict: str) -> None:

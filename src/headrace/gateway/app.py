@@ -19,6 +19,7 @@ from headrace.gateway.authenticate import Authenticator
 from headrace.gateway.follower import SnapshotFollower
 from headrace.gateway.generate import GeneratingRoute, Generation, GenerationServices
 from headrace.gateway.metrics import GatewayCounters, GatewayGauges, metrics_text
+from headrace.gateway.priorities import priority_of
 from headrace.gateway.snapshot import Principal, ServedModel
 from headrace.http.asgi import (
     Receive,
@@ -193,10 +194,11 @@ class GatewayApp:
 
     def _generating(self, route: GeneratingRoute) -> Callable[[Call], Awaitable[None]]:
         async def handle(call: Call) -> None:
+            priority = priority_of(call.scope, call.principal.tenant)
             body = await read_body(call.receive, body_bytes_max)
             state = self._state
             generation = Generation(
-                state.services, call.principal, state.follower.snapshot, call.record
+                state.services, call.principal, state.follower.snapshot, call.record, priority
             )
             await generation.answer(route, body, call.receive, call.send)
 
@@ -233,6 +235,7 @@ class GatewayApp:
         state = self._state
         gauges = GatewayGauges(
             running_requests=state.services.admission.running_count(),
+            room=state.services.forwarding.room,
             endpoints=state.endpoints,
             snapshot_age_s=state.follower.age_s,
             journal_healthy=state.journal.is_healthy,

@@ -27,11 +27,12 @@ from headrace.gateway.upstream import (
     small_answer_bytes_max,
     stream_error,
 )
+from headrace.gateway.waiting_room import Errand, WaitingRoom
 from headrace.http.asgi import EventStream
 from headrace.http.client import Answer, HttpClient
 from headrace.router.endpoint import EndpointSpec
-from headrace.router.lease import Lease, Work
-from headrace.router.picker import Picker, WeightedPool
+from headrace.router.lease import Lease
+from headrace.router.picker import Picker
 from headrace.router.retry_budget import RetryBudget
 from headrace.spec.settlements import TokenUsage
 
@@ -56,6 +57,7 @@ class Forwarding:
 
     client: HttpClient
     picker: Picker
+    room: WaitingRoom
     retries: RetryBudget
     clock: Clock
     timeouts: Timeouts
@@ -68,9 +70,7 @@ class EngineRequest:
 
     path: str
     request_id: str
-    model_name: str  # the logical one
-    pools: tuple[WeightedPool, ...]
-    work: Work
+    errand: Errand
     cache_salt: str
     body_for: Callable[[EndpointSpec, Mapping[str, object]], bytes]  # with the adapter's fields
     streams: bool = False
@@ -123,7 +123,7 @@ class Exchange:
 
     def estimate(self, body: bytes) -> TokenUsage:
         """A guess at what an unstreamed answer used, for engines that never tell."""
-        return TokenUsage(self._request.work.prefill_tokens, 0, len(body) // bytes_per_token)
+        return TokenUsage(self._request.errand.work.prefill_tokens, 0, len(body) // bytes_per_token)
 
     async def _with_retries(self, attempt: Callable[[Lease], Awaitable[Result]]) -> Result:
         forwarding = self._forwarding
@@ -131,11 +131,8 @@ class Exchange:
         excluded: set[str] = set()
         failure: HeadraceError | None = None
         while True:
-            now_s = forwarding.clock.monotonic_s()
             try:
-                lease = forwarding.picker.lease(
-                    self._request.pools, self._request.work, now_s, excluded
-                )
+                lease = await self._lease(excluded)
             except Unavailable as error:
                 raise failure or error from None
             self.attempts += 1
@@ -148,9 +145,22 @@ class Exchange:
                 failure = error
             finally:
                 lease.release()
+                forwarding.room.pump(self._request.errand.model_name)
             excluded.add(self.endpoint_id)
             self._account.restart()
             forwarding.counters.retries += 1
+
+    async def _lease(self, excluded: set[str]) -> Lease:
+        """A place at an endpoint: the first one in the request's turn, others at once.
+
+        A retry had its turn already, and the retry budget bounds what it adds to full ones."""
+        errand, forwarding = self._request.errand, self._forwarding
+        if not excluded:
+            return await forwarding.room.lease(errand)
+        now_s = forwarding.clock.monotonic_s()
+        return forwarding.picker.lease(
+            errand.pools, errand.work, now_s, excluded, over_capacity=True
+        )
 
     def _is_worth_another(self, error: HeadraceError) -> bool:
         """Whether another endpoint may be tried; takes from the budget if so."""
@@ -171,11 +181,11 @@ class Exchange:
                 self._eject(lease)
                 raise
         self._note_first_output(lease)
-        return rewrite_whole(body, self._request.model_name)
+        return rewrite_whole(body, self._request.errand.model_name)
 
     async def _attempt_stream(self, lease: Lease, out: EventStream, beat: Heartbeat) -> bool:
         rewriter = StreamRewriter(
-            self._request.model_name,
+            self._request.errand.model_name,
             find_adapter(lease.endpoint.spec.engine),
             usage_chunk=self._request.usage_chunk,
             usage_in_every_chunk=self._request.usage_in_every_chunk,
@@ -260,6 +270,6 @@ class Exchange:
         """Tell the account what passed; without the engine's counts a chunk is a token."""
         usage = rewriter.usage
         if usage is None and rewriter.content_chunks:
-            usage = TokenUsage(self._request.work.prefill_tokens, 0, rewriter.content_chunks)
+            usage = TokenUsage(self._request.errand.work.prefill_tokens, 0, rewriter.content_chunks)
         if usage is not None and usage != self._account.usage:
             self._account.observe(usage)

@@ -14,8 +14,10 @@ from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.exchange import Forwarding, Timeouts
 from headrace.gateway.follower import SnapshotFollower
 from headrace.gateway.generate import GenerationServices
+from headrace.gateway.load_follower import LoadFollower
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.recovery import usage_of_cut_requests
+from headrace.gateway.waiting_room import WaitingRoom
 from headrace.http.client import HttpClient
 from headrace.ledger.admission import Admission, UnpricedPolicy
 from headrace.ledger.journal import Journal
@@ -67,9 +69,13 @@ class Gateway:
         self.access_log = AccessLog(access_log)
         self._tasks: list[asyncio.Task[None]] = []
         self.recovered: list[Settlement] = []  # requests that an earlier crash left running
+        picker = Picker(self.endpoints, random.SystemRandom())
+        room = WaitingRoom(picker, clock)
+        self._loads = LoadFollower(self.endpoints, self._client, room)
         forwarding = Forwarding(
             client=self._client,
-            picker=Picker(self.endpoints, random.SystemRandom()),
+            picker=picker,
+            room=room,
             retries=RetryBudget(clock.monotonic_s()),
             clock=clock,
             timeouts=config.timeouts,
@@ -109,6 +115,7 @@ class Gateway:
         self._tasks = [
             asyncio.create_task(self.follower.follow()),
             asyncio.create_task(self._contexts.follow()),
+            asyncio.create_task(self._loads.follow()),
         ]
         return self
 

@@ -23,6 +23,7 @@ from headrace.gateway.exchange import EngineRequest, Exchange, Forwarding
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
 from headrace.gateway.upstream import cache_salt, engine_body
+from headrace.gateway.waiting_room import Errand
 from headrace.http.asgi import DisconnectScope, EventStream, Header, Receive, Send, send_json
 from headrace.ledger.admission import Admission
 from headrace.ledger.meter import Meter
@@ -31,6 +32,7 @@ from headrace.protocol.errors import error_event
 from headrace.protocol.sse import done_event
 from headrace.router.lease import Work
 from headrace.spec.prices import price_at
+from headrace.spec.priority import Priority
 
 output_cap_header = b"x-headrace-max-tokens"  # says when credit caps an answer without max_tokens
 
@@ -64,11 +66,13 @@ class Generation:
         principal: Principal,
         snapshot: Snapshot,
         record: AccessRecord,
+        priority: Priority,
     ) -> None:
         self._services = services
         self._principal = principal
         self._snapshot = snapshot
         self._record = record
+        self._priority = priority
 
     async def answer(
         self, route: GeneratingRoute, body: bytes, receive: Receive, send: Send
@@ -149,9 +153,13 @@ class Generation:
         return EngineRequest(
             path=route.path,
             request_id=self._record.request_id,
-            model_name=served.model.name,
-            pools=served.pools,
-            work=Work(len(body) // bytes_per_token, min(limit, expected_output_tokens)),
+            errand=Errand(
+                model_name=served.model.name,
+                tenant_id=self._principal.tenant.id,
+                priority=self._priority,
+                pools=served.pools,
+                work=Work(len(body) // bytes_per_token, min(limit, expected_output_tokens)),
+            ),
             cache_salt=cache_salt(self._services.pepper, self._principal.tenant.id),
             body_for=lambda spec, extra_fields: engine_body(
                 body, request, spec, extra_fields, output_limit

@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from headrace.gateway.waiting_room import WaitingRoom
 from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
 from headrace.observability import gateway_metrics as declared
 from headrace.observability.metrics import Histogram, MetricDeclaration, Value, render
 from headrace.router.endpoint import Endpoint
+from headrace.spec.priority import Priority
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class GatewayGauges:
     """What is true of a gateway now."""
 
     running_requests: int
+    room: WaitingRoom
     endpoints: Iterable[Endpoint]
     snapshot_age_s: float
     journal_healthy: bool
@@ -69,6 +72,12 @@ def metrics_text(counters: GatewayCounters, gauges: GatewayGauges) -> bytes:
         (declared.retries_total, counters.retries),
         (declared.ejections_total, counters.ejections),
         (declared.running_requests, gauges.running_requests),
+        (declared.waiting_requests, gauges.room.waiting_count()),
+        (
+            declared.saturated_refusals_total,
+            {priority.word: float(gauges.room.refused[priority.word]) for priority in Priority},
+        ),
+        (declared.queue_wait_seconds, gauges.room.wait_s),
         (declared.endpoints, endpoint_states(gauges.endpoints, gauges.now_s)),
         (declared.snapshot_age_seconds, gauges.snapshot_age_s),
         (declared.journal_healthy, float(gauges.journal_healthy)),

@@ -40,6 +40,22 @@ ejections_total = MetricDeclaration(
 running_requests = MetricDeclaration(
     "headrace_gateway_running_requests", gauge, "Requests that hold a reservation now."
 )
+waiting_requests = MetricDeclaration(
+    "headrace_gateway_waiting_requests",
+    gauge,
+    "Admitted requests that wait because every replica of their model is full.",
+)
+saturated_refusals_total = MetricDeclaration(
+    "headrace_gateway_saturated_refusals_total",
+    counter,
+    "Requests refused because their model was saturated, by priority class.",
+    label="priority",
+)
+queue_wait_seconds = MetricDeclaration(
+    "headrace_gateway_queue_wait_seconds",
+    histogram,
+    "How long those waited that had to wait for a replica and got one.",
+)
 endpoints = MetricDeclaration(
     "headrace_gateway_endpoints",
     gauge,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from headrace.router.breaker import Breaker
+from headrace.router.capacity import Capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +30,19 @@ class EndpointSpec:
 class Endpoint:
     """A replica's process as the router sees it. Only leases change its load."""
 
-    __slots__ = ("breaker", "in_flight_requests", "in_flight_tokens", "spec")
+    __slots__ = ("breaker", "capacity", "in_flight_requests", "in_flight_tokens", "spec")
 
     def __init__(self, spec: EndpointSpec) -> None:
         self.spec = spec
         self.breaker = Breaker()
+        self.capacity = Capacity()
         self.in_flight_tokens = 0  # prompt tokens not known to be computed, and output to come
         self.in_flight_requests = 0
 
     def is_available(self, now_s: float) -> bool:
         """Whether a request may go there now."""
         return self.spec.accepts_requests and self.breaker.permits(now_s)
+
+    def is_full(self) -> bool:
+        """Whether more requests would only wait inside it."""
+        return self.in_flight_requests >= self.capacity.requests_max

@@ -17,14 +17,16 @@ class EndpointSet:
         endpoints: dict[str, Endpoint] = {}
         pools: dict[str, list[Endpoint]] = {}
         for spec in specs:
+            if spec.id in endpoints:
+                continue  # the first of an id counts
             known = self._endpoints.get(spec.id)
             if known is not None and known.spec.is_same_process(spec):
                 known.spec = spec
                 endpoint = known
             else:
                 endpoint = Endpoint(spec)
-            if endpoints.setdefault(spec.id, endpoint) is endpoint:
-                pools.setdefault(spec.pool, []).append(endpoint)
+            endpoints[spec.id] = endpoint
+            pools.setdefault(spec.pool, []).append(endpoint)
         self._endpoints = endpoints
         self._pools = {name: tuple(members) for name, members in pools.items()}
 

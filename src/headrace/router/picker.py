@@ -1,4 +1,4 @@
-"""Chooses an endpoint: availability first, then the least tokens in flight, ties at random.
+"""Chooses an endpoint: available and not full, then the least tokens in flight, ties at random.
 
 A model points at pools by weight (its versions). A pool is drawn by weight among those that have
 an available endpoint, so that a version without one sends its share to the others.
@@ -23,13 +23,22 @@ class Rng(Protocol):
         ...
 
 
+class Saturated(Unavailable):
+    """Endpoints could take the request, and all of them are full."""
+
+
 WeightedPool = tuple[str, int]  # a pool's name and its share
 
 
 def least_loaded(
-    endpoints: Sequence[Endpoint], now_s: float, rng: Rng, excluded: Collection[str] = ()
+    endpoints: Sequence[Endpoint],
+    now_s: float,
+    rng: Rng,
+    excluded: Collection[str] = (),
+    *,
+    over_capacity: bool = False,
 ) -> Endpoint | None:
-    """The available endpoint with the least tokens in flight, or None if none is available."""
+    """The available endpoint with the least tokens in flight, or None if all are full or away."""
     chosen: Endpoint | None = None
     least_tokens = 0
     tie_count = 0
@@ -37,6 +46,8 @@ def least_loaded(
         tokens = endpoint.in_flight_tokens
         if chosen is not None and tokens > least_tokens:
             continue  # the cheap test first: most endpoints end here
+        if endpoint.is_full() and not over_capacity:
+            continue
         if not endpoint.is_available(now_s) or endpoint.spec.id in excluded:
             continue
         if chosen is None or tokens < least_tokens:
@@ -61,21 +72,34 @@ class Picker:
         work: Work,
         now_s: float,
         excluded: Collection[str] = (),
+        *,
+        over_capacity: bool = False,
     ) -> Lease:
         """Choose an endpoint and count the request on it; `excluded` ids are not chosen.
 
+        Saturated if those that could take it are full, which `over_capacity` ignores.
         Unavailable, with the time to wait, if no endpoint of any pool may be used."""
         left = [pool for pool in pools if pool[1] > 0]
         while left:
             drawn = self._draw(left)
             members = self._endpoints.pool(drawn[0])
-            endpoint = least_loaded(members, now_s, self._rng, excluded)
+            endpoint = least_loaded(
+                members, now_s, self._rng, excluded, over_capacity=over_capacity
+            )
             if endpoint is not None:
                 return Lease(endpoint, work, now_s)
             left.remove(drawn)
+        if any(self._has_available(name, now_s, excluded) for name, weight in pools if weight > 0):
+            raise Saturated("every replica of this model is full; try again")
         raise Unavailable(
             "no replica of this model can take the request now; try again",
             retry_after_s=self._retry_after_s(pools, now_s),
+        )
+
+    def _has_available(self, pool: str, now_s: float, excluded: Collection[str]) -> bool:
+        return any(
+            endpoint.is_available(now_s) and endpoint.spec.id not in excluded
+            for endpoint in self._endpoints.pool(pool)
         )
 
     def _draw(self, pools: Sequence[WeightedPool]) -> WeightedPool:

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from headrace.spec.priority import Priority
 from headrace.spec.resource import Resource
 
 
@@ -13,6 +14,7 @@ class Tenant(Resource, frozen=True, kw_only=True, tag="tenant"):
 
     active: bool = True
     credit_floor_nanousd: int | None = None  # the balance may not fall below it; None: postpaid
+    priority_highest: Priority = Priority.INTERACTIVE  # requests that ask for more get this
 
 
 class Project(Resource, frozen=True, kw_only=True, tag="project"):
