@@ -168,6 +168,28 @@ def test_text_completions_hold_the_same(llama: LlamaPlatform) -> None:
     assert llama.usage()["completion_tokens"] - billed["completion_tokens"] == 6
 
 
+def test_usage_that_the_engine_tells_elsewhere_comes_in_a_chunk_of_its_own(
+    llama: LlamaPlatform,
+) -> None:
+    billed = llama.usage()
+    chunks = list(
+        llama.client.completions.create(
+            model=model,
+            prompt="One, two,",
+            max_tokens=6,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    told = [chunk for chunk in chunks if chunk.usage is not None]
+    wait_until(lambda: llama.usage()["finished"] == billed["finished"] + 1)
+
+    assert told == chunks[-1:]
+    assert told[0].choices == []
+    assert told[0].usage is not None
+    assert told[0].usage.completion_tokens == 6
+
+
 def test_an_abort_is_billed_by_what_the_engine_had_told(llama: LlamaPlatform) -> None:
     billed, counted = llama.usage(), llama.engine_counts()
     stream = ask(
