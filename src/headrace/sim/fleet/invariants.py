@@ -1,0 +1,97 @@
+"""What must hold at every event of a simulation, whatever is broken on purpose.
+
+* a request ends exactly once, and nothing of it is sent, answered or settled afterwards
+* the leases that endpoints count are the attempts that are under way; at the end none are left
+* a replica that is down gets, after its first refusal, one probe for each ejection and no more;
+  after the control plane took it out, nothing
+* one settlement a request in the ledger, however often it was shipped; no credit overrun
+"""
+
+from collections.abc import Iterable
+
+from headrace.router.breaker import ejection_s_min
+from headrace.router.endpoint import Endpoint
+from headrace.sim.fleet.request import Outcome, SimRequest
+
+full_check_interval_events = 1000
+
+
+class InvariantBroken(AssertionError):
+    """The simulated system did what must never happen; the seed replays it."""
+
+
+class Invariants:
+    """Counts what ought to be, beside the code that is checked."""
+
+    def __init__(self) -> None:
+        self.requests_open = 0
+        self.ended: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self.attempts_open = 0
+        self._refused_s: dict[str, float] = {}  # endpoint down and known to be: its last send
+        self._removed: set[str] = set()
+        self._settled: set[int] = set()
+        self._events = 0
+
+    def arrived(self) -> None:
+        """A request came."""
+        self.requests_open += 1
+
+    def sent(self, endpoint: Endpoint, now_s: float) -> None:
+        """An attempt goes to an endpoint."""
+        self.attempts_open += 1
+        name = endpoint.spec.id
+        if name in self._removed:
+            raise InvariantBroken(f"a request was sent to {name}, which was taken out")
+        last_s = self._refused_s.get(name)
+        if last_s is not None:
+            if now_s - last_s < ejection_s_min:
+                raise InvariantBroken(f"{name} is down and got two requests within an ejection")
+            self._refused_s[name] = now_s
+
+    def released(self) -> None:
+        """An attempt is over, and its lease given back."""
+        self.attempts_open -= 1
+        if self.attempts_open < 0:
+            raise InvariantBroken("a lease was given back twice")
+
+    def refused(self, name: str, now_s: float) -> None:
+        """The gateway learnt that an endpoint is down."""
+        self._refused_s[name] = now_s
+
+    def removed(self, name: str) -> None:
+        """The control plane took a replica out."""
+        self._removed.add(name)
+
+    def is_back(self, name: str) -> None:
+        """A replica is up, and may get requests again."""
+        self._removed.discard(name)
+        self._refused_s.pop(name, None)
+
+    def end(self, request: SimRequest, outcome: Outcome) -> None:
+        """A request ended."""
+        if request.outcome is not None:
+            raise InvariantBroken(f"request {request.id} ended twice: {request.outcome}, {outcome}")
+        self.requests_open -= 1
+        self.ended[outcome] += 1
+
+    def settled(self, request: SimRequest) -> None:
+        """The ledger has a new settlement."""
+        if request.id in self._settled:
+            raise InvariantBroken(f"request {request.id} was settled twice")
+        self._settled.add(request.id)
+
+    def check(self, endpoints: Iterable[Endpoint], departed_requests: int) -> None:
+        """Compare what the endpoints count with what is under way."""
+        counted = sum(endpoint.in_flight_requests for endpoint in endpoints) + departed_requests
+        if counted != self.attempts_open:
+            raise InvariantBroken(f"{counted} leases are held by {self.attempts_open} attempts")
+
+    def check_end(self, endpoints: Iterable[Endpoint]) -> None:
+        """Nothing may be left once all traffic has ended."""
+        if self.requests_open:
+            raise InvariantBroken(f"{self.requests_open} requests never ended")
+        if self.attempts_open:
+            raise InvariantBroken(f"{self.attempts_open} attempts never ended")
+        for endpoint in endpoints:
+            if endpoint.in_flight_requests or endpoint.in_flight_tokens:
+                raise InvariantBroken(f"{endpoint.spec.id} still counts load")

@@ -1,0 +1,128 @@
+"""One simulated request: prompts are segments with identities, because only sharing matters.
+
+    prompt = [system prompt of group 7, 6000 tokens][this question, 1200 tokens]
+
+Two prompts share a prefix as far as their segments are the same ones in the same order. A segment's
+identity names its content; the router and the engines see chained keys, so that equal content
+after different beginnings is not taken for shared, as with a real block hash.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from headrace.router.lease import Lease
+
+
+class Segment(NamedTuple):
+    """A stretch of a prompt that other prompts may have too."""
+
+    content: int  # identity; equal ones are equal texts
+    tokens: int
+
+
+class Outcome(StrEnum):
+    """How a request ended, for its caller."""
+
+    FINISHED = "finished"
+    FAILED = "failed"  # no replica answered, or the one that did broke after its first token
+    REFUSED = "refused"  # no money, no room
+    LEFT = "left"  # the caller went away
+
+
+@dataclass(eq=False, slots=True)
+class SimRequest:
+    """What a caller asks, and what became of it."""
+
+    id: int
+    deployment: int  # index
+    tenant: int  # index
+    arrival_s: float
+    segments: tuple[Segment, ...]
+    prompt_tokens: int
+    output_tokens: int  # what the model will say
+    max_tokens: int  # what the caller allows; all that anybody but the engine knows
+    first_token_s: float = -1.0
+    end_s: float = -1.0
+    longest_gap_s: float = 0.0  # between two of its tokens, where the engine model knows it
+    cached_tokens: int = 0
+    produced_tokens: int = 0
+    attempts: int = 0
+    outcome: Outcome | None = None
+    session: object = None  # of a traffic source that waits for the answer
+
+
+@dataclass(eq=False, slots=True)
+class Attempt:
+    """One try of a request at one replica."""
+
+    request: SimRequest
+    number: int  # of the request's tries, from 1
+    lease: Lease | None = None  # the gateway's; it is over when it is given back
+    replica: int = -1  # index
+    has_output: bool = False  # the gateway saw a token
+    cached_tokens: int = 0  # of the prompt
+    produced_tokens: int = 0  # as of the last event
+
+    @property
+    def key(self) -> str:
+        """A name that no other attempt has."""
+        return f"{self.request.id}.{self.number}"
+
+
+class Listener(Protocol):
+    """Who is told what an engine does, at the moment when it does it."""
+
+    def first_token(self, attempt: Attempt) -> None:
+        """The prompt is computed and the first token is out."""
+        ...
+
+    def finished(self, attempt: Attempt) -> None:
+        """The last token is out; the engine holds nothing of it any more."""
+        ...
+
+
+class SimEngine(Protocol):
+    """An engine on the virtual clock."""
+
+    def submit(self, attempt: Attempt) -> None:
+        """Queue it; RateLimited if the engine's queue is full."""
+        ...
+
+    def abort(self, attempt: Attempt) -> None:
+        """Forget it with the next step; nothing more is told of it."""
+        ...
+
+    def load(self) -> tuple[int, int]:
+        """Requests that run and that wait."""
+        ...
+
+    def known_tokens(self, request: SimRequest) -> int:
+        """Tokens of the prompt whose KV it has; what a router with the engine's events knows."""
+        ...
+
+    def slow_down(self, factor: float) -> None:
+        """Take `factor` times as long as the device's model says, from the next step on."""
+        ...
+
+    def halt(self) -> None:
+        """Never do anything again."""
+        ...
+
+
+answer_content = 0  # of the segment that a conversation's next prompt has for an answer
+
+
+def prefix_keys(segments: tuple[Segment, ...], tenant: int) -> list[int]:
+    """A key for each prefix that ends with a segment: equal for a tenant's equal beginnings."""
+    keys = []
+    key = tenant
+    for segment in segments:
+        key = hash((key, segment.content, segment.tokens))  # of integers: the same in each run
+        keys.append(key)
+    return keys
+
+
+def answer_key(keys: list[int], attempt: Attempt) -> int:
+    """The key of the prefix that a prompt and its answer make."""
+    return hash((keys[-1], answer_content, attempt.request.output_tokens))
