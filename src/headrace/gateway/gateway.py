@@ -70,8 +70,8 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self.recovered: list[Settlement] = []  # requests that an earlier crash left running
         picker = Picker(self.endpoints, random.SystemRandom())
-        room = WaitingRoom(picker, clock)
-        self._loads = LoadFollower(self.endpoints, self._client, room)
+        self.room = room = WaitingRoom(picker, clock)
+        self.loads = LoadFollower(self.endpoints, self._client, room)
         forwarding = Forwarding(
             client=self._client,
             picker=picker,
@@ -115,7 +115,7 @@ class Gateway:
         self._tasks = [
             asyncio.create_task(self.follower.follow()),
             asyncio.create_task(self._contexts.follow()),
-            asyncio.create_task(self._loads.follow()),
+            asyncio.create_task(self.loads.follow()),
         ]
         return self
 

@@ -27,6 +27,7 @@ from headrace.http.asgi import (
     Send,
     header,
     read_body,
+    send_bytes,
     send_json,
 )
 from headrace.protocol.chunks import ChunkKind, ChunkWriter
@@ -128,6 +129,8 @@ class FakeEngine:
         self.plan: deque[Behaviour] = deque()
         self.seen: list[Seen] = []
         self.arrived = asyncio.Condition()
+        self.places: int | None = None  # how many it runs at once by its own report; None: all
+        self._in_flight = 0
         self._remembers = remembers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -140,6 +143,8 @@ class FakeEngine:
         elif path == "/v1/models":
             card = ModelCard(self.served_name, 0, "model", "sim", self.context_length)
             await send_json(send, 200, _encode(ModelList([card])))
+        elif path == "/metrics":
+            await send_bytes(send, 200, self._metrics(), [(b"content-type", b"text/plain")])
         elif path.startswith(usage_path):
             await self._send_usage(path.removeprefix(usage_path), send)
         else:
@@ -150,6 +155,14 @@ class FakeEngine:
         async with self.arrived:
             await self.arrived.wait_for(lambda: len(self.seen) >= count)
         return self.seen[-1]
+
+    def _metrics(self) -> bytes:
+        """The load, as if only `places` requests ran and the others waited."""
+        running = min(self._in_flight, self._in_flight if self.places is None else self.places)
+        return (
+            f"headrace_engine_running_requests {running}\n"
+            f"headrace_engine_waiting_requests {self._in_flight - running}\n"
+        ).encode()
 
     async def _send_usage(self, request_id: str, send: Send) -> None:
         for seen in reversed(self.seen):
@@ -165,6 +178,7 @@ class FakeEngine:
         request = _request.decode(body)
         behaviour = self.plan.popleft() if self.plan else self.default
         seen = await self._note(scope, body, request)
+        self._in_flight += 1
         try:
             if behaviour.failure is Failure.STATUS:
                 error = error_body(behaviour.error)
@@ -187,6 +201,7 @@ class FakeEngine:
         except HeadraceError as error:
             await send_json(send, error.http_status, error_body(error))
         finally:
+            self._in_flight -= 1
             seen.ended.set()
 
     async def _note(self, scope: Scope, body: bytes, request: FakeRequest) -> Seen:
