@@ -13,7 +13,7 @@ from rich.table import Table
 
 from headrace.base.money import format_usd
 
-wide = 240
+line_characters_max = 240  # a terminal wraps what is longer than it; ids stay whole to be copied
 
 
 def write_json(value: object) -> None:
@@ -84,9 +84,7 @@ def format_bytes(byte_count: float) -> str:
 
 def _print(table: Table) -> None:
     """Write a table without the blanks that fill its lines, which a copy would carry along."""
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = wide  # a pipe has no width, and a broken line can't be parsed
+    console = Console(highlight=False, markup=False, emoji=False, width=line_characters_max)
     with console.capture() as captured:
         console.print(table)
     for line in captured.get().splitlines():

@@ -31,6 +31,19 @@ def test_lines_have_no_trailing_blanks_and_do_not_break(
     assert all(line == line.rstrip() for line in lines)
 
 
+def test_ids_stay_whole_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the output for a terminal's
+    monkeypatch.setenv("COLUMNS", "40")
+    row = ("rep_01m8kz2m2p13ckt6qm935ej3ct", "dep_01m8kzjcr047jrbhvp49jfre40")
+    output.write_table(("ID", "DEPLOYMENT"), [row], empty="nothing")
+    output.write_fields([("deployment", " ".join(row))])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert all(word in line for line in lines[1:] for word in row)
+
+
 def test_brackets_in_values_are_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
     output.write_fields([("model", "[red]qwen[/red] :smile:")])
     assert "[red]qwen[/red] :smile:" in capsys.readouterr().out
