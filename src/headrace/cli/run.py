@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import re
 import stat
 import sys
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 
 from headrace.base.clock import SystemClock
-from headrace.base.errors import ConfigurationError, HeadraceError
+from headrace.base.errors import ConfigurationError, ContextLengthExceeded, HeadraceError
 from headrace.base.ids import new_id
 from headrace.cli.engine_settings import (
     ContextLength,
@@ -31,6 +32,7 @@ input_bytes_max = 8 * 1024 * 1024  # of standard input when it is piped
 prompt_mark = ">>> "
 leave_words = ("/bye", "/exit", "/quit")
 clear_word = "/clear"
+command_pattern = re.compile(r"/[a-z]+")  # a question may begin with a slash, as a path does
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +148,15 @@ class Terminal:
         if line == clear_word:
             self._conversation.clear()
             return
+        if command_pattern.fullmatch(line):
+            _note(f"There is no {line}; {clear_word} forgets the conversation, Ctrl-D leaves.")
+            return
         try:
             runner.run(self._answer(line))
         except KeyboardInterrupt:
             print()
+        except ContextLengthExceeded as error:
+            _note(f"headrace: {error.message} {clear_word} forgets the conversation.")
         except HeadraceError as error:
             _note(f"headrace: {error.message}")
 

@@ -100,4 +100,13 @@ def test_a_refused_question_leaves_the_conversation_as_it_was(
     service.refusal = ContextLengthExceeded("too long; shorten it")
     say(service, conversation, "one")
     assert conversation.messages == []
-    assert capsys.readouterr().err == "headrace: too long; shorten it\n"
+    shown = capsys.readouterr().err
+    assert shown == "headrace: too long; shorten it /clear forgets the conversation.\n"
+
+
+def test_a_mistyped_command_is_not_sent_to_the_model(
+    service: FakeService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say(service, Conversation(None), "/help", "/usr/bin is what?")
+    assert service.asked == [[("user", "/usr/bin is what?")]]
+    assert capsys.readouterr().err.startswith("There is no /help; /clear forgets")
