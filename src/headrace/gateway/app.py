@@ -14,10 +14,12 @@ import msgspec
 from headrace.base.clock import Clock
 from headrace.base.errors import ClientClosed, HeadraceError, NotFound
 from headrace.base.ids import new_id
+from headrace.gateway import idempotency
 from headrace.gateway.access_log import AccessLog, AccessRecord
 from headrace.gateway.authenticate import Authenticator
 from headrace.gateway.follower import SnapshotFollower
 from headrace.gateway.generate import GeneratingRoute, Generation, GenerationServices
+from headrace.gateway.idempotency import Replays
 from headrace.gateway.metrics import GatewayCounters, GatewayGauges, metrics_text
 from headrace.gateway.priorities import priority_of
 from headrace.gateway.snapshot import Principal, ServedModel
@@ -33,6 +35,7 @@ from headrace.http.asgi import (
 )
 from headrace.http.server import is_loopback
 from headrace.ledger.journal import Journal
+from headrace.ledger.reservation import Outcome
 from headrace.observability.metrics import content_type
 from headrace.protocol.errors import error_body
 from headrace.protocol.parsing import parse_chat_request, parse_completion_request
@@ -96,6 +99,7 @@ class GatewayState:
     endpoints: EndpointSet
     journal: Journal
     services: GenerationServices
+    replays: Replays
     counters: GatewayCounters
     access_log: AccessLog
     clock: Clock
@@ -200,9 +204,35 @@ class GatewayApp:
             generation = Generation(
                 state.services, call.principal, state.follower.snapshot, call.record, priority
             )
-            await generation.answer(route, body, call.receive, call.send)
+            key = header(call.scope, idempotency.header_name)
+            if key is None:
+                await generation.answer(route, body, call.receive, call.send)
+            else:
+                await self._answer_once(route, generation, key, body, call)
 
         return handle
+
+    async def _answer_once(
+        self, route: GeneratingRoute, generation: Generation, key: str, body: bytes, call: Call
+    ) -> None:
+        """Answer a request with an `Idempotency-Key`, which may be answered without running it."""
+        is_gone = False
+
+        async def make(receive: Receive, send: Send) -> bool:
+            try:
+                await generation.answer(route, body, receive, send)
+                return call.record.outcome == Outcome.FINISHED.value
+            finally:
+                if is_gone:  # its line was written when its connection ended, without an outcome
+                    self._state.access_log.write(call.record)
+
+        replay_key = idempotency.ReplayKey(call.principal.key.id, key)
+        fingerprint = idempotency.fingerprint_of(route.path, body)
+        try:
+            await self._state.replays.answer(replay_key, fingerprint, make, call.receive, call.send)
+            call.record.status = 200
+        finally:
+            is_gone = True
 
     async def _models(self, call: Call) -> None:
         models = self._state.follower.snapshot.models.values()

@@ -14,6 +14,7 @@ from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.exchange import Forwarding, Timeouts
 from headrace.gateway.follower import SnapshotFollower
 from headrace.gateway.generate import GenerationServices
+from headrace.gateway.idempotency import Replays
 from headrace.gateway.load_follower import LoadFollower
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.recovery import usage_of_cut_requests
@@ -67,6 +68,7 @@ class Gateway:
         self.follower = SnapshotFollower(database.store, self.endpoints, clock)
         self._contexts = ContextLengths(self.endpoints, self._client)
         self.access_log = AccessLog(access_log)
+        self.replays = Replays(clock)
         self._tasks: list[asyncio.Task[None]] = []
         self.recovered: list[Settlement] = []  # requests that an earlier crash left running
         picker = Picker(self.endpoints, random.SystemRandom())
@@ -96,6 +98,7 @@ class Gateway:
                 endpoints=self.endpoints,
                 journal=journal,
                 services=services,
+                replays=self.replays,
                 counters=counters,
                 access_log=self.access_log,
                 clock=clock,
@@ -126,6 +129,7 @@ class Gateway:
         traceback: TracebackType | None,
     ) -> None:
         """Stop what was started; the shipper drains the journal once more."""
+        await self.replays.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,131 @@
+"""`Idempotency-Key`: a request that comes again joins the one that runs, or gets its answer again.
+
+    first                     runs, detached from its connection
+    again while it runs       joins: the same answer, also a stream from its beginning
+    again within the window   the kept answer; nothing runs, nothing is charged
+    again with another body   409
+
+Only complete answers are kept: one that failed is tried anew. Keys belong to the API key that
+sent them. A gateway keeps them in memory, for itself.
+"""
+
+import asyncio
+import hashlib
+from collections import OrderedDict
+from typing import NamedTuple
+
+from headrace.base.clock import Clock
+from headrace.base.errors import Conflict, InvalidRequest, Unavailable
+from headrace.gateway.recording import Make, Recording
+from headrace.http.asgi import Header, Receive, Send
+
+header_name = b"idempotency-key"
+key_length_max = 255
+replay_window_s = 600.0
+kept_answers_max = 10_000
+kept_bytes_max = 128 * 1024 * 1024  # of finished answers; the oldest go first
+running_max = 1_000  # each may hold `recorded_bytes_max`
+
+joined_header: Header = (b"x-headrace-replayed", b"joined")
+replayed_header: Header = (b"x-headrace-replayed", b"finished")
+
+
+class ReplayKey(NamedTuple):
+    """Whose key, and which."""
+
+    api_key_id: str
+    idempotency_key: str
+
+
+class Kept(NamedTuple):
+    """A finished answer and until when it is kept."""
+
+    recording: Recording
+    expire_s: float
+
+
+class Replays:
+    """The running and the kept answers of one gateway."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._running: dict[ReplayKey, Recording] = {}
+        self._kept: OrderedDict[ReplayKey, Kept] = OrderedDict()  # the oldest first
+        self._kept_bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def answer(
+        self, key: ReplayKey, fingerprint: bytes, make: Make, receive: Receive, send: Send
+    ) -> None:
+        """Give the connection the answer of this key; `make` is run only if there is none.
+
+        Conflict if the key was used for another request."""
+        check_key(key.idempotency_key)
+        self._forget_expired()
+        kept = self._kept.get(key)
+        recording = kept.recording if kept else self._running.get(key)
+        if recording is None:
+            await self._start(key, fingerprint, make).play(receive, send)
+            return
+        if recording.fingerprint != fingerprint:
+            raise Conflict(
+                "This Idempotency-Key was used for a different request; use a new key.",
+                param="Idempotency-Key",
+            )
+        await recording.play(receive, send, (replayed_header if kept else joined_header,))
+
+    async def close(self) -> None:
+        """Give up what runs for nobody, and wait until it is settled."""
+        for recording in self._running.values():
+            recording.abandon()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, key: ReplayKey, fingerprint: bytes, make: Make) -> Recording:
+        if len(self._running) >= running_max:
+            raise Unavailable(
+                f"{running_max} requests with an Idempotency-Key run already; try again.",
+                retry_after_s=1.0,
+            )
+        recording = self._running[key] = Recording(fingerprint)
+        task = asyncio.create_task(self._run(key, recording, make))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return recording
+
+    async def _run(self, key: ReplayKey, recording: Recording, make: Make) -> None:
+        try:
+            await recording.make(make)
+        finally:
+            del self._running[key]
+            if recording.is_kept:
+                self._keep(key, recording)
+
+    def _keep(self, key: ReplayKey, recording: Recording) -> None:
+        self._kept[key] = Kept(recording, self._clock.monotonic_s() + replay_window_s)
+        self._kept_bytes += recording.size_bytes
+        while self._kept_bytes > kept_bytes_max or len(self._kept) > kept_answers_max:
+            self._forget_oldest()
+
+    def _forget_expired(self) -> None:
+        now_s = self._clock.monotonic_s()
+        while self._kept and next(iter(self._kept.values())).expire_s <= now_s:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        _, kept = self._kept.popitem(last=False)
+        self._kept_bytes -= kept.recording.size_bytes
+
+
+def fingerprint_of(path: str, body: bytes) -> bytes:
+    """What two requests must share to be the same."""
+    return hashlib.blake2b(path.encode() + b"\0" + body, digest_size=32).digest()
+
+
+def check_key(idempotency_key: str) -> None:
+    """InvalidRequest if the header is no usable key."""
+    usable = idempotency_key.isascii() and idempotency_key.isprintable()
+    if not usable or not 1 <= len(idempotency_key) <= key_length_max:
+        raise InvalidRequest(
+            f"An Idempotency-Key is 1 to {key_length_max} printable ASCII characters.",
+            param="Idempotency-Key",
+        )
