@@ -17,7 +17,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from headrace.base.errors import ContextLengthExceeded, RateLimited
+from headrace.base.errors import Conflict, ContextLengthExceeded, RateLimited
 from headrace.engine.growth import (
     growth_tokens_max,
     share_decay,
@@ -120,6 +120,8 @@ class AggregateEngine:
 
     def submit(self, attempt: Attempt) -> None:
         """Queue it; RateLimited if the engine's queue is full."""
+        if attempt in self._entries:
+            raise Conflict(f"request id {attempt.key} is in use", param="request_id")
         if len(self._waiting) >= self._device.waiting_max:
             raise RateLimited("the engine's queue is full")
         request = attempt.request

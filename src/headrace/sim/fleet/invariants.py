@@ -13,8 +13,6 @@ from headrace.router.breaker import ejection_s_min
 from headrace.router.endpoint import Endpoint
 from headrace.sim.fleet.request import Outcome, SimRequest
 
-full_check_interval_events = 1000
-
 
 class InvariantBroken(AssertionError):
     """The simulated system did what must never happen; the seed replays it."""
@@ -30,7 +28,6 @@ class Invariants:
         self._refused_s: dict[str, float] = {}  # endpoint down and known to be: its last send
         self._removed: set[str] = set()
         self._settled: set[int] = set()
-        self._events = 0
 
     def arrived(self) -> None:
         """A request came."""
@@ -74,15 +71,15 @@ class Invariants:
         self.requests_open -= 1
         self.ended[outcome] += 1
 
-    def settled(self, request: SimRequest) -> None:
+    def settled(self, request_id: int) -> None:
         """The ledger has a new settlement."""
-        if request.id in self._settled:
-            raise InvariantBroken(f"request {request.id} was settled twice")
-        self._settled.add(request.id)
+        if request_id in self._settled:
+            raise InvariantBroken(f"request {request_id} was settled twice")
+        self._settled.add(request_id)
 
-    def check(self, endpoints: Iterable[Endpoint], departed_requests: int) -> None:
+    def check(self, endpoints: Iterable[Endpoint]) -> None:
         """Compare what the endpoints count with what is under way."""
-        counted = sum(endpoint.in_flight_requests for endpoint in endpoints) + departed_requests
+        counted = sum(endpoint.in_flight_requests for endpoint in endpoints)
         if counted != self.attempts_open:
             raise InvariantBroken(f"{counted} leases are held by {self.attempts_open} attempts")
 

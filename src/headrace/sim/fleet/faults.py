@@ -1,0 +1,50 @@
+"""What breaks, when, and whom it hits: drawn from the seed, so a failing run can be replayed."""
+
+import random
+
+from headrace.sim.fleet.event_loop import EventLoop
+from headrace.sim.fleet.gateway import SimGateway
+from headrace.sim.fleet.replicas import Replica, Replicas
+from headrace.sim.fleet.scenario import Fault
+from headrace.sim.fleet.traffic import draw_some
+
+
+class FaultInjector:
+    """Turns faults into events."""
+
+    def __init__(
+        self, loop: EventLoop, replicas: Replicas, gateway: SimGateway, rng: random.Random
+    ) -> None:
+        self._loop = loop
+        self._replicas = replicas
+        self._gateway = gateway
+        self._rng = rng
+
+    def plan(self, fault: Fault) -> None:
+        """Ask the loop for everything that a fault does."""
+        for replica in self._victims(fault):
+            if fault.kind == "hang":
+                self._loop.at(fault.at_s, self._gateway.hang, replica)
+            elif fault.kind == "slow":
+                self._loop.at(fault.at_s, self._slow, (replica, fault.factor))
+                self._loop.at(fault.at_s + fault.duration_s, self._slow, (replica, 1.0))
+            elif fault.kind == "flap":
+                at_s = fault.at_s
+                while at_s < fault.at_s + fault.duration_s:
+                    self._loop.at(at_s, self._replicas.crash, replica)
+                    at_s += fault.period_s
+            else:
+                self._loop.at(fault.at_s, self._replicas.crash, replica)
+
+    def _victims(self, fault: Fault) -> list[Replica]:
+        replicas = self._replicas.all
+        if fault.kind == "zone-loss":
+            zones = sorted({replica.zone for replica in replicas})
+            lost = {zones[index] for index in draw_some(self._rng, len(zones), fault.replicas)}
+            return [replica for replica in replicas if replica.zone in lost]
+        return [replicas[index] for index in draw_some(self._rng, len(replicas), fault.replicas)]
+
+    def _slow(self, change: tuple[Replica, float]) -> None:
+        replica, factor = change
+        if replica.is_up:
+            replica.engine.slow_down(factor)

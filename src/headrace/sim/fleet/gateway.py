@@ -1,0 +1,350 @@
+"""A gateway on the virtual clock: the router's own code, with a network of delays around it.
+
+    arrive -> reserve -> lease (or wait) -> send ~ latency ~> engine ~> first token ~> end -> settle
+                           ^-- retry, before the first token, within the retry budget --'
+
+Under the policy `headrace` the real picker, the learnt limits of endpoints and the fair queue
+decide; the others choose by a `Policy`. Leases, breakers and the retry budget are the real ones for
+all. It mirrors `gateway/exchange.py`, which is the same order of calls over real connections.
+"""
+
+import random
+from collections.abc import Callable
+
+from headrace.base.errors import HeadraceError, RateLimited, Unavailable
+from headrace.router.fair_queue import FairQueue, Ticket, ticket_tokens_max, waiting_requests_max
+from headrace.router.lease import Lease, Work
+from headrace.router.picker import Picker, Saturated
+from headrace.router.retry_budget import RetryBudget
+from headrace.sim.fleet.books import Books
+from headrace.sim.fleet.event_loop import EventLoop
+from headrace.sim.fleet.invariants import Invariants
+from headrace.sim.fleet.policies import Policy
+from headrace.sim.fleet.replicas import Replica, Replicas
+from headrace.sim.fleet.request import Attempt, Outcome, SimRequest
+from headrace.sim.fleet.scenario import NetworkSpec
+from headrace.spec.priority import Priority
+
+attempts_max = 3  # as in the real exchange
+poll_interval_s = 0.5  # as the real load follower
+wait_s_max = 120.0  # of the standard class
+pump_interval_s = 0.05
+
+
+class SimGateway:
+    """Routes every request of a simulation."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        replicas: Replicas,
+        *,
+        policy: Policy | None,
+        rng: random.Random,
+        network: NetworkSpec,
+        invariants: Invariants,
+        books: Books | None,
+        on_end: Callable[[SimRequest], None],
+    ) -> None:
+        self._loop = loop
+        self._replicas = replicas
+        self._policy = policy  # None: headrace's own
+        self._picker = Picker(replicas.endpoints, rng)
+        self._rng = rng
+        self._network = network
+        self._invariants = invariants
+        self._books = books
+        self._on_end = on_end
+        self._retries = RetryBudget(0.0)
+        self._queues: dict[int, FairQueue[SimRequest]] = {}
+        self._tickets: dict[int, Ticket[SimRequest]] = {}
+        self._excluded: dict[int, set[str]] = {}  # of requests that were tried
+        self._pumps_pending = False
+        self._polls_pending = False
+        self._busy: dict[int, None] = {}  # replicas worth asking for their load
+        self.retries_total = 0
+        self.duplicates_refused = 0
+        self.waited_total = 0
+        self.admitted_total = 0
+        replicas.on_broken = self._on_connection_cut
+
+    def arrive(self, request: SimRequest) -> None:
+        """A request comes in."""
+        self._invariants.arrived()
+        if self._books is not None and not self._books.reserve(request):
+            self._finish(request, None, Outcome.REFUSED, is_admitted=False)
+            return
+        self.admitted_total += 1
+        self._retries.deposit()
+        if self._policy is None and request.deployment in self._queues:
+            self._wait(request)
+        else:
+            self._try(request, None)
+
+    def _try(self, request: SimRequest, failed: Attempt | None) -> None:
+        """Lease an endpoint and send; wait if all are full, end if there is none."""
+        try:
+            lease = self._lease(request)
+        except Saturated:
+            self._wait(request)
+        except Unavailable:
+            self._finish(request, failed, Outcome.FAILED)
+        else:
+            self._send(request, lease)
+
+    def _lease(self, request: SimRequest) -> Lease:
+        work = Work(request.prompt_tokens, request.max_tokens)
+        excluded = self._excluded.get(request.id, ())
+        pool, now_s = f"pool-{request.deployment}", self._loop.now_s
+        if self._policy is None:
+            return self._picker.lease(
+                ((pool, 1),), work, now_s, excluded, over_capacity=bool(excluded)
+            )
+        members = self._replicas.endpoints.pool(pool)
+        endpoint = self._policy.choose(members, request, now_s, excluded)
+        if endpoint is None:
+            raise Unavailable("no replica can take the request")
+        return Lease(endpoint, work, now_s)
+
+    def _send(self, request: SimRequest, lease: Lease) -> None:
+        request.attempts += 1
+        endpoint = lease.endpoint
+        self._invariants.sent(endpoint, self._loop.now_s)
+        replica = self._replicas.replica_of(endpoint)
+        attempt = Attempt(request, request.attempts, lease, replica.index)
+        if self._policy is None:
+            self._note_busy(replica)
+        else:
+            self._policy.routed(endpoint, attempt)
+        network = self._network
+        if network.lost_share and self._rng.random() < network.lost_share:
+            self._loop.after(network.connect_timeout_s, self._refused, attempt)
+            return
+        self._loop.after(network.latency_s, self._reach_engine, attempt)
+        if network.duplicate_share and self._rng.random() < network.duplicate_share:
+            self._loop.after(2 * network.latency_s, self._reach_engine_again, attempt)
+
+    def _reach_engine(self, attempt: Attempt) -> None:
+        replica = self._replicas.all[attempt.replica]
+        latency_s = self._network.latency_s
+        if not replica.is_up:
+            self._loop.after(latency_s, self._refused, attempt)
+            return
+        if not replica.is_hung:
+            try:
+                replica.engine.submit(attempt)
+            except RateLimited:
+                self._loop.after(latency_s, self._turned_away, attempt)
+                return
+            except HeadraceError:
+                self._loop.after(latency_s, self._not_servable, attempt)
+                return
+        self._replicas.running[replica.index][attempt] = None
+        self._loop.after(latency_s, self._accepted, attempt)
+        if replica.is_hung:
+            self._loop.after(self._network.stall_timeout_s, self._stalled, attempt)
+
+    def _reach_engine_again(self, attempt: Attempt) -> None:
+        """The same request a second time: an engine refuses an id that runs."""
+        replica = self._replicas.all[attempt.replica]
+        if replica.is_up and not replica.is_hung:
+            try:
+                replica.engine.submit(attempt)
+            except HeadraceError:
+                self.duplicates_refused += 1
+
+    def hang(self, replica: Replica) -> None:
+        """A fault: the engine falls silent; streams in it will stall."""
+        self._replicas.hang(replica)
+        for attempt in self._replicas.running[replica.index]:
+            self._loop.after(self._network.stall_timeout_s, self._stalled, attempt)
+
+    def first_token(self, attempt: Attempt) -> None:
+        """An engine's event."""
+        self._loop.after(self._network.latency_s, self._on_first_output, attempt)
+
+    def finished(self, attempt: Attempt) -> None:
+        """An engine's event."""
+        self._replicas.running[attempt.replica].pop(attempt, None)
+        self._loop.after(self._network.latency_s, self._on_complete, attempt)
+
+    def _accepted(self, attempt: Attempt) -> None:
+        if attempt.lease is not None:
+            attempt.lease.succeed()
+
+    def _on_first_output(self, attempt: Attempt) -> None:
+        lease, request = attempt.lease, attempt.request
+        if lease is None:
+            return
+        attempt.has_output = True
+        request.first_token_s = self._loop.now_s
+        request.cached_tokens = attempt.cached_tokens
+        lease.prefilled()
+        if self._policy is not None:
+            self._policy.prefilled(lease.endpoint, attempt)
+
+    def _on_complete(self, attempt: Attempt) -> None:
+        if attempt.lease is None:
+            return
+        attempt.produced_tokens = attempt.request.output_tokens
+        self._release(attempt)
+        self._finish(attempt.request, attempt, Outcome.FINISHED)
+
+    def _refused(self, attempt: Attempt) -> None:
+        """Nobody answers there, or the message never came through."""
+        self._fail(attempt, is_down=not self._replicas.all[attempt.replica].is_up)
+
+    def _broken(self, attempt: Attempt) -> None:
+        """The connection broke under a running request."""
+        self._fail(attempt, is_down=not self._replicas.all[attempt.replica].is_up)
+
+    def _stalled(self, attempt: Attempt) -> None:
+        """Nothing came for too long."""
+        if attempt.lease is not None:
+            self._replicas.running[attempt.replica].pop(attempt, None)
+            self._replicas.all[attempt.replica].engine.abort(attempt)
+            self._fail(attempt, is_down=False)
+
+    def _fail(self, attempt: Attempt, *, is_down: bool) -> None:
+        """Eject the endpoint, and try another if the caller saw nothing yet."""
+        lease = attempt.lease
+        if lease is None:
+            return
+        lease.fail(self._loop.now_s)
+        if is_down:
+            self._invariants.refused(lease.endpoint.spec.id, self._loop.now_s)
+        self._retry_or_end(attempt)
+
+    def _turned_away(self, attempt: Attempt) -> None:
+        """The engine's own queue is full: it lives, and another may take the request."""
+        if attempt.lease is not None:
+            attempt.lease.succeed()
+            self._retry_or_end(attempt)
+
+    def _not_servable(self, attempt: Attempt) -> None:
+        """The request is wrong, wherever it goes."""
+        if attempt.lease is not None:
+            attempt.lease.succeed()
+            self._release(attempt)
+            self._finish(attempt.request, attempt, Outcome.REFUSED)
+
+    def _retry_or_end(self, attempt: Attempt) -> None:
+        request, lease = attempt.request, attempt.lease
+        assert lease is not None
+        name = lease.endpoint.spec.id
+        self._release(attempt)
+        may_retry = not attempt.has_output and request.attempts < attempts_max
+        if not may_retry or not self._retries.withdraw(self._loop.now_s):
+            self._finish(request, attempt, Outcome.FAILED)
+            return
+        self.retries_total += 1
+        self._excluded.setdefault(request.id, set()).add(name)
+        self._try(request, attempt)
+
+    def _release(self, attempt: Attempt) -> None:
+        lease = attempt.lease
+        assert lease is not None
+        lease.release()
+        attempt.lease = None
+        self._invariants.released()
+        if self._policy is not None:
+            self._policy.ended(lease.endpoint, attempt)
+        else:
+            self._pump(attempt.request.deployment)
+
+    def _on_connection_cut(self, attempt: Attempt) -> None:
+        self._loop.after(self._network.latency_s, self._broken, attempt)
+
+    def _finish(
+        self,
+        request: SimRequest,
+        attempt: Attempt | None,
+        outcome: Outcome,
+        *,
+        is_admitted: bool = True,
+    ) -> None:
+        self._invariants.end(request, outcome)
+        self._excluded.pop(request.id, None)
+        request.outcome = outcome
+        request.end_s = self._loop.now_s
+        if attempt is not None:
+            request.produced_tokens = attempt.produced_tokens
+        if self._books is not None and is_admitted:
+            self._books.settle(request, attempt, outcome)
+        self._on_end(request)
+
+    def _wait(self, request: SimRequest) -> None:
+        """Every endpoint is full: take a place in the fair queue."""
+        self.waited_total += 1
+        queue = self._queues.setdefault(request.deployment, FairQueue(waiting_requests_max))
+        tokens = min(ticket_tokens_max, request.prompt_tokens + request.max_tokens)
+        ticket = Ticket(str(request.tenant), Priority.STANDARD, tokens, request)
+        displaced = queue.push(ticket)
+        if displaced is not ticket:
+            self._tickets[request.id] = ticket
+            self._loop.after(wait_s_max, self._give_up, request)
+        if displaced is not None:
+            self._tickets.pop(displaced.item.id, None)
+            self._finish(displaced.item, None, Outcome.REFUSED)
+        if not self._pumps_pending:
+            self._pumps_pending = True
+            self._loop.after(pump_interval_s, self._pump_all, None)
+
+    def _give_up(self, request: SimRequest) -> None:
+        ticket = self._tickets.pop(request.id, None)
+        if ticket is not None:
+            self._queues[request.deployment].discard(ticket)
+            self._finish(request, None, Outcome.REFUSED)
+
+    def _pump_all(self, _: None) -> None:
+        for deployment in tuple(self._queues):
+            self._pump(deployment)
+        self._pumps_pending = bool(self._queues)
+        if self._pumps_pending:
+            self._loop.after(pump_interval_s, self._pump_all, None)
+
+    def _pump(self, deployment: int) -> None:
+        """Start waiting requests in their order as long as there is room."""
+        queue = self._queues.get(deployment)
+        if queue is None:
+            return
+        while (ticket := queue.next()) is not None:
+            request = ticket.item
+            try:
+                lease = self._lease(request)
+            except Saturated:
+                return
+            except Unavailable:
+                queue.discard(ticket)
+                self._tickets.pop(request.id, None)
+                self._finish(request, None, Outcome.FAILED)
+                continue
+            queue.start(ticket)
+            self._tickets.pop(request.id, None)
+            self._send(request, lease)
+        self._queues.pop(deployment, None)
+
+    def _note_busy(self, replica: Replica) -> None:
+        """Ask an endpoint for its load soon, if it is nearly full."""
+        self._busy[replica.index] = None
+        if not self._polls_pending:
+            self._polls_pending = True
+            self._loop.after(poll_interval_s, self._poll, None)
+
+    def _poll(self, _: None) -> None:
+        """What the real load follower does: ask those that are nearly full."""
+        busy, self._busy = self._busy, {}
+        for index in busy:
+            replica = self._replicas.all[index]
+            endpoint = self._replicas.endpoints.find(replica.name)
+            if endpoint is None or not endpoint.in_flight_requests:
+                continue
+            self._busy[index] = None
+            in_flight = endpoint.in_flight_requests
+            if replica.is_up and not replica.is_hung and endpoint.capacity.is_near(in_flight):
+                running, waiting = replica.engine.load()
+                endpoint.capacity.observe(running=running, waiting=waiting, in_flight=in_flight)
+        self._polls_pending = bool(self._busy)
+        if self._polls_pending:
+            interval_s = 0.1 if self._queues else poll_interval_s
+            self._loop.after(interval_s, self._poll, None)

@@ -1,0 +1,31 @@
+"""How long prompts and answers are: lognormal by the median and the 90th percentile.
+
+Two numbers describe each, because that is what published traces agree to tell. Where a named
+source gives a mean instead, `docs/concepts/simulator.md` says how it was turned into these.
+"""
+
+import math
+import random
+
+import msgspec
+
+z_90 = 1.2815515655446004  # the standard normal's 90th percentile
+
+
+class Length(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A distribution of token counts."""
+
+    median: float
+    p90: float
+    minimum: int = 1
+    maximum: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.median <= self.p90 or not 1 <= self.minimum <= self.maximum:
+            raise ValueError("a length has 1 <= median <= p90 and 1 <= minimum <= maximum")
+
+    def draw(self, rng: random.Random) -> int:
+        """A token count."""
+        sigma = math.log(self.p90 / self.median) / z_90
+        value = round(self.median * math.exp(sigma * rng.gauss(0.0, 1.0)))
+        return min(self.maximum, max(self.minimum, value))

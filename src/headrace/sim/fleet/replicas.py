@@ -1,0 +1,130 @@
+"""The replicas of a fleet and the control plane's view of them: up, down, hung, back.
+
+    up --crash--> down --seen after `detect_s`--> taken out --`start_s`--> up, as a new process
+    up --hang---> silent --seen after `detect_s`--> killed: down, as above
+
+The gateway has its own, faster view: broken connections, and the breaker of `router`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from headrace.router.endpoint import Endpoint, EndpointSpec
+from headrace.router.endpoint_set import EndpointSet
+from headrace.sim.fleet.event_loop import EventLoop
+from headrace.sim.fleet.invariants import Invariants
+from headrace.sim.fleet.request import Attempt, SimEngine
+
+
+@dataclass(eq=False, slots=True)
+class Replica:
+    """One engine, or the place where one was."""
+
+    index: int
+    name: str
+    deployment: int
+    zone: int
+    engine: SimEngine
+    launches: int = 1
+    is_up: bool = True  # its process answers connections
+    is_hung: bool = False
+    is_removed: bool = False  # from the endpoint set
+    is_detected: bool = False  # the control plane knows, and acts
+
+
+class Replicas:
+    """All replicas; owns the endpoint set that the gateway follows."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        invariants: Invariants,
+        new_engine: Callable[[], SimEngine],
+        *,
+        detect_s: float,
+        start_s: float,
+    ) -> None:
+        self.all: list[Replica] = []
+        self.endpoints = EndpointSet()
+        self.departed: list[Endpoint] = []  # one a relaunch
+        self.running: dict[int, dict[Attempt, None]] = {}  # attempts inside, by replica index
+        self.on_broken: Callable[[Attempt], None] | None = None  # connections that a crash cuts
+        self._loop = loop
+        self._invariants = invariants
+        self._new_engine = new_engine
+        self._detect_s = detect_s
+        self._start_s = start_s
+
+    def add(self, deployment: int, zone: int) -> None:
+        """One more, up from the start; `publish` makes it known."""
+        index = len(self.all)
+        name = f"replica-{index}"
+        self.all.append(Replica(index, name, deployment, zone, self._new_engine()))
+        self.running[index] = {}
+
+    def publish(self) -> None:
+        """Give the gateway the endpoints there are."""
+        before = {replica.name: self.endpoints.find(replica.name) for replica in self.all}
+        self.endpoints.update(self._spec(replica) for replica in self.all)
+        for name, endpoint in before.items():
+            if endpoint is not None and endpoint is not self.endpoints.find(name):
+                self.departed.append(endpoint)
+
+    def all_endpoints(self) -> Iterator[Endpoint]:
+        """Those there are, and those of processes that are gone, whose leases may still end."""
+        yield from self.endpoints
+        yield from self.departed
+
+    def replica_of(self, endpoint: Endpoint) -> Replica:
+        """The replica behind an endpoint."""
+        return self.all[int(endpoint.spec.id.rpartition("-")[2])]
+
+    def crash(self, replica: Replica) -> None:
+        """The process dies: connections break, and new ones are refused."""
+        if not replica.is_up:
+            return
+        replica.is_up = False
+        replica.engine.halt()
+        broken = tuple(self.running[replica.index])
+        self.running[replica.index].clear()
+        for attempt in broken:
+            assert self.on_broken is not None
+            self.on_broken(attempt)
+        self._detect_soon(replica)
+
+    def hang(self, replica: Replica) -> None:
+        """The process stays, accepts, and says nothing any more."""
+        if replica.is_up and not replica.is_hung:
+            replica.is_hung = True
+            replica.engine.halt()
+            self._detect_soon(replica)
+
+    def _detect_soon(self, replica: Replica) -> None:
+        if not replica.is_detected:
+            replica.is_detected = True
+            self._loop.after(self._detect_s, self._detect, replica)
+
+    def _detect(self, replica: Replica) -> None:
+        """The control plane sees that it is gone, or kills what hangs, and starts another."""
+        replica.is_removed = True
+        self._invariants.removed(replica.name)
+        self.publish()
+        self.crash(replica)
+        self._loop.after(self._start_s, self._start, replica)
+
+    def _start(self, replica: Replica) -> None:
+        replica.launches += 1
+        replica.engine = self._new_engine()
+        replica.is_up, replica.is_hung = True, False
+        replica.is_removed = replica.is_detected = False
+        self._invariants.is_back(replica.name)
+        self.publish()
+
+    def _spec(self, replica: Replica) -> EndpointSpec:
+        return EndpointSpec(
+            id=replica.name,
+            pool=f"pool-{replica.deployment}",
+            address=f"sim://{replica.name}",
+            accepts_requests=not replica.is_removed,
+            engine_key=str(replica.launches),
+        )

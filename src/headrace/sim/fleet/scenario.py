@@ -1,0 +1,137 @@
+"""A scenario as data: fleet, traffic and faults, read from TOML; unknown fields are refused.
+
+The shipped ones lie beside this module in `scenarios/`, one file each, and name their sources.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from headrace.base.errors import InvalidRequest, NotFound
+from headrace.sim.fleet.device import DeviceModel
+from headrace.sim.fleet.lengths import Length
+from headrace.sim.fleet.policies import headrace, policies
+
+scenario_dir = Path(__file__).parent / "scenarios"
+file_bytes_max = 1 << 20
+
+
+class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Deployments of equal replicas, dealt over zones in turn."""
+
+    deployments: int = 1
+    replicas: int  # of each deployment
+    zones: int = 1
+    engine: Literal["exact", "aggregate"] = "aggregate"
+    prefix_cache: bool = True
+    detect_s: float = 2.0  # until the control plane sees that a replica is gone
+    start_s: float = 30.0  # from then until a new one is ready
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One stream of requests; what is left at 0 is off."""
+
+    name: str
+    rate_per_s: float  # of arrivals; of agents' root calls, of conversations' first turns
+    arrivals: Literal["poisson", "gamma", "diurnal", "all-at-once"] = "poisson"
+    burstiness: float = 1.0  # gamma: squared variation of gaps; 1 is Poisson
+    period_s: float = 3600.0  # diurnal: a day of the sinus
+    swing: float = 0.8  # diurnal: 0.8 is from 0.2 to 1.8 of the rate
+    fresh: Length  # prompt tokens that nobody shares
+    output: Length
+    max_tokens: int = 2048  # what callers allow; answers are cut there
+    groups: int = 0  # shared beginnings, one drawn for each request
+    group_tokens: int = 0
+    group_skew: float = 0.0  # Zipf exponent over the groups
+    variants: int = 0  # whole prompts of a group that recur; 0: each is new after the group's part
+    turns: int = 1  # a conversation's, each after the last answer
+    children: int = 0  # calls that an agent's root call fans out into once it is answered
+    depth: int = 1  # levels of them
+    pause_s: float = 0.0  # between an answer and what follows from it, at most
+    tenants: int = 1
+    from_s: float = 0.0
+    until_s: float | None = None  # None: as long as the scenario
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something that breaks."""
+
+    kind: Literal["crash", "hang", "slow", "flap", "zone-loss"]
+    at_s: float
+    replicas: int = 1  # how many, drawn; for a zone: how many zones
+    factor: float = 4.0  # slow
+    duration_s: float = 10.0  # slow, flap
+    period_s: float = 3.0  # flap
+
+
+class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Delays and losses between the gateway and the engines."""
+
+    latency_s: float = 0.0005
+    lost_share: float = 0.0
+    duplicate_share: float = 0.0
+    connect_timeout_s: float = 2.0
+    stall_timeout_s: float = 120.0
+
+
+class Money(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prepaid credit; without it nothing is reserved."""
+
+    credit_usd: float  # of each tenant
+
+
+class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What counts as good."""
+
+    ttft_s: float = 2.0
+    tpot_s: float = 0.1
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that a run needs but the seed."""
+
+    title: str
+    duration_s: float  # of arrivals; then all that runs may end
+    policy: str = headrace
+    fleet: Fleet
+    device: DeviceModel
+    traffic: list[Traffic]
+    faults: list[Fault] = []
+    network: NetworkSpec = NetworkSpec()
+    money: Money | None = None
+    objective: Objective = Objective()
+
+    def __post_init__(self) -> None:
+        if self.policy != headrace and self.policy not in policies:
+            names = ", ".join([headrace, *policies])
+            raise ValueError(f"policy {self.policy!r} is unknown; there are {names}")
+
+
+def names() -> list[str]:
+    """The shipped scenarios."""
+    return sorted(path.stem for path in scenario_dir.glob("*.toml"))
+
+
+def load(reference: str) -> Scenario:
+    """A shipped scenario by its name, or one from a file that ends with .toml.
+
+    NotFound names those there are; InvalidRequest names the field that is wrong."""
+    is_file = reference.endswith(".toml")
+    path = Path(reference) if is_file else scenario_dir / f"{reference}.toml"
+    if not is_file and reference not in names():
+        raise NotFound(
+            f"There is no scenario {reference!r}; there are {', '.join(names())}, or give a file "
+            "that ends with .toml."
+        )
+    try:
+        with path.open("rb") as file:
+            content = file.read(file_bytes_max)
+    except OSError as error:
+        raise NotFound(f"The scenario {path} cannot be read: {error.strerror}.") from None
+    try:
+        return msgspec.toml.decode(content, type=Scenario)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InvalidRequest(
+            f"The scenario {path} is not valid: {error}", param="scenario"
+        ) from None

@@ -1,0 +1,161 @@
+"""One run of a scenario: builds the parts, lets the clock go, checks the invariants, reports."""
+
+from collections.abc import Callable
+
+from headrace.base.money import nanousd_per_usd
+from headrace.router.endpoint import Endpoint
+from headrace.sim.fleet.aggregate_engine import AggregateEngine
+from headrace.sim.fleet.books import Books
+from headrace.sim.fleet.event_loop import EventLoop
+from headrace.sim.fleet.exact_engine import ExactEngine
+from headrace.sim.fleet.faults import FaultInjector
+from headrace.sim.fleet.gateway import SimGateway
+from headrace.sim.fleet.invariants import Invariants
+from headrace.sim.fleet.policies import Policy, headrace, policies
+from headrace.sim.fleet.randomness import stream
+from headrace.sim.fleet.replicas import Replicas
+from headrace.sim.fleet.report import Recorder, Report, histogram_latency, latency
+from headrace.sim.fleet.request import Attempt, Outcome, SimEngine, SimRequest
+from headrace.sim.fleet.scenario import Scenario
+from headrace.sim.fleet.traffic import Identities, TrafficSource, follow_up
+
+quiet_check_interval_events = 10_000
+
+
+class Simulation:
+    """A scenario with a seed; `run` once."""
+
+    def __init__(self, scenario: Scenario, seed: int, *, name: str = "") -> None:
+        self.scenario = scenario
+        self.seed = seed
+        self.name = name
+        self.loop = EventLoop()
+        self.invariants = Invariants()
+        fleet = scenario.fleet
+        self.recorder = Recorder(scenario.objective, fleet.deployments * fleet.replicas)
+        self.replicas = Replicas(
+            self.loop,
+            self.invariants,
+            self._new_engine,
+            detect_s=fleet.detect_s,
+            start_s=fleet.start_s,
+        )
+        self.books = self._new_books()
+        self.gateway = SimGateway(
+            self.loop,
+            self.replicas,
+            policy=self._new_policy(),
+            rng=stream(seed, "gateway"),
+            network=scenario.network,
+            invariants=self.invariants,
+            books=self.books,
+            on_end=self._on_end,
+        )
+        for index in range(fleet.deployments * fleet.replicas):
+            self.replicas.add(index // fleet.replicas, index % fleet.zones)
+        self.replicas.publish()
+
+    def run(self, *, check_interval_events: int = quiet_check_interval_events) -> Report:
+        """Let all traffic come and end; InvariantBroken if something happened that must not."""
+        identities = Identities()
+        for index, spec in enumerate(self.scenario.traffic):
+            TrafficSource(
+                self.loop,
+                spec,
+                index=index,
+                scenario=self.scenario,
+                seed=self.seed,
+                identities=identities,
+                arrive=self.gateway.arrive,
+            ).start()
+        injector = FaultInjector(
+            self.loop, self.replicas, self.gateway, stream(self.seed, "faults")
+        )
+        for fault in self.scenario.faults:
+            injector.plan(fault)
+        while self.loop.pending_count:
+            self.loop.run(events_max=check_interval_events)
+            self.invariants.check(self.replicas.all_endpoints())
+        self.invariants.check_end(self.replicas.all_endpoints())
+        if self.books is not None:
+            self.books.check_end(self.gateway.admitted_total)
+        return self._report()
+
+    def first_token(self, attempt: Attempt) -> None:
+        """An engine's event: count the prompt's work, and tell the gateway."""
+        fresh = attempt.request.prompt_tokens - attempt.cached_tokens
+        self.recorder.worked(attempt.replica, fresh)
+        self.gateway.first_token(attempt)
+
+    def finished(self, attempt: Attempt) -> None:
+        """An engine's event: count the answer's work, and tell the gateway."""
+        self.recorder.worked(attempt.replica, attempt.request.output_tokens)
+        self.gateway.finished(attempt)
+
+    def _on_end(self, request: SimRequest) -> None:
+        self.recorder.take(request)
+        if request.outcome is Outcome.FINISHED:
+            follow_up(request)
+
+    def _new_engine(self) -> SimEngine:
+        fleet = self.scenario.fleet
+        kind: Callable[..., SimEngine]
+        kind = ExactEngine if fleet.engine == "exact" else AggregateEngine
+        return kind(
+            self.loop,
+            self.scenario.device,
+            self,
+            self.recorder.gaps,
+            prefix_cache=fleet.prefix_cache,
+        )
+
+    def _new_books(self) -> Books | None:
+        money = self.scenario.money
+        if money is None:
+            return None
+        tenants = max(traffic.tenants for traffic in self.scenario.traffic)
+        return Books(
+            self.loop,
+            self.invariants,
+            stream(self.seed, "books"),
+            credits_nanousd=[round(money.credit_usd * nanousd_per_usd)] * tenants,
+            duplicate_share=self.scenario.network.duplicate_share,
+        )
+
+    def _new_policy(self) -> Policy | None:
+        if self.scenario.policy == headrace:
+            return None
+
+        def known_tokens(endpoint: Endpoint, request: SimRequest) -> int:
+            return self.replicas.replica_of(endpoint).engine.known_tokens(request)
+
+        kind = policies[self.scenario.policy]
+        return kind(stream(self.seed, "policy"), self.scenario.device, known_tokens)
+
+    def _report(self) -> Report:
+        recorder, counts = self.recorder, self.recorder.counts
+        requests = sum(counts.values())
+        span_s = max(self.scenario.duration_s, recorder.last_end_s)
+        spent = self.books.spent_nanousd() if self.books is not None else 0
+        return Report(
+            scenario=self.name or self.scenario.title,
+            policy=self.scenario.policy,
+            seed=self.seed,
+            simulated_s=round(self.loop.now_s, 6),
+            events=self.loop.events_total,
+            requests=requests,
+            finished=counts[Outcome.FINISHED],
+            failed=counts[Outcome.FAILED],
+            refused=counts[Outcome.REFUSED],
+            retries=self.gateway.retries_total,
+            waited=self.gateway.waited_total,
+            ttft_s=latency(recorder.ttft_s),
+            itl_s=histogram_latency(recorder.gaps),
+            e2e_s=latency(recorder.e2e_s),
+            output_tokens_per_s=round(recorder.output_tokens / span_s, 3),
+            goodput_per_s=round(recorder.good_count / span_s, 6),
+            objective_share=round(recorder.good_count / requests, 6) if requests else 1.0,
+            cached_share=round(recorder.cached_tokens / max(1, recorder.prompt_tokens), 6),
+            imbalance=round(recorder.imbalance(), 4),
+            spent_usd=spent / nanousd_per_usd,
+        )

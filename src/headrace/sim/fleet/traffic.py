@@ -1,0 +1,185 @@
+"""Where requests come from: arrivals, shapes of prompts, and calls that follow from answers.
+
+single        [group's shared beginning] [fresh]
+conversation  turn n:  turn n-1's prompt + its answer + [fresh]
+agent         root: [group] [fresh]; each child: the root's prompt + answer + [fresh], and so on
+"""
+
+import bisect
+import itertools
+import math
+import random
+from collections.abc import Callable
+
+from headrace.sim.fleet.event_loop import EventLoop
+from headrace.sim.fleet.randomness import stream
+from headrace.sim.fleet.request import Segment, SimRequest, answer_content
+from headrace.sim.fleet.scenario import Scenario, Traffic
+
+fresh_content_first = 1_000_000  # identities below are the groups'
+groups_per_stream_max = 100_000
+variants_offset = 50_000  # of their identities after the groups'
+
+
+class Identities:
+    """Numbers that no other has."""
+
+    def __init__(self) -> None:
+        self._requests = itertools.count()
+        self._contents = itertools.count(fresh_content_first)
+
+    def request(self) -> int:
+        """Of a request."""
+        return next(self._requests)
+
+    def content(self) -> int:
+        """Of a text."""
+        return next(self._contents)
+
+
+class TrafficSource:
+    """One stream of a scenario."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        spec: Traffic,
+        *,
+        index: int,
+        scenario: Scenario,
+        seed: int,
+        identities: Identities,
+        arrive: Callable[[SimRequest], None],
+    ) -> None:
+        self._loop = loop
+        self._spec = spec
+        self._arrive = arrive
+        self._identities = identities
+        self._arrivals = stream(seed, f"traffic/{spec.name}/arrivals")
+        self._shapes = stream(seed, f"traffic/{spec.name}/shapes")
+        self._deployments = scenario.fleet.deployments
+        self._end_s = scenario.duration_s if spec.until_s is None else spec.until_s
+        self._first_group = index * groups_per_stream_max + 1
+        self._first_variant = self._first_group + variants_offset
+        self._group_ends = zipf_ends(spec.groups, spec.group_skew)
+
+    def start(self) -> None:
+        """Ask the loop for the first arrival, or for all of them at once."""
+        spec = self._spec
+        if spec.arrivals == "all-at-once":
+            for _ in range(round(spec.rate_per_s * (self._end_s - spec.from_s))):
+                self._loop.at(spec.from_s, self._arrive, self._root(spec.from_s))
+        elif spec.rate_per_s > 0:
+            self._next_after(spec.from_s)
+
+    def follow_up(self, request: SimRequest) -> None:
+        """A request of this stream was answered; ask what follows from it."""
+        spec = self._spec
+        level = request.session
+        assert isinstance(level, Level)
+        count = spec.children if spec.children else 1
+        if level.left <= 0:
+            return
+        for _ in range(count):
+            answer = Segment(answer_content, request.output_tokens)
+            segments = (*request.segments, answer, self._fresh())
+            child = self._request(
+                segments, self._loop.now_s, request.deployment, request.tenant, level.left - 1
+            )
+            pause_s = self._shapes.random() * spec.pause_s
+            child.arrival_s += pause_s
+            self._loop.after(pause_s, self._arrive, child)
+
+    def _next_after(self, time_s: float) -> None:
+        arrival_s = time_s + self._gap_s(time_s)
+        if arrival_s < self._end_s:
+            self._loop.at(arrival_s, self._on_arrival, None)
+
+    def _on_arrival(self, _: None) -> None:
+        self._arrive(self._root(self._loop.now_s))
+        self._next_after(self._loop.now_s)
+
+    def _gap_s(self, time_s: float) -> float:
+        spec, rng = self._spec, self._arrivals
+        if spec.arrivals == "gamma":
+            shape = 1.0 / spec.burstiness
+            return rng.gammavariate(shape, 1.0 / (shape * spec.rate_per_s))
+        if spec.arrivals == "diurnal":
+            return self._diurnal_gap_s(time_s)
+        return rng.expovariate(spec.rate_per_s)
+
+    def _diurnal_gap_s(self, time_s: float) -> float:
+        """Thinning: candidates at the peak rate, each kept with the share of the moment."""
+        spec, rng = self._spec, self._arrivals
+        peak = 1.0 + spec.swing
+        at_s = time_s
+        while True:
+            at_s += rng.expovariate(spec.rate_per_s * peak)
+            phase = 2 * math.pi * at_s / spec.period_s
+            if rng.random() * peak < 1.0 - spec.swing * math.cos(phase):
+                return at_s - time_s
+
+    def _root(self, arrival_s: float) -> SimRequest:
+        spec, rng = self._spec, self._shapes
+        segments: tuple[Segment, ...] = (self._fresh(),)
+        if spec.groups:
+            group = bisect.bisect(self._group_ends, rng.random() * self._group_ends[-1])
+            if spec.variants:
+                content = self._first_variant + group * spec.variants + rng.randrange(spec.variants)
+                segments = (Segment(content, round(spec.fresh.median)),)
+            segments = (Segment(self._first_group + group, spec.group_tokens), *segments)
+        deployment = rng.randrange(self._deployments) if self._deployments > 1 else 0
+        tenant = rng.randrange(spec.tenants) if spec.tenants > 1 else 0
+        left = spec.depth if spec.children else spec.turns - 1
+        return self._request(segments, arrival_s, deployment, tenant, left)
+
+    def _fresh(self) -> Segment:
+        return Segment(self._identities.content(), self._spec.fresh.draw(self._shapes))
+
+    def _request(
+        self,
+        segments: tuple[Segment, ...],
+        arrival_s: float,
+        deployment: int,
+        tenant: int,
+        left: int,
+    ) -> SimRequest:
+        spec = self._spec
+        return SimRequest(
+            id=self._identities.request(),
+            deployment=deployment,
+            tenant=tenant,
+            arrival_s=arrival_s,
+            segments=segments,
+            prompt_tokens=sum(segment.tokens for segment in segments),
+            output_tokens=min(spec.max_tokens, spec.output.draw(self._shapes)),
+            max_tokens=spec.max_tokens,
+            session=Level(self, left) if left else None,
+        )
+
+
+class Level:
+    """How many rounds still follow from a request, and who makes them."""
+
+    __slots__ = ("left", "source")
+
+    def __init__(self, source: TrafficSource, left: int) -> None:
+        self.source = source
+        self.left = left
+
+
+def zipf_ends(count: int, skew: float) -> list[float]:
+    """Cumulated weights of `count` groups, the first the most popular."""
+    weights = ((rank + 1) ** -skew for rank in range(count))
+    return list(itertools.accumulate(weights))
+
+
+def follow_up(request: SimRequest) -> None:
+    """Let the source of an answered request ask what follows from it."""
+    if isinstance(request.session, Level):
+        request.session.source.follow_up(request)
+
+
+def draw_some(rng: random.Random, count: int, wanted: int) -> list[int]:
+    """`wanted` different numbers below `count`, or all of them."""
+    return sorted(rng.sample(range(count), min(count, wanted)))
