@@ -141,8 +141,8 @@ class EngineCore:
         """Count prompts when first scheduled, and tokens that are computed again."""
         stats = self._stats
         for sequence, row_count in scheduled:
-            if not sequence.was_scheduled:
-                sequence.was_scheduled = True
+            if sequence.queue_s is None:
+                sequence.queue_s = now_s - sequence.arrival_s
                 sequence.cached_tokens = sequence.computed
                 stats.prompt_tokens_total += sequence.prompt_count
                 stats.cached_tokens_total += sequence.computed
@@ -181,7 +181,7 @@ class EngineCore:
         self._stats.completion_tokens_total += 1
         if sequence.completion_count >= sequence.max_tokens:
             return self._finish(sequence, (token_id,), FinishReason.LENGTH)
-        return RequestOutput(sequence.request_id, (token_id,), None, sequence.usage)
+        return _output(sequence, (token_id,), None)
 
     def _fail_not_finite(
         self, sampled: list[Sequence], token_ids: list[int], outputs: list[RequestOutput]
@@ -202,9 +202,20 @@ class EngineCore:
         error: str | None = None,
     ) -> RequestOutput:
         """End a request and free all it holds."""
-        usage = sequence.usage
+        output = _output(sequence, token_ids, reason, error)
         self._scheduler.remove(sequence)
         del self._sequences[sequence.request_id]
         finished = self._stats.finished_total
         finished[reason.value] = finished.get(reason.value, 0) + 1
-        return RequestOutput(sequence.request_id, token_ids, reason, usage, error)
+        return output
+
+
+def _output(
+    sequence: Sequence,
+    token_ids: tuple[int, ...],
+    reason: FinishReason | None,
+    error: str | None = None,
+) -> RequestOutput:
+    return RequestOutput(
+        sequence.request_id, token_ids, reason, sequence.usage, error, sequence.queue_s
+    )

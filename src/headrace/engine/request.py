@@ -48,7 +48,9 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestUsage:
-    """Counts from the scheduler's own token ids, right also after preemption and abort."""
+    """Counts from the scheduler's own token ids, right also after preemption and abort.
+
+    A request that was never scheduled used nothing: all three are 0."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -64,6 +66,7 @@ class RequestOutput:
     finish_reason: FinishReason | None
     usage: RequestUsage
     error: str | None = None
+    queue_s: float | None = None  # from arrival to the first scheduled step; None before that
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from headrace.engine.request import EngineRequest, RequestUsage
 
 no_table: NDArray[np.int32] = np.empty(0, np.int32)
+unused = RequestUsage(prompt_tokens=0, cached_tokens=0, completion_tokens=0)
 
 
 class SequenceState(Enum):
@@ -45,6 +46,7 @@ class Sequence:
         "preemption_count",
         "priority",
         "prompt_count",
+        "queue_s",
         "request",
         "request_id",
         "slot",
@@ -52,7 +54,6 @@ class Sequence:
         "stop_token_ids",
         "table",
         "tokens",
-        "was_scheduled",
     )
 
     def __init__(
@@ -78,7 +79,7 @@ class Sequence:
         self.peak_computed = 0  # the most that `computed` ever was: below it is recomputation
         self.cached_tokens = 0  # of the prompt, found in the cache at first admission
         self.preemption_count = 0
-        self.was_scheduled = False  # its prompt is counted once
+        self.queue_s: float | None = None  # how long it waited for its first step
 
         self.blocks: list[int] = []
         self.table = no_table  # (blocks at full length,) int32, its first len(blocks) are valid
@@ -107,5 +108,7 @@ class Sequence:
 
     @property
     def usage(self) -> RequestUsage:
-        """What the request has used so far."""
+        """What the request has used so far: nothing before its first step."""
+        if self.queue_s is None:
+            return unused
         return RequestUsage(self.prompt_count, self.cached_tokens, self.completion_count)

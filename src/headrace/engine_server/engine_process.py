@@ -219,6 +219,7 @@ def _wire_output(output: RequestOutput) -> messages.Output:
         usage.cached_tokens,
         usage.completion_tokens,
         output.error,
+        output.queue_s,
     )
 
 

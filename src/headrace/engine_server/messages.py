@@ -97,6 +97,7 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
     cached_tokens: int
     completion_tokens: int
     error: str | None = None
+    queue_s: float | None = None
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs", array_like=True):

@@ -26,6 +26,7 @@ async def metrics_text(
     stats = await engine.stats()
     values = [*_engine_values(engine, stats), *_usage_values(engine, usage)]
     values += [
+        (names.queue_seconds, usage.queue_s),
         (names.first_token_seconds, timings.first_token_s),
         (names.inter_token_seconds, timings.inter_token_s),
         (names.request_seconds, timings.request_s),

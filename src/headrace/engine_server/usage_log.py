@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from headrace.base.errors import Conflict, NotFound
 from headrace.engine_server.messages import Output
+from headrace.observability.metrics import Histogram
 from headrace.protocol.responses import EndedRequest, Usage
 
 ended_requests_max = 10_000
@@ -41,6 +42,7 @@ class UsageLog:
 
     def __init__(self) -> None:
         self.totals = TokenTotals()  # of ended requests
+        self.queue_s = Histogram()  # of ended requests that were ever computed
         self.ended_counts: dict[str, int] = {}  # by finish reason
         self._live: dict[str, asyncio.Event] = {}
         self._ended: OrderedDict[str, EndedRequest] = OrderedDict()
@@ -69,6 +71,8 @@ class UsageLog:
         usage = no_usage
         if output is not None:
             self.totals.add(output)
+            if output.queue_s is not None:
+                self.queue_s.observe(output.queue_s)
             usage = usage_of(output)
         self._ended[request_id] = EndedRequest(request_id, usage, reason)
         if len(self._ended) > ended_requests_max:

@@ -94,6 +94,12 @@ disconnects_total = MetricDeclaration(
     counter,
     "Requests whose client went away before the answer was complete.",
 )
+queue_seconds = MetricDeclaration(
+    "headrace_engine_queue_time_seconds",
+    histogram,
+    "From a request's arrival in the engine to its first step, of requests that ended.",
+    alias="vllm:request_queue_time_seconds",
+)
 first_token_seconds = MetricDeclaration(
     "headrace_engine_time_to_first_token_seconds",
     histogram,

@@ -122,6 +122,20 @@ def test_an_abort_frees_everything_within_one_step_in_every_state(make_engine: M
     assert engine.last["decoding"].usage == RequestUsage(4, 0, 2)
 
 
+def test_a_request_that_was_aborted_while_it_waited_used_nothing(make_engine: Make) -> None:
+    engine = make_engine(sequences_max=1)
+    engine.submit("running", 4, max_tokens=8)
+    engine.submit("waiting", 5, max_tokens=8)
+    engine.clock.advance(1.5)
+    engine.step()
+    engine.core.abort("waiting")
+    engine.step()
+    assert engine.last["waiting"].usage == RequestUsage(0, 0, 0)
+    assert engine.last["waiting"].queue_s is None
+    assert engine.last["running"].queue_s == 1.5
+    assert engine.core.stats().prompt_tokens_total == 4
+
+
 def test_an_abort_while_the_runner_works_takes_effect_in_that_step(make_engine: Make) -> None:
     engine = make_engine()
     engine.submit("a", 6, max_tokens=20)
