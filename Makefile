@@ -1,15 +1,32 @@
 # headrace: `make run` for tokens, `make test` for every check.
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := .make
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
+
+# What pip and ninja say, as one moving line on a terminal; all of it is in the log if they fail.
+define with_progress
+@mkdir -p $(STAMPS)
+@$(1) 2>&1 | tee $(STAMPS)/pip.log | while read -r word what _; do \
+    case "$$word" in \
+      Collecting) line="$${what%%[=<>;]*}" ;; \
+      Installing) line="unpacking" ;; \
+      \[*/*\]) line="compiling $$word" ;; \
+      *) continue ;; \
+    esac; \
+    if [ -t 1 ]; then printf '\r\033[K      %s' "$$line"; fi; \
+  done || { echo; tail -n 40 $(STAMPS)/pip.log; exit 1; }
+@if [ -t 1 ]; then printf '\r\033[K'; fi
+endef
 
 .PHONY: run setup test browser lint format types layers unit e2e lock clean
 
 run: setup
-	exec $(BIN)/headrace up --demo
+	@exec $(BIN)/headrace up --demo
 
 setup: $(STAMPS)/installed
 
@@ -22,18 +39,18 @@ $(STAMPS)/venv: requirements/runtime.lock
 	@command -v g++ >/dev/null || { echo "no C++ compiler: install one with: apt-get install g++"; exit 1; }
 	@$(PYTHON) -c 'import os, sys, sysconfig; p = os.path.join(sysconfig.get_path("include"), "Python.h"); sys.exit(0 if os.path.exists(p) else "Python.h is missing: install it with: apt-get install python3-dev")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/runtime.lock
+	$(call with_progress,$(PIP) --require-hashes -r requirements/runtime.lock)
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/installed: $(STAMPS)/venv pyproject.toml $(NATIVE_SOURCES)
 	@echo "[2/3] building the C++ kernels and installing headrace"
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	$(call with_progress,PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --verbose --no-build-isolation --no-deps --editable .)
 	@touch $@
 	@echo "[3/3] ready: $(BIN)/headrace"
 
 $(STAMPS)/dev: $(STAMPS)/installed requirements/dev.lock
 	@echo "installing the development packages"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(call with_progress,$(PIP) --require-hashes -r requirements/dev.lock)
 	@touch $@
 
 browser: # the console's tests drive it; continuous integration installs it, people are told
