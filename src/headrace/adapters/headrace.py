@@ -116,6 +116,10 @@ class HeadraceAdapter:
             watches_lifeline=True,
         )
 
+    def served_name(self, model_name: str, model_path: str) -> str:
+        """What the engine calls the model: ours."""
+        return model_name
+
     def headers(self, api_key: str) -> dict[str, str]:
         """The headers that authenticate the gateway to this engine."""
         return {"Authorization": f"Bearer {api_key}"}

@@ -76,6 +76,7 @@ class OpenAICompatible:
     platform_options: frozenset[str] = frozenset()  # not for a deployment to set
     context_patterns: Sequence[ContextPattern] = ()
     make_headers: Callable[[str], dict[str, str]] = bearer
+    names_model_by_path: bool = False
     api_prefix: str = "/v1"  # where OpenAI's routes are
     request_id_header: str | None = "X-Request-Id"
     stream_fields: Mapping[str, object] = field(default_factory=lambda: usage_at_end)
@@ -92,6 +93,10 @@ class OpenAICompatible:
         refuse_platform_options(request.extra_arguments, self.platform_options)
         command = self.build(request)
         return LaunchCommand((*command.argv, *request.extra_arguments), command.environment)
+
+    def served_name(self, model_name: str, model_path: str) -> str:
+        """What the engine calls the model that it was started with."""
+        return model_path if self.names_model_by_path else model_name
 
     def headers(self, api_key: str) -> dict[str, str]:
         """The headers that authenticate the gateway to this engine."""

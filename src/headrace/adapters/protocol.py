@@ -123,6 +123,10 @@ class EngineAdapter(Protocol):
         """The command line that starts one replica."""
         ...
 
+    def served_name(self, model_name: str, model_path: str) -> str:
+        """What the engine calls the model that it was started with: ours, where it can be told."""
+        ...
+
     def headers(self, api_key: str) -> dict[str, str]:
         """The headers that authenticate the gateway to this engine."""
         ...

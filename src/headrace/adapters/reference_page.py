@@ -26,10 +26,11 @@ functions.
 
 How sure we are differs, and the table says it. Of an engine that was tested "by replayed
 exchanges", the answers were written from its documents and sources; the engine itself never ran
-with headrace, and a version of yours may differ. Of llama.cpp the end-to-end tests cover answers,
-streams, usage, aborts, context errors, the key, a killed engine and the end of the supervisor, with
-one model on a CPU. What an engine "can do" is what its documents claim; the gateway passes on no
-more than its own API has.
+with headrace, and a version of yours may differ. Of Transformers' server the answers were read off
+the wire once, with a small model of random weights, and are replayed since. Of llama.cpp the
+end-to-end tests cover answers, streams, usage, aborts, context errors, the key, a killed engine and
+the end of the supervisor, with one model on a CPU. What an engine "can do" is what its documents
+claim; the gateway passes on no more than its own API has.
 """
 
 Row = tuple[str, Callable[[EngineAdapter], str]]

@@ -101,6 +101,7 @@ class Applier:
                 state_time=self._clock.wall_s(),
                 address=f"http://{engine_host}:{port}",
                 engine_key=secrets.token_hex(32),
+                served_model_name=adapter.served_name(replica.model_name, model_path),
                 attempts=replica.attempts + 1,
                 retry_time=None,
                 detail="starting",

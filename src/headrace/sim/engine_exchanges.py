@@ -1,7 +1,8 @@
 """What engines answer, made from their documents and sources; for the adapters' conformance suite.
 
-Only ours and llama.cpp's were also seen on the wire (xllamacpp 2026.10.11549). Each engine has its
-own readiness answers, metrics with noise around them, errors, a stream, and a model list.
+Only ours, llama.cpp's (xllamacpp 2026.10.11549) and Transformers' (5.24.0) were also seen on the
+wire. Each engine has its own readiness answers, metrics with noise around them, errors, a stream,
+and a model list.
 """
 
 import json
@@ -286,10 +287,12 @@ tgi_request_generated_tokens_count 3
         ready=(200, b'{"status":"ok"}'),
         unready=None,
         errors=(
-            ErrorExchange(422, b'{"detail":"Unexpected keys in the request"}', InvalidRequest),
+            ErrorExchange(
+                400, b"{\"detail\":\"Server is pinned to '/m'; requested 'a'.\"}", InvalidRequest
+            ),
             ErrorExchange(
                 422,
-                b'{"detail":[{"loc":["body"],"msg":"Field required","type":"missing"}]}',
+                b'{"detail":[{"type":"json_invalid","loc":["body",1],"msg":"JSON decode error"}]}',
                 InvalidRequest,
             ),
         ),

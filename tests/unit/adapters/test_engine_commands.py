@@ -54,8 +54,8 @@ commands = {
         {"API_KEY": "secret", "PREFIX_CACHING": "0", "OMP_NUM_THREADS": "6"},
     ),
     "transformers": (
-        "transformers serve --force-model /models/a --host 10.0.0.7 --port 4000 "
-        "--continuous-batching --model-timeout -1 --quantization awq --extra 1",
+        "transformers serve /models/a --host 10.0.0.7 --port 4000 --continuous-batching "
+        "--quantization awq --cb-max-memory-percent 0.85 --extra 1",
         {"OMP_NUM_THREADS": "6"},
     ),
     "ollama": (
@@ -104,6 +104,11 @@ def test_an_operator_cannot_take_an_engine_from_the_platform(engine: str, argume
         find_adapter(engine).command(
             LaunchRequest("/m", "a", "127.0.0.1", 1, "k", extra_arguments=(argument, "1"))
         )
+
+
+def test_an_engine_is_asked_for_the_name_that_it_answers_to() -> None:
+    assert find_adapter("vllm").served_name("a", "/models/a") == "a"
+    assert find_adapter("transformers").served_name("a", "/models/a") == "/models/a"
 
 
 def test_llama_cpp_without_a_declared_context_keeps_its_own_defaults() -> None:
