@@ -12,7 +12,7 @@ is synchronous, does no I/O, and may be called from several threads.
 
 import heapq
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -21,6 +21,8 @@ from msgspec.structs import astuple
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest, PaymentRequired, Unavailable
 from headrace.base.money import format_usd, nanousd_per_usd
+from headrace.ledger.history import PastUse
+from headrace.ledger.limits import Hold, Limiter, Room
 from headrace.ledger.rating import rate, worst_case_nanousd
 from headrace.ledger.reservation import (
     Outcome,
@@ -29,6 +31,7 @@ from headrace.ledger.reservation import (
     TokenUsage,
     UsageSource,
 )
+from headrace.ledger.scopes import Need, ScopeKind, ScopeLimits, no_limits, scope_ids
 from headrace.spec.prices import PriceVersion
 
 # Bounds the memory of the holds, and the settlements that must still find room on a full disk.
@@ -75,6 +78,8 @@ class Admission:
         self._balances: Mapping[str, int] = {}
         self._sequence = 0  # of the journal, that the balances contain
         self._held: dict[str, int] = {}  # running and unposted amounts by tenant id
+        self._limiter = Limiter(clock)
+        self._limit_holds: dict[str, Hold] = {}  # of the running requests
 
     def load(self, balances_nanousd: Mapping[str, int], sequence: int) -> None:
         """Take a newer snapshot, which contains this journal's settlements up to `sequence`.
@@ -89,6 +94,11 @@ class Admission:
                 posted = heapq.heappop(self._unposted)
                 self._release(posted.tenant_id, posted.amount_nanousd)
 
+    def load_history(self, history: Iterable[PastUse]) -> None:
+        """Take what the ledger says was used in the present periods; once, before serving."""
+        with self._lock:
+            self._limiter.load(history)
+
     def reserve(
         self,
         *,
@@ -101,11 +111,13 @@ class Admission:
         credit_floor_nanousd: int | None,
         prompt_tokens_max: int,
         output_tokens_max: int,
+        limits: ScopeLimits = no_limits,
     ) -> Reservation:
-        """Set the worst case aside, or refuse: all or nothing.
+        """Set the worst case aside in the credit and in every limit, or refuse: all or nothing.
 
         A floor of None means postpaid: nothing is refused for want of credit. Raises
-        PaymentRequired with `needed_nanousd` and `available_nanousd`; Unavailable if the model
+        PaymentRequired with `needed_nanousd` and `available_nanousd`, or for a budget, and
+        RateLimited for every other limit (see `refusals.refusal_error`); Unavailable if the model
         has no price or too many requests run; InvalidRequest for impossible token counts."""
         if price is None and (
             self._unpriced is UnpricedPolicy.REFUSE or credit_floor_nanousd is not None
@@ -133,6 +145,11 @@ class Admission:
                 available_nanousd = self._available(tenant_id) - credit_floor_nanousd
                 if amount_nanousd > available_nanousd:
                     raise insufficient(amount_nanousd, available_nanousd)
+            self._limit_holds[request_id] = self._limiter.reserve(
+                scope_ids(tenant_id, project_id, key_id, model),
+                limits,
+                Need(prompt_tokens_max, output_tokens_max, amount_nanousd),
+            )
             self._running[request_id] = reservation
             self._held[tenant_id] = self._held.get(tenant_id, 0) + amount_nanousd
         return reservation
@@ -148,6 +165,7 @@ class Admission:
 
         The amount stays held until `journaled` and a snapshot that contains it."""
         settlement = settle_reservation(reservation, usage, outcome, source, self._clock.wall_s())
+        amount_nanousd = settlement.amount_nanousd or 0
         with self._lock:
             if self._running.pop(reservation.request_id, None) is None:
                 raise Conflict(
@@ -156,10 +174,14 @@ class Admission:
                     request_id=reservation.request_id,
                 )
             self._settling[reservation.request_id] = Unposted(
-                0, reservation.tenant_id, settlement.amount_nanousd or 0
+                0, reservation.tenant_id, amount_nanousd
             )
-            self._release(
-                reservation.tenant_id, reservation.amount_nanousd - (settlement.amount_nanousd or 0)
+            self._release(reservation.tenant_id, reservation.amount_nanousd - amount_nanousd)
+            self._limiter.settle(
+                self._limit_holds.pop(reservation.request_id),
+                settlement.usage.prompt_tokens,
+                settlement.usage.completion_tokens,
+                amount_nanousd,
             )
         return settlement
 
@@ -175,17 +197,33 @@ class Admission:
             tenant_id = settlement.tenant_id
             self._held[tenant_id] = self._held.get(tenant_id, 0) + amount_nanousd
             self._unpost(Unposted(sequence, tenant_id, amount_nanousd))
+            if sequence > self._sequence:
+                self._limiter.restore(settlement)
 
     def cancel(self, reservation: Reservation) -> None:
         """Forget a reservation that the journal refused; nothing was used."""
         with self._lock:
             if self._running.pop(reservation.request_id, None) is not None:
                 self._release(reservation.tenant_id, reservation.amount_nanousd)
+                self._limiter.cancel(self._limit_holds.pop(reservation.request_id))
 
     def available_nanousd(self, tenant_id: str) -> int:
         """The balance less everything that is held; the tenant's floor is not in it."""
         with self._lock:
             return self._available(tenant_id)
+
+    def room(
+        self,
+        *,
+        tenant_id: str,
+        project_id: str,
+        key_id: str,
+        model: str,
+        limits: ScopeLimits,
+    ) -> Room:
+        """What the limits leave for one more request of these scopes; credit is not in it."""
+        with self._lock:
+            return self._limiter.room(scope_ids(tenant_id, project_id, key_id, model), limits)
 
     def running_count(self) -> int:
         """How many requests hold a reservation."""
@@ -273,6 +311,8 @@ def insufficient(needed_nanousd: int, available_nanousd: int) -> PaymentRequired
         f"this request may cost up to ${format_usd(needed_nanousd)} and only "
         f"${format_usd(max(0, available_nanousd))} of credit is free; add credit or lower "
         "max_tokens",
+        scope=ScopeKind.TENANT.value,
+        limit_name="credit",
         needed_nanousd=needed_nanousd,
         available_nanousd=available_nanousd,
     )

@@ -8,11 +8,12 @@
 One event loop calls it; only `durable` waits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from headrace.base.clock import Clock
 from headrace.base.errors import Unavailable
 from headrace.ledger.admission import Admission, settle_reservation
+from headrace.ledger.history import PastUse
 from headrace.ledger.journal import Journal
 from headrace.ledger.journal_reader import JournalReader
 from headrace.ledger.replay import Running
@@ -26,6 +27,7 @@ from headrace.ledger.reservation import (
     TokenUsage,
     UsageSource,
 )
+from headrace.ledger.scopes import ScopeLimits, no_limits
 from headrace.spec.prices import PriceVersion
 from headrace.storage import LedgerSnapshot
 
@@ -41,14 +43,18 @@ class Meter:
         self._clock = clock
 
     def recover(
-        self, snapshot: LedgerSnapshot, known_usage: Mapping[str, TokenUsage] | None = None
+        self,
+        snapshot: LedgerSnapshot,
+        known_usage: Mapping[str, TokenUsage] | None = None,
+        history: Iterable[PastUse] = (),
     ) -> list[Settlement]:
         """Call once before serving: take the balances, hold what they do not contain yet, and
         settle the requests that a crash left running.
 
         They are settled at `known_usage` by request id, where an engine that outlived the crash
         still knows it (`Journal.running` says whom to ask about), else at their last
-        checkpoint."""
+        checkpoint. `history` is what the ledger had when the snapshot was read
+        (`history.read_history`); without it limits and budgets count from now."""
         known_usage = known_usage or {}
         booked_sequence = snapshot.sequences.get(self._journal.journal_id, 0)
         if booked_sequence > self._journal.durable_sequence:
@@ -57,6 +63,7 @@ class Meter:
             self._journal.renew_id()
             booked_sequence = 0
         self._admission.load(snapshot.balances_nanousd, booked_sequence)
+        self._admission.load_history(history)
         reader = JournalReader(self._journal.directory)
         while found := reader.read(self._journal.durable_sequence, settlements_per_read):
             for sequence, settlement in found:
@@ -81,6 +88,7 @@ class Meter:
         credit_floor_nanousd: int | None,
         prompt_tokens_max: int,
         output_tokens_max: int,
+        limits: ScopeLimits = no_limits,
     ) -> Reservation:
         """Set the worst case aside and write it down; see `Admission.reserve` for refusals.
 
@@ -95,6 +103,7 @@ class Meter:
             credit_floor_nanousd=credit_floor_nanousd,
             prompt_tokens_max=prompt_tokens_max,
             output_tokens_max=output_tokens_max,
+            limits=limits,
         )
         try:
             self._journal.append(Reserve(reservation))

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from headrace.spec.limits import Limits
 from headrace.spec.resource import Resource
 
 
@@ -20,6 +21,7 @@ class Model(Resource, frozen=True, kw_only=True, tag="model"):
 
     targets: tuple[WeightedTarget, ...] = ()
     active: bool = True
+    limits: Limits | None = None  # over all callers together
 
 
 class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):

@@ -1,7 +1,9 @@
 """Who pays, what they group work by, and what a client presents."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 
+from headrace.spec.limits import Limits
 from headrace.spec.priority import Priority
 from headrace.spec.resource import Resource
 
@@ -15,6 +17,7 @@ class Tenant(Resource, frozen=True, kw_only=True, tag="tenant"):
     active: bool = True
     credit_floor_nanousd: int | None = None  # the balance may not fall below it; None: postpaid
     priority_highest: Priority = Priority.INTERACTIVE  # requests that ask for more get this
+    limits: Limits | None = None  # over all that the tenant sends
 
 
 class Project(Resource, frozen=True, kw_only=True, tag="project"):
@@ -24,6 +27,7 @@ class Project(Resource, frozen=True, kw_only=True, tag="project"):
     id_prefix = "prj"
 
     active: bool = True
+    limits: Limits | None = None
 
 
 class KeyState(StrEnum):
@@ -43,3 +47,5 @@ class ApiKey(Resource, frozen=True, kw_only=True, tag="api_key"):
     state: KeyState = KeyState.ACTIVE
     models: tuple[str, ...] | None = None  # logical model names it may use; None: all
     expire_time: float | None = None
+    limits: Limits | None = None
+    model_limits: Mapping[str, Limits] | None = None  # by logical model name, within `limits`

@@ -61,6 +61,8 @@ def test_what_is_not_covered_is_refused_with_its_numbers_and_holds_nothing(
     with pytest.raises(PaymentRequired, match="add credit or lower max_tokens") as raised:
         reserve("r3")
     assert raised.value.fields == {
+        "scope": "tenant",
+        "limit_name": "credit",
         "needed_nanousd": worst_case,
         "available_nanousd": 1_000 - 2 * worst_case,
     }
