@@ -143,6 +143,8 @@ class FakeEngine:
         elif path == "/v1/models":
             card = ModelCard(self.served_name, 0, "model", "sim", self.context_length)
             await send_json(send, 200, _encode(ModelList([card])))
+        elif path == "/health":
+            await send_json(send, 200, b"{}")
         elif path == "/metrics":
             await send_bytes(send, 200, self._metrics(), [(b"content-type", b"text/plain")])
         elif path.startswith(usage_path):
