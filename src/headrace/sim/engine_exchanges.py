@@ -288,9 +288,6 @@ tgi_request_generated_tokens_count 3
         unready=None,
         errors=(
             ErrorExchange(
-                400, b"{\"detail\":\"Server is pinned to '/m'; requested 'a'.\"}", InvalidRequest
-            ),
-            ErrorExchange(
                 422,
                 b'{"detail":[{"type":"json_invalid","loc":["body",1],"msg":"JSON decode error"}]}',
                 InvalidRequest,

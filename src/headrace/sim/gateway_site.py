@@ -86,6 +86,7 @@ async def gateway_site(
     engines: Sequence[FakeEngine],
     *,
     addresses: Sequence[str] = (),
+    engine: str = "headrace",
     credit_floor_nanousd: int | None = None,
     credit_nanousd: int = 0,
     timeouts: Timeouts | None = None,
@@ -103,6 +104,7 @@ async def gateway_site(
             [*zip(urls, [engine.api_key for engine in engines], strict=True)]
             + [(address, "") for address in addresses],
             credit_floor_nanousd,
+            engine,
         )
         if credit_nanousd:
             database.ledger.credit(make_id("ten", 1), credit_nanousd, "opening", "test")
@@ -118,7 +120,10 @@ async def gateway_site(
 
 
 def fill_store(
-    database: Database, replicas: Sequence[tuple[str, str]], credit_floor_nanousd: int | None
+    database: Database,
+    replicas: Sequence[tuple[str, str]],
+    credit_floor_nanousd: int | None,
+    engine: str = "headrace",
 ) -> str:
     """One tenant, project, key, model, version, deployment and price; the key's text."""
     store = database.store
@@ -179,6 +184,7 @@ def fill_store(
                 state=ReplicaState.ACTIVE,
                 address=address,
                 engine_key=engine_key,
+                engine=engine,
                 model_name=model_name,
                 served_model_name="fake",
             )

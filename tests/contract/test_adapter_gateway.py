@@ -1,0 +1,144 @@
+"""Every engine's exchanges through a whole gateway: what clients get, and what is settled."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from headrace.adapters.facts import StreamUsage
+from headrace.adapters.registry import find_adapter
+from headrace.http.asgi import Receive, Scope, Send, read_body
+from headrace.ledger.reservation import Outcome, UsageSource
+from headrace.protocol.sse import SseDecoder
+from headrace.sim.engine_exchanges import exchanges
+from headrace.sim.engine_wire import EngineExchanges, pieces, stream_usage
+from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name, serving
+
+engines = pytest.mark.parametrize("engine", exchanges, ids=lambda engine: engine.engine)
+body_bytes_max = 1 << 20
+
+
+class ReplayedEngine:
+    """Answers as an engine did, to whatever it is asked."""
+
+    def __init__(self, engine: EngineExchanges, stream: bytes) -> None:
+        self._engine = engine
+        self._stream = stream
+        self.error: tuple[int, bytes] | None = None
+        self.paths: list[str] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.header_names: set[str] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "GET":
+            await self._answer(send, 200, b"application/json", self._engine.models)
+            return
+        self.paths.append(scope["path"])
+        self.header_names |= {name.decode() for name, _ in scope["headers"]}
+        self.bodies.append(json.loads(await read_body(receive, body_bytes_max)))
+        if self.error is not None:
+            status, body = self.error
+            await self._answer(send, status, b"application/json", body)
+        else:
+            await self._answer(send, 200, b"text/event-stream", self._stream)
+
+    @staticmethod
+    async def _answer(send: Send, status: int, kind: bytes, body: bytes) -> None:
+        headers = [(b"content-type", kind)]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+
+@asynccontextmanager
+async def running(
+    engine: EngineExchanges, directory: Path, stream: bytes | None = None
+) -> AsyncIterator[tuple[ReplayedEngine, GatewaySite, aiohttp.ClientSession]]:
+    replayed = ReplayedEngine(engine, engine.stream if stream is None else stream)
+    async with (
+        serving(replayed) as url,
+        gateway_site(directory, [], addresses=[url], engine=engine.engine) as site,
+        aiohttp.ClientSession(
+            site.url, headers={"Authorization": f"Bearer {site.api_key}"}
+        ) as client,
+    ):
+        yield replayed, site, client
+
+
+async def chat(client: aiohttp.ClientSession, **fields: Any) -> tuple[int, bytes]:
+    body = {"model": model_name, "messages": [{"role": "user", "content": "Hi"}], **fields}
+    async with client.post("/v1/chat/completions", json=body) as answer:
+        return answer.status, await answer.read()
+
+
+@engines
+async def test_a_stream_reaches_the_client_whole_and_is_settled_exactly(
+    engine: EngineExchanges, tmp_path: Path
+) -> None:
+    async with running(engine, tmp_path) as (replayed, site, client):
+        status, body = await chat(client, stream=True, stream_options={"include_usage": True})
+        (settlement,) = await site.settlements(1)
+    assert status == 200
+    *data, last = [event.data for event in SseDecoder().feed(body)]
+    assert last == b"[DONE]"
+    chunks = [json.loads(item) for item in data]
+    text = "".join(
+        choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"]
+    )
+    assert text == "".join(pieces)
+    assert chunks[-1]["usage"]["completion_tokens"] == len(pieces)
+    assert settlement.outcome is Outcome.FINISHED
+    assert settlement.source is UsageSource.ENGINE
+    assert settlement.usage == stream_usage
+    assert replayed.bodies[0]["model"] == "fake"
+    (path,) = replayed.paths
+    assert find_adapter(engine.engine).url("", "/v1/chat/completions") == path
+
+
+@engines
+async def test_a_stream_that_breaks_off_is_told_and_settled_by_what_passed(
+    engine: EngineExchanges, tmp_path: Path
+) -> None:
+    cut = engine.stream.index(json.dumps(pieces[-1]).encode())
+    start = engine.stream.rindex(b"data: ", 0, cut)
+    async with running(engine, tmp_path, engine.stream[:start]) as (_, site, client):
+        _, body = await chat(client, stream=True)
+        (settlement,) = await site.settlements(1)
+
+    assert b'"error"' in body
+    assert settlement.outcome is Outcome.FAILED
+    if find_adapter(engine.engine).facts.stream_usage is StreamUsage.EVERY_CHUNK:
+        assert settlement.usage.completion_tokens == len(pieces) - 1
+    else:
+        assert 0 < settlement.usage.completion_tokens <= len(pieces)
+
+
+@engines
+async def test_what_does_not_fit_is_the_callers_error_and_costs_nothing(
+    engine: EngineExchanges, tmp_path: Path
+) -> None:
+    exchange = engine.errors[0]
+    async with running(engine, tmp_path) as (replayed, site, client):
+        replayed.error = (exchange.status, exchange.body)
+        status, body = await chat(client)
+        (settlement,) = await site.settlements(1)
+    error = json.loads(body)["error"]
+    assert status == 400
+    assert error["code"] == exchange.expected.code
+    assert {name: error[name] for name in exchange.fields} == exchange.fields
+    assert settlement.usage.completion_tokens == 0
+
+
+@engines
+async def test_a_tenants_salt_leaves_the_house_for_no_one_who_does_not_use_it(
+    engine: EngineExchanges, tmp_path: Path
+) -> None:
+    async with running(engine, tmp_path) as (replayed, _, client):
+        await chat(client, stream=True)
+    in_body = engine.engine in ("vllm", "sglang", "tensorrt_llm", "kserve")
+
+    assert ("cache_salt" in replayed.bodies[0]) is in_body
+    assert ("x-headrace-cache-salt" in replayed.header_names) is (engine.engine == "headrace")
