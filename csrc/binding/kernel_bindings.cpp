@@ -1,9 +1,11 @@
 // Features, machine probes, and the single kernels by themselves, for tests of each ISA's path.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "binding/arrays.hpp"
@@ -124,13 +126,26 @@ void attention(const Array3<float>& queries, const Array3<float>& keys, const Ar
     }
 }
 
+// The token and its log-probability, then the ids and log-probabilities of the `top_count` likeliest.
 nb::tuple sample(const Vector<float>& logits, float temperature, int top_k, float top_p,
                  float min_p, std::uint64_t seed, std::int64_t position,
+                 const Vector<std::int32_t>& edit_ids, const Vector<float>& edit_factors,
+                 const Vector<float>& edit_addends,
+                 const std::optional<Vector<std::uint32_t>>& mask, int top_count,
                  const std::string& isa_limit) {
+  std::vector<float> row(logits.data(), logits.data() + logits.shape(0));
+  std::vector<std::int32_t> top_ids(static_cast<std::size_t>(top_count));
+  std::vector<float> top_logprobs(static_cast<std::size_t>(top_count));
+  require_length(edit_factors, edit_ids.shape(0), "edit_factors");
+  require_length(edit_addends, edit_ids.shape(0), "edit_addends");
+  if (mask) require_length(*mask, (row.size() + 31) / 32, "mask");
   Sampler sampler(choose_kernels(isa_limit), int_size(logits.shape(0)));
   const SampledToken token =
-      sampler.sample(logits.data(), {temperature, top_k, top_p, min_p, seed, position});
-  return nb::make_tuple(token.token_id, token.logprob);
+      sampler.sample(row.data(), {temperature, top_k, top_p, min_p, seed, position},
+                     {int_size(edit_ids.shape(0)), edit_ids.data(), edit_factors.data(),
+                      edit_addends.data(), mask ? mask->data() : nullptr},
+                     {top_count, top_ids.data(), top_logprobs.data()});
+  return nb::make_tuple(token.token_id, token.logprob, top_ids, top_logprobs);
 }
 
 }  // namespace
@@ -163,7 +178,9 @@ void bind_kernels(nb::module_& module) {
              "values"_a.noconvert(), "block_ids"_a.noconvert(), "out"_a.noconvert(),
              "isa_limit"_a);
   module.def("sample", &sample, "logits"_a.noconvert(), "temperature"_a, "top_k"_a, "top_p"_a,
-             "min_p"_a, "seed"_a, "position"_a, "isa_limit"_a);
+             "min_p"_a, "seed"_a, "position"_a, "edit_ids"_a.noconvert(),
+             "edit_factors"_a.noconvert(), "edit_addends"_a.noconvert(),
+             "mask"_a.noconvert().none(), "top_count"_a, "isa_limit"_a);
 }
 
 }  // namespace headrace

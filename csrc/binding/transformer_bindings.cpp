@@ -93,6 +93,55 @@ void construct(CpuTransformer* self, int num_layers, int hidden_size, int num_he
                             {num_blocks, rows_max, sequences_max, threads, isa_limit});
 }
 
+// The optional arrays of a step; the caller's tuples keep them alive until the step ends.
+template <class Array>
+Array field_of(const nb::tuple& fields, std::size_t index) {
+  return nb::cast<Array>(fields[index], /*convert=*/false);
+}
+
+void set_edits(StepBatch& batch, const nb::tuple& fields) {
+  if (fields.size() != 4) throw nb::value_error("edits are (starts, ids, factors, addends)");
+  const auto starts = field_of<Vector<std::int32_t>>(fields, 0);
+  const auto ids = field_of<Vector<std::int32_t>>(fields, 1);
+  const auto factors = field_of<Vector<float>>(fields, 2);
+  const auto addends = field_of<Vector<float>>(fields, 3);
+  require_length(starts, static_cast<std::size_t>(batch.sampled_count) + 1, "edit_starts");
+  require_length(factors, ids.shape(0), "edit_factors");
+  require_length(addends, ids.shape(0), "edit_addends");
+  batch.edit_count = int_size(ids.shape(0));
+  batch.edit_starts = starts.data();
+  batch.edit_ids = ids.data();
+  batch.edit_factors = factors.data();
+  batch.edit_addends = addends.data();
+}
+
+void set_masks(StepBatch& batch, const nb::tuple& fields, int vocab_size) {
+  if (fields.size() != 2) throw nb::value_error("masks are (rows, words)");
+  const auto rows = field_of<Vector<std::int32_t>>(fields, 0);
+  const auto words = field_of<Matrix<std::uint32_t>>(fields, 1);
+  require_length(rows, static_cast<std::size_t>(batch.sampled_count), "mask_rows");
+  if (int_size(words.shape(1)) != (vocab_size + 31) / 32)
+    throw InvalidStep("a mask has a bit for each token of the vocabulary");
+  batch.mask_count = int_size(words.shape(0));
+  batch.mask_rows = rows.data();
+  batch.masks = words.data();
+}
+
+void set_top(StepBatch& batch, StepResults& results, const nb::tuple& fields) {
+  if (fields.size() != 3) throw nb::value_error("top tokens are (counts, out_ids, out_logprobs)");
+  const auto counts = field_of<Vector<std::int32_t>>(fields, 0);
+  const auto ids = field_of<OutMatrix<std::int32_t>>(fields, 1);
+  const auto logprobs = field_of<OutMatrix<float>>(fields, 2);
+  require_length(counts, static_cast<std::size_t>(batch.sampled_count), "top_counts");
+  require_length(ids, counts.shape(0), "the top ids output");
+  require_length(logprobs, counts.shape(0), "the top logprobs output");
+  if (ids.shape(1) != logprobs.shape(1)) throw InvalidStep("the top outputs differ in width");
+  batch.top_columns = int_size(ids.shape(1));
+  batch.top_counts = counts.data();
+  results.top_ids = ids.data();
+  results.top_logprobs = logprobs.data();
+}
+
 void execute(CpuTransformer& self, const Vector<std::int32_t>& token_ids,
              const Vector<std::int32_t>& row_starts, const Vector<std::int32_t>& context_lens,
              const Vector<std::int32_t>& block_ids, const Vector<std::int32_t>& block_starts,
@@ -101,7 +150,9 @@ void execute(CpuTransformer& self, const Vector<std::int32_t>& token_ids,
              const Vector<float>& min_p, const Vector<std::uint64_t>& seed,
              const Vector<std::int64_t>& position, const OutVector<std::int32_t>& out_token_ids,
              const OutVector<float>& out_logprobs,
-             const std::optional<OutMatrix<float>>& out_logits) {
+             const std::optional<OutMatrix<float>>& out_logits,
+             const std::optional<nb::tuple>& edits, const std::optional<nb::tuple>& masks,
+             const std::optional<nb::tuple>& top) {
   const std::size_t sequences = context_lens.shape(0);
   const std::size_t samples = sampled.shape(0);
   require_length(row_starts, sequences + 1, "row_starts");
@@ -114,18 +165,21 @@ void execute(CpuTransformer& self, const Vector<std::int32_t>& token_ids,
   require_length(position, samples, "position");
   require_length(out_token_ids, samples, "the token id output");
   require_length(out_logprobs, samples, "the logprob output");
-  const StepResults results{out_token_ids.data(), out_logprobs.data(),
+  StepResults results{out_token_ids.data(), out_logprobs.data(),
                             out_logits ? out_logits->data() : nullptr};
   if (out_logits) {
     require_length(*out_logits, samples, "the logits output");
     if (static_cast<int>(out_logits->shape(1)) != self.transformer().shape().vocab_size)
       throw InvalidStep("the logits output must have vocab_size columns");
   }
-  const StepBatch batch{int_size(token_ids.shape(0)), int_size(sequences),
+  StepBatch batch{int_size(token_ids.shape(0)), int_size(sequences),
                         int_size(block_ids.shape(0)), int_size(samples),
                         token_ids.data(), row_starts.data(), context_lens.data(), block_ids.data(),
                         block_starts.data(), sampled.data(), temperature.data(), top_k.data(),
                         top_p.data(), min_p.data(), seed.data(), position.data()};
+  if (edits) set_edits(batch, *edits);
+  if (masks) set_masks(batch, *masks, self.transformer().shape().vocab_size);
+  if (top) set_top(batch, results, *top);
   nb::gil_scoped_release release;
   const std::lock_guard lock(self.mutex());
   self.transformer().execute(batch, results);
@@ -180,7 +234,9 @@ void bind_transformer(nb::module_& module) {
            "sampled"_a.noconvert(), "temperature"_a.noconvert(), "top_k"_a.noconvert(),
            "top_p"_a.noconvert(), "min_p"_a.noconvert(), "seed"_a.noconvert(),
            "position"_a.noconvert(), "out_token_ids"_a.noconvert(), "out_logprobs"_a.noconvert(),
-           "out_logits"_a.noconvert().none() = nb::none())
+           "out_logits"_a.noconvert().none() = nb::none(),
+           "edits"_a.none() = nb::none(), "masks"_a.none() = nb::none(),
+           "top"_a.none() = nb::none())
       .def("copy_blocks", &copy_blocks, "pairs"_a)
       .def("export_blocks", &export_blocks, "block_ids"_a)
       .def("import_blocks", &import_blocks, "block_ids"_a, "data"_a)

@@ -13,6 +13,7 @@ constexpr int bound_chunks = 256;      // maxima that bound the k-th logit from 
 constexpr int mass_buckets = 512;      // of the top-p histogram
 constexpr float buckets_per_log2 = 16;  // covers weights down to 2^-32 of the peak
 constexpr int chunk_tokens = 512;       // whose mass is summed at once
+constexpr float banned_logit = -std::numeric_limits<float>::max();   // never chosen
 
 std::uint64_t mix64(std::uint64_t value) {   // splitmix64's finalizer (Steele, Lea, Flood 2014)
   value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9u;
@@ -41,18 +42,64 @@ Sampler::Sampler(const KernelTable& kernels, int vocab_size)
   candidates_.reserve(static_cast<std::size_t>(vocab_size));
 }
 
-SampledToken Sampler::sample(const float* logits, const SamplingParams& params) {
-  const float peak = kernels_.peak(logits, vocab_size_);
+SampledToken Sampler::sample(float* logits, const SamplingParams& params, const LogitEdits& edits,
+                             const TopTokens& top) {
+  float peak = kernels_.peak(logits, vocab_size_);
   if (!std::isfinite(peak)) return {-1, std::numeric_limits<float>::quiet_NaN()};
+  const double raw_peak = peak;
   const double log_total = std::log(kernels_.exponentials(logits, vocab_size_, peak, 1.0f, nullptr));
-  std::int32_t id = 0;
-  if (params.temperature == 0) {
-    while (logits[id] != peak) ++id;
-  } else {
-    id = draw(logits, peak, params);
+  if (top.count > 0) list_top(logits, peak, log_total, top);
+  has_banned_ = !edits.empty();
+  if (!has_banned_) {
+    const std::int32_t id = choose(logits, peak, params);
+    return {id, static_cast<float>(logits[id] - raw_peak - log_total)};
   }
-  const double logprob = static_cast<double>(logits[id]) - peak - log_total;
-  return {id, static_cast<float>(logprob)};
+  raw_.assign(logits, logits + vocab_size_);
+  apply(logits, edits);
+  peak = *std::max_element(logits, logits + vocab_size_);
+  if (peak <= banned_logit) return {-2, std::numeric_limits<float>::quiet_NaN()};
+  const std::int32_t id = choose(logits, peak, params);
+  return {id, static_cast<float>(raw_[static_cast<std::size_t>(id)] - raw_peak - log_total)};
+}
+
+std::int32_t Sampler::choose(const float* logits, float peak, const SamplingParams& params) {
+  if (params.temperature != 0) return draw(logits, peak, params);
+  std::int32_t id = 0;
+  while (logits[id] != peak) ++id;
+  return id;
+}
+
+void Sampler::apply(float* logits, const LogitEdits& edits) const {
+  for (int e = 0; e < edits.count; ++e) {
+    float& logit = logits[edits.ids[e]];
+    if (logit <= banned_logit) continue;
+    const double scaled = logit > 0 ? static_cast<double>(logit) / edits.factors[e]
+                                    : static_cast<double>(logit) * edits.factors[e];
+    logit = std::max(static_cast<float>(scaled + edits.addends[e]), banned_logit);
+  }
+  if (edits.mask == nullptr) return;
+  for (int first = 0; first < vocab_size_; first += 32) {
+    const std::uint32_t allowed = edits.mask[first / 32];
+    if (allowed == ~0u) continue;
+    const int end = std::min(vocab_size_, first + 32);
+    for (int i = first; i < end; ++i)
+      if ((allowed >> (i - first) & 1) == 0) logits[i] = banned_logit;
+  }
+}
+
+void Sampler::list_top(const float* logits, float peak, double log_total, const TopTokens& top) {
+  has_banned_ = false;
+  keep_top_k(logits, top.count);
+  std::sort(candidates_.begin(), candidates_.end(), better);
+  for (int i = 0; i < top.count; ++i) {
+    const Candidate& candidate = candidates_[static_cast<std::size_t>(i)];
+    top.ids[i] = candidate.id;
+    top.logprobs[i] = static_cast<float>(static_cast<double>(candidate.logit) - peak - log_total);
+  }
+}
+
+bool Sampler::better(const Candidate& a, const Candidate& b) {
+  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
 }
 
 std::int32_t Sampler::draw(const float* logits, float peak, const SamplingParams& params) {
@@ -126,9 +173,21 @@ double Sampler::weigh_all(const float* logits, float peak, float scale) {
     const int count = std::min(chunk_tokens, vocab_size_ - first);
     chunk_mass_[chunk] = kernels_.exponentials(logits + first, count, peak, scale,
                                                weights_.data() + first);
+    if (has_banned_) chunk_mass_[chunk] = clear_banned(logits, first, count);
     total += chunk_mass_[chunk];
   }
   return total;
+}
+
+// Weighs the banned tokens of a chunk at exactly nothing; the mass of the others.
+double Sampler::clear_banned(const float* logits, int first, int count) {
+  double mass = 0;
+  for (int i = first; i < first + count; ++i) {
+    float& weight = weights_[static_cast<std::size_t>(i)];
+    if (logits[i] <= banned_logit) weight = 0;
+    mass += weight;
+  }
+  return mass;
 }
 
 float Sampler::kth_lower_bound(const float* logits, int top_k) const {
@@ -150,10 +209,9 @@ void Sampler::keep_top_k(const float* logits, int top_k) {
   const float bound = kth_lower_bound(logits, top_k);
   candidates_.clear();
   for (int i = 0; i < vocab_size_; ++i)
-    if (logits[i] >= bound) candidates_.push_back({logits[i], 0.0f, i});
-  const auto better = [](const Candidate& a, const Candidate& b) {
-    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-  };
+    if (logits[i] >= bound && !(has_banned_ && logits[i] <= banned_logit))
+      candidates_.push_back({logits[i], 0.0f, i});
+  if (candidates_.size() <= static_cast<std::size_t>(top_k)) return;
   std::nth_element(candidates_.begin(), candidates_.begin() + (top_k - 1), candidates_.end(),
                    better);
   candidates_.resize(static_cast<std::size_t>(top_k));

@@ -1,6 +1,6 @@
 // One token from one row of logits, by the rules of docs/concepts/sampling.md:
 //
-//   greedy if temperature == 0; else
+//   edits of single logits, then a mask of allowed tokens; greedy if temperature == 0; else
 //   logits / temperature -> keep top-k -> softmax -> keep top-p -> keep min-p -> draw
 //   u = (mix64(seed + 0x9E3779B97F4A7C15 * (position + 1)) >> 11) * 2^-53
 //
@@ -26,8 +26,27 @@ struct SamplingParams {
   std::int64_t position;
 };
 
+// Changes to one row's logits, all optional: for each edited token, divide by the factor if positive
+// and multiply if not, then add; -inf bans it. Then whatever the mask leaves out is banned.
+struct LogitEdits {
+  int count = 0;
+  const std::int32_t* ids = nullptr;      // (count,)
+  const float* factors = nullptr;         // (count,)
+  const float* addends = nullptr;         // (count,)
+  const std::uint32_t* mask = nullptr;    // (vocab_size / 32 rounded up,) bit i % 32 of word i / 32
+
+  bool empty() const { return count == 0 && mask == nullptr; }
+};
+
+// The likeliest tokens of a row by its raw logits, the best first.
+struct TopTokens {
+  int count = 0;   // at most vocab_size
+  std::int32_t* ids = nullptr;     // (count,)
+  float* logprobs = nullptr;       // (count,)
+};
+
 struct SampledToken {
-  std::int32_t token_id;   // -1 if a logit is not finite
+  std::int32_t token_id;   // -1 if a logit is not finite, -2 if every token is banned
   float logprob;           // under the softmax of the raw logits
 };
 
@@ -35,7 +54,9 @@ class Sampler {
  public:
   Sampler(const KernelTable& kernels, int vocab_size);
 
-  SampledToken sample(const float* logits, const SamplingParams& params);
+  // Edits `logits` in place.
+  SampledToken sample(float* logits, const SamplingParams& params, const LogitEdits& edits = {},
+                      const TopTokens& top = {});
 
  private:
   struct Candidate {
@@ -44,6 +65,11 @@ class Sampler {
     std::int32_t id;
   };
 
+  void apply(float* logits, const LogitEdits& edits) const;
+  void list_top(const float* logits, float peak, double log_total, const TopTokens& top);
+  static bool better(const Candidate& a, const Candidate& b);   // larger, or equal and earlier
+  std::int32_t choose(const float* logits, float peak, const SamplingParams& params);
+  double clear_banned(const float* logits, int first, int count);
   std::int32_t draw(const float* logits, float peak, const SamplingParams& params);
   void keep_top_k(const float* logits, int top_k);
   float kth_lower_bound(const float* logits, int top_k) const;
@@ -55,7 +81,9 @@ class Sampler {
 
   const KernelTable& kernels_;
   int vocab_size_;
+  bool has_banned_ = false;   // in the row that is sampled
   Buffer<float> weights_;               // (vocab_size,)
+  std::vector<float> raw_;              // (vocab_size,) of a row that is edited
   std::vector<double> chunk_mass_;      // sums of 512 weights each
   std::vector<Candidate> candidates_;   // capacity vocab_size
 };

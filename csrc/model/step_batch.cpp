@@ -1,6 +1,7 @@
 #include "model/step_batch.hpp"
 
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "base/errors.hpp"
@@ -39,6 +40,25 @@ void check_sampling(const StepBatch& b) {
   }
 }
 
+void check_edits(const StepBatch& b, const StepLimits& limits) {
+  require(b.top_columns <= limits.vocab_size, "more top tokens than the vocabulary has");
+  if (b.top_counts != nullptr)
+    require_in_range(b.top_counts, b.sampled_count, b.top_columns + 1, "top_counts");
+  if (b.edit_starts != nullptr) {
+    check_starts(b.edit_starts, b.sampled_count, b.edit_count, "edit_starts");
+    require_in_range(b.edit_ids, b.edit_count, limits.vocab_size, "edit_ids");
+    for (int e = 0; e < b.edit_count; ++e) {
+      require(b.edit_factors[e] > 0 && std::isfinite(b.edit_factors[e]),
+              "edit_factors must be positive numbers");
+      require(b.edit_addends[e] < std::numeric_limits<float>::infinity(),
+              "edit_addends must be numbers or minus infinity");
+    }
+  }
+  if (b.mask_rows != nullptr)
+    for (int i = 0; i < b.sampled_count; ++i)
+      require(b.mask_rows[i] >= -1 && b.mask_rows[i] < b.mask_count, "mask_rows is out of range");
+}
+
 }  // namespace
 
 void check_step(const StepBatch& b, const StepLimits& limits) {
@@ -61,6 +81,7 @@ void check_step(const StepBatch& b, const StepLimits& limits) {
             "a block table is too short for its context");
   }
   check_sampling(b);
+  check_edits(b, limits);
 }
 
 }  // namespace headrace

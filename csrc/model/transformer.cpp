@@ -368,16 +368,18 @@ void Transformer::sample(Member& member, const StepBatch& batch, const StepResul
     });
     member.share(count, 1, [&](int first, int end) {
       for (int i = first; i < end; ++i) {
-        const float* logits = logits_.data() + static_cast<std::size_t>(i) * logits_stride_;
+        float* logits = logits_.data() + static_cast<std::size_t>(i) * logits_stride_;
         const int n = block + i;
-        const SampledToken token = scratch.sampler.sample(
-            logits, {batch.temperature[n], batch.top_k[n], batch.top_p[n], batch.min_p[n],
-                     batch.seed[n], batch.position[n]});
-        results.token_ids[n] = token.token_id;
-        results.logprobs[n] = token.logprob;
         if (results.logits != nullptr)
           std::memcpy(results.logits + static_cast<std::size_t>(n) * shape_.vocab_size, logits,
                       static_cast<std::size_t>(shape_.vocab_size) * sizeof(float));
+        const SampledToken token = scratch.sampler.sample(
+            logits,
+            {batch.temperature[n], batch.top_k[n], batch.top_p[n], batch.min_p[n], batch.seed[n],
+             batch.position[n]},
+            batch.edits_of(n, shape_.vocab_size), results.top_of(batch, n));
+        results.token_ids[n] = token.token_id;
+        results.logprobs[n] = token.logprob;
       }
     });
   }

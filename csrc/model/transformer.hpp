@@ -41,6 +41,15 @@ struct StepResults {
   std::int32_t* token_ids = nullptr;   // (N,)
   float* logprobs = nullptr;           // (N,)
   float* logits = nullptr;             // (N, vocab_size), or null if nobody asks
+  std::int32_t* top_ids = nullptr;     // (N, K), filled up to each sample's top_counts
+  float* top_logprobs = nullptr;       // (N, K)
+
+  TopTokens top_of(const StepBatch& batch, int sample) const {
+    if (batch.top_counts == nullptr) return {};
+    const std::size_t offset = static_cast<std::size_t>(sample) *
+                               static_cast<std::size_t>(batch.top_columns);
+    return {batch.top_counts[sample], top_ids + offset, top_logprobs + offset};
+  }
 };
 
 class Transformer {

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from headrace.engine.logit_edits import LogitEditor, edits_logits, step_edits
 from headrace.engine.request import SamplingParams
 from headrace.engine.runner import StepBatch
 from headrace.engine.scheduler import ScheduledSequence
@@ -13,7 +14,10 @@ seed_mask = (1 << 64) - 1
 class BatchBuilder:
     """Buffers of the largest step, and the sampling parameters of each running slot."""
 
-    def __init__(self, rows_max: int, sequences_max: int, table_blocks_max: int) -> None:
+    def __init__(
+        self, rows_max: int, sequences_max: int, table_blocks_max: int, vocab_size: int
+    ) -> None:
+        self._vocab_size = vocab_size
         self._token_ids = np.zeros(rows_max, np.int32)
         self._row_starts = np.zeros(sequences_max + 1, np.int32)
         self._context_lens = np.zeros(sequences_max, np.int32)
@@ -24,6 +28,8 @@ class BatchBuilder:
         self._top_p = np.zeros(sequences_max, np.float32)
         self._min_p = np.zeros(sequences_max, np.float32)
         self._seed = np.zeros(sequences_max, np.uint64)
+        self._top_counts = np.zeros(sequences_max, np.int32)
+        self._editors: list[LogitEditor | None] = [None] * sequences_max
         self._slot_owners: list[Sequence | None] = [None] * sequences_max
 
     def build(self, scheduled: list[ScheduledSequence]) -> tuple[StepBatch, list[Sequence]]:
@@ -57,6 +63,9 @@ class BatchBuilder:
         self._block_starts[1 : count + 1] = block_ends
         np.concatenate(tables, out=self._block_ids[:table_blocks])
         by_slot = np.array(slots, np.intp)
+        editors = [self._editors[slot] for slot in slots]
+        edits, masks = step_edits(editors) if any(editors) else (None, None)
+        top_counts = self._top_counts[by_slot]
         batch = StepBatch(
             token_ids=self._token_ids[:rows],
             row_starts=row_starts[: count + 1],
@@ -70,6 +79,9 @@ class BatchBuilder:
             min_p=self._min_p[by_slot],
             seed=self._seed[by_slot],
             position=np.array(positions, np.int64),
+            edits=edits,
+            masks=masks,
+            top_counts=top_counts if top_counts.any() else None,
         )
         return batch, sampled_sequences
 
@@ -90,3 +102,7 @@ class BatchBuilder:
         self._top_p[slot] = sampling.top_p
         self._min_p[slot] = sampling.min_p
         self._seed[slot] = sampling.seed & seed_mask
+        self._top_counts[slot] = sampling.top_logprobs or 0
+        self._editors[slot] = (
+            LogitEditor(sequence, self._vocab_size) if edits_logits(sampling) else None
+        )

@@ -12,12 +12,23 @@ from headrace.base.errors import Conflict, RateLimited
 from headrace.engine.batch import BatchBuilder
 from headrace.engine.drain_rate import DrainRate
 from headrace.engine.intake import accepted_max_tokens, context_limit
-from headrace.engine.request import EngineRequest, EngineStats, FinishReason, RequestOutput
+from headrace.engine.request import (
+    EngineRequest,
+    EngineStats,
+    FinishReason,
+    RequestOutput,
+    TokenLogprobs,
+)
 from headrace.engine.runner import ModelRunner, StepResult
 from headrace.engine.scheduler import ScheduledSequence, Scheduler, SchedulerConfig
 from headrace.engine.sequence import Sequence, SequenceState
 
 not_finite_token_id = -1  # StepResult.token_ids
+all_banned_token_id = -2
+all_banned_error = (
+    "No token was allowed at this place of the output: allowed_token_ids, bad_words and logit_bias "
+    "exclude all of them. Loosen one of them."
+)
 not_finite_error = (
     "The model's output for this request was not finite; the request failed, others did not. "
     "Send it again; if it fails again, the model file or this prompt is the cause."
@@ -37,6 +48,7 @@ class EngineCore:
             self._scheduler.rows_max,
             self._scheduler.running_max,
             self._scheduler.kv.block_count(context_limit(runner.info)),
+            runner.info.vocab_size,
         )
         self._sequences: dict[str, Sequence] = {}
         self._arrivals: deque[Sequence] = deque()
@@ -160,19 +172,22 @@ class EngineCore:
     ) -> None:
         """Take in what the runner did; sequences aborted meanwhile are not running any more."""
         token_ids: list[int] = result.token_ids.tolist()
-        if not_finite_token_id in token_ids:
-            self._fail_not_finite(sampled, token_ids, outputs)
+        if token_ids and min(token_ids) < 0:
+            self._fail_unsampled(sampled, token_ids, outputs)
         running = SequenceState.RUNNING
         for sequence, row_count in scheduled:
             if sequence.state is running:
                 sequence.computed += row_count
                 sequence.peak_computed = max(sequence.peak_computed, sequence.computed)
                 self._scheduler.kv.commit(sequence)
-        for sequence, token_id in zip(sampled, token_ids, strict=True):
+        for index, (sequence, token_id) in enumerate(zip(sampled, token_ids, strict=True)):
             if sequence.state is running:
-                outputs.append(self._append_token(sequence, token_id))
+                logprobs = _logprobs_of(sequence, result, index)
+                outputs.append(self._append_token(sequence, token_id, logprobs))
 
-    def _append_token(self, sequence: Sequence, token_id: int) -> RequestOutput:
+    def _append_token(
+        self, sequence: Sequence, token_id: int, logprobs: tuple[TokenLogprobs, ...]
+    ) -> RequestOutput:
         """Give a sequence its next token, and end it if that was the last."""
         may_stop = sequence.completion_count >= sequence.min_tokens
         if may_stop and token_id in sequence.stop_token_ids:
@@ -180,18 +195,22 @@ class EngineCore:
         sequence.tokens.append(token_id)
         self._stats.completion_tokens_total += 1
         if sequence.completion_count >= sequence.max_tokens:
-            return self._finish(sequence, (token_id,), FinishReason.LENGTH)
-        return _output(sequence, (token_id,), None)
+            return self._finish(sequence, (token_id,), FinishReason.LENGTH, logprobs=logprobs)
+        return _output(sequence, (token_id,), None, logprobs=logprobs)
 
-    def _fail_not_finite(
+    def _fail_unsampled(
         self, sampled: list[Sequence], token_ids: list[int], outputs: list[RequestOutput]
     ) -> None:
-        """End the sequences whose logits were not finite, and share nothing of their KV."""
+        """End the sequences that got no token; not finite KV is shared with nobody."""
         for sequence, token_id in zip(sampled, token_ids, strict=True):
             if token_id == not_finite_token_id and sequence.state is SequenceState.RUNNING:
                 self._scheduler.kv.forget(sequence)
                 outputs.append(
                     self._finish(sequence, (), FinishReason.ERROR, error=not_finite_error)
+                )
+            elif token_id == all_banned_token_id and sequence.state is SequenceState.RUNNING:
+                outputs.append(
+                    self._finish(sequence, (), FinishReason.ERROR, error=all_banned_error)
                 )
 
     def _finish(
@@ -200,9 +219,10 @@ class EngineCore:
         token_ids: tuple[int, ...],
         reason: FinishReason,
         error: str | None = None,
+        logprobs: tuple[TokenLogprobs, ...] = (),
     ) -> RequestOutput:
         """End a request and free all it holds."""
-        output = _output(sequence, token_ids, reason, error)
+        output = _output(sequence, token_ids, reason, error, logprobs)
         self._scheduler.remove(sequence)
         del self._sequences[sequence.request_id]
         finished = self._stats.finished_total
@@ -215,7 +235,20 @@ def _output(
     token_ids: tuple[int, ...],
     reason: FinishReason | None,
     error: str | None = None,
+    logprobs: tuple[TokenLogprobs, ...] = (),
 ) -> RequestOutput:
     return RequestOutput(
-        sequence.request_id, token_ids, reason, sequence.usage, error, sequence.queue_s
+        sequence.request_id, token_ids, reason, sequence.usage, error, sequence.queue_s, logprobs
     )
+
+
+def _logprobs_of(sequence: Sequence, result: StepResult, index: int) -> tuple[TokenLogprobs, ...]:
+    """The log-probabilities of one sample if its request asked for them."""
+    count = sequence.request.sampling.top_logprobs
+    if count is None:
+        return ()
+    top: tuple[tuple[int, float], ...] = ()
+    if count and result.top_ids is not None and result.top_logprobs is not None:
+        ids = result.top_ids[index, :count].tolist()
+        top = tuple(zip(ids, result.top_logprobs[index, :count].tolist(), strict=True))
+    return (TokenLogprobs(float(result.logprobs[index]), top),)

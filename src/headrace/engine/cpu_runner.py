@@ -129,6 +129,7 @@ class CpuRunner:
     def _execute(self, batch: StepBatch, logits: NDArray[np.float32] | None) -> StepResult:
         token_ids = np.empty(len(batch.sampled), np.int32)
         logprobs = np.empty(len(batch.sampled), np.float32)
+        edits, masks, top = batch.edits, batch.masks, _top_outputs(batch)
         self._open().execute(
             batch.token_ids,
             batch.row_starts,
@@ -145,8 +146,23 @@ class CpuRunner:
             token_ids,
             logprobs,
             logits,
+            None if edits is None else (edits.starts, edits.ids, edits.factors, edits.addends),
+            None if masks is None else (masks.rows, masks.words),
+            top,
         )
-        return StepResult(token_ids, logprobs)
+        if top is None:
+            return StepResult(token_ids, logprobs)
+        return StepResult(token_ids, logprobs, top[1], top[2])
+
+
+def _top_outputs(
+    batch: StepBatch,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]] | None:
+    """How many top tokens each sample lists, and where they and their log-probabilities go."""
+    if batch.top_counts is None:
+        return None
+    shape = (len(batch.top_counts), int(batch.top_counts.max()))
+    return batch.top_counts, np.zeros(shape, np.int32), np.zeros(shape, np.float32)
 
 
 def _load(

@@ -8,6 +8,8 @@ from headrace.base.errors import ContextLengthExceeded, InvalidRequest
 from headrace.engine.request import EngineRequest, SamplingParams
 from headrace.engine.runner import RunnerInfo
 
+top_logprobs_max = 20
+
 
 def context_limit(info: RunnerInfo) -> int:
     """Tokens that one request may have: the model's context, or the whole pool if smaller."""
@@ -19,6 +21,7 @@ def accepted_max_tokens(request: EngineRequest, info: RunnerInfo) -> int:
 
     Raises InvalidRequest, or ContextLengthExceeded if not even one token fits."""
     check_sampling(request.sampling)
+    check_token_ids(request.sampling, info.vocab_size)
     prompt_count = len(request.prompt_token_ids)
     if not prompt_count:
         raise InvalidRequest("The prompt has no tokens; send at least one.", param="prompt")
@@ -45,6 +48,34 @@ def accepted_max_tokens(request: EngineRequest, info: RunnerInfo) -> int:
     return min(request.sampling.max_tokens, limit - prompt_count)
 
 
+def check_token_ids(sampling: SamplingParams, vocab_size: int) -> None:
+    """Raise InvalidRequest that names the first parameter with a token that the model lacks."""
+    allowed = sampling.allowed_token_ids
+    token_ids = (
+        ("logit_bias", [token_id for token_id, _ in sampling.logit_bias]),
+        ("allowed_token_ids", [] if allowed is None else list(allowed)),
+        ("stop_token_ids", list(sampling.stop_token_ids) if sampling.min_tokens else []),
+        ("bad_words", [token_id for word in sampling.bad_words for token_id in word]),
+    )
+    for name, ids in token_ids:
+        if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+            raise InvalidRequest(
+                f"A token id of {name} is outside this model's vocabulary: ids go from 0 to "
+                f"{vocab_size - 1}.",
+                param=name,
+            )
+    if allowed is not None and not allowed:
+        raise InvalidRequest(
+            "allowed_token_ids is empty; allow at least one.", param="allowed_token_ids"
+        )
+    top_count = sampling.top_logprobs
+    if top_count is not None and not 0 <= top_count <= min(top_logprobs_max, vocab_size):
+        raise InvalidRequest(
+            f"top_logprobs is {top_count}; it must be 0 to {min(top_logprobs_max, vocab_size)}.",
+            param="top_logprobs",
+        )
+
+
 def check_sampling(sampling: SamplingParams) -> None:
     """Raise InvalidRequest that names the first parameter out of its range."""
     checks = (
@@ -54,6 +85,9 @@ def check_sampling(sampling: SamplingParams) -> None:
         ("min_p", 0 <= sampling.min_p < 1, "0 or more and below 1"),
         ("max_tokens", sampling.max_tokens >= 1, "1 or more"),
         ("min_tokens", sampling.min_tokens >= 0, "0 or more"),
+        ("repetition_penalty", 0 < sampling.repetition_penalty < math.inf, "above 0"),
+        ("frequency_penalty", math.isfinite(sampling.frequency_penalty), "a number"),
+        ("presence_penalty", math.isfinite(sampling.presence_penalty), "a number"),
     )
     for name, in_range, range_text in checks:
         if not in_range:

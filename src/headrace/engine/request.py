@@ -20,7 +20,7 @@ class FinishReason(StrEnum):
 class SamplingParams:
     """How one token is chosen from logits, in the order of docs/concepts/sampling.md.
 
-    Penalties (repetition, frequency, presence) and logit bias, then temperature, then top-k,
+    Penalties (repetition, frequency, presence), logit bias and bans, then temperature, then top-k,
     then top-p, then min-p, then a draw from (seed, position).
     """
 
@@ -33,6 +33,13 @@ class SamplingParams:
     min_tokens: int = 0
     stop_token_ids: frozenset[int] = frozenset()  # includes the model's end-of-turn ids
     ignore_eos: bool = False
+    repetition_penalty: float = 1.0  # of tokens of prompt and output; 1 is off
+    frequency_penalty: float = 0.0  # times a token's count in the output
+    presence_penalty: float = 0.0  # once for each token of the output
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, addend)
+    allowed_token_ids: frozenset[int] | None = None  # None allows all
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that the output must not have
+    top_logprobs: int | None = None  # likeliest tokens to list; None reports no log-probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,14 @@ class RequestUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """An output token's log-probability and the likeliest tokens there, by the raw logits."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]  # (token id, log-probability), the likeliest first
+
+
+@dataclass(frozen=True, slots=True)
 class RequestOutput:
     """What one step produced for one request."""
 
@@ -67,6 +82,7 @@ class RequestOutput:
     usage: RequestUsage
     error: str | None = None
     queue_s: float | None = None  # from arrival to the first scheduled step; None before that
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of `token_ids`, if asked for
 
 
 @dataclass(slots=True)

@@ -26,6 +26,26 @@ class RunnerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class LogitEdits:
+    """Changes to single logits of the samples, laid end to end: E in all.
+
+    A logit is divided by its factor if positive and multiplied if not, then the addend is added."""
+
+    starts: NDArray[np.int32]  # (N + 1,) sample n has edits starts[n]:starts[n + 1]
+    ids: NDArray[np.int32]  # (E,)
+    factors: NDArray[np.float32]  # (E,)
+    addends: NDArray[np.float32]  # (E,) minus infinity bans the token
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMasks:
+    """Which tokens the samples may be, for those that have a mask."""
+
+    rows: NDArray[np.int32]  # (N,) row of `words`, -1 is no mask
+    words: NDArray[np.uint32]  # (M, W) bit i % 32 of word i // 32 allows token i
+
+
+@dataclass(frozen=True, slots=True)
 class StepBatch:
     """One step's work; S sequences with R rows in all, of which the sampled ones are N."""
 
@@ -41,14 +61,20 @@ class StepBatch:
     min_p: NDArray[np.float32]  # (N,)
     seed: NDArray[np.uint64]  # (N,)
     position: NDArray[np.int64]  # (N,) index of the sampled token in its output; counter of the rng
+    edits: LogitEdits | None = None  # these three are None in a step where nobody asks for them
+    masks: TokenMasks | None = None
+    top_counts: NDArray[np.int32] | None = None  # (N,) likeliest tokens to list; K at most
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step computed; -1 as a token id marks a row whose logits were not finite."""
+    """What a step computed; as a token id -1 marks a row whose logits were not finite, and -2 one
+    where no token was allowed."""
 
     token_ids: NDArray[np.int32]  # (N,)
     logprobs: NDArray[np.float32]  # (N,) of the chosen token under the unmodified distribution
+    top_ids: NDArray[np.int32] | None = None  # (N, K), each row valid up to its top count
+    top_logprobs: NDArray[np.float32] | None = None  # (N, K)
 
 
 class ModelRunner(Protocol):

@@ -47,6 +47,10 @@ class CpuTransformer:
         out_token_ids: NDArray[np.int32],
         out_logprobs: NDArray[np.float32],
         out_logits: NDArray[np.float32] | None = None,
+        edits: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]
+        | None = None,
+        masks: tuple[NDArray[np.int32], NDArray[np.uint32]] | None = None,
+        top: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]] | None = None,
     ) -> None: ...
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None: ...
     def export_blocks(self, block_ids: Sequence[int]) -> bytes: ...
@@ -111,5 +115,10 @@ def sample(
     min_p: float,
     seed: int,
     position: int,
+    edit_ids: NDArray[np.int32],
+    edit_factors: NDArray[np.float32],
+    edit_addends: NDArray[np.float32],
+    mask: NDArray[np.uint32] | None,
+    top_count: int,
     isa_limit: str,
-) -> tuple[int, float]: ...
+) -> tuple[int, float, list[int], list[float]]: ...

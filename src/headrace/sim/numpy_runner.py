@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headrace.engine.runner import RunnerInfo, StepBatch, StepResult
 from headrace.kernels.reference.attention import paged_attention
 from headrace.kernels.reference.norm import rms_norm
-from headrace.kernels.reference.sampler import sample
+from headrace.kernels.reference.sampler import Edits, no_edits, sample, top_tokens
 from headrace.kernels.reference.transformer import (
     Floats,
     TransformerSpec,
@@ -66,6 +66,7 @@ class NumpyRunner:
         normed = rms_norm(
             hidden[last_rows], self._tensors["output_norm.weight"], self._spec.norm_epsilon
         )
+        all_logits = normed @ self._output.T
         chosen = [
             sample(
                 logits,
@@ -75,13 +76,19 @@ class NumpyRunner:
                 min_p=float(batch.min_p[row]),
                 seed=int(batch.seed[row]),
                 position=int(batch.position[row]),
+                edits=edits_of(batch, row),
+                mask=mask_of(batch, row),
             )
-            for row, logits in enumerate(normed @ self._output.T)
+            for row, logits in enumerate(all_logits)
         ]
-        return StepResult(
-            np.array([token.token_id for token in chosen], np.int32),
-            np.array([token.logprob for token in chosen], np.float32),
-        )
+        token_ids = np.array([token.token_id for token in chosen], np.int32)
+        logprobs = np.array([token.logprob for token in chosen], np.float32)
+        if batch.top_counts is None:
+            return StepResult(token_ids, logprobs)
+        top = [top_tokens(logits, int(batch.top_counts.max())) for logits in all_logits]
+        top_ids = np.array([[token.token_id for token in row] for row in top], np.int32)
+        top_logprobs = np.array([[token.logprob for token in row] for row in top], np.float32)
+        return StepResult(token_ids, logprobs, top_ids, top_logprobs)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks (source, destination)."""
@@ -137,3 +144,19 @@ class NumpyRunner:
                 positions.append(position)
                 slots.append((table[position // size], position % size))
         return np.array(positions, np.int64), np.array(slots, np.int64)
+
+
+def edits_of(batch: StepBatch, row: int) -> Edits:
+    """The edits of one sample."""
+    if batch.edits is None:
+        return no_edits
+    ids, factors, addends = batch.edits.ids, batch.edits.factors, batch.edits.addends
+    first, end = batch.edits.starts[row : row + 2].tolist()
+    return ids[first:end], factors[first:end], addends[first:end]
+
+
+def mask_of(batch: StepBatch, row: int) -> NDArray[np.uint32] | None:
+    """The mask of one sample."""
+    if batch.masks is None or batch.masks.rows[row] < 0:
+        return None
+    return batch.masks.words[batch.masks.rows[row]]

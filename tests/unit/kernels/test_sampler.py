@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from headrace.kernels import _native
-from headrace.kernels.reference.sampler import sample
+from headrace.kernels.reference.sampler import Edits, no_edits, sample, top_tokens
 
 Floats = NDArray[np.float32]
 
@@ -15,6 +15,12 @@ vocab_sizes = [3, 1000, 49152]
 
 
 def native(logits: Floats, isa: str, **params: Any) -> tuple[int, float]:
+    return native_with_top(logits, isa, **params)[:2]
+
+
+def native_with_top(
+    logits: Floats, isa: str, top_count: int = 0, **params: Any
+) -> tuple[int, float, list[int], list[float]]:
     return _native.sample(
         logits,
         params.get("temperature", 1.0),
@@ -23,6 +29,9 @@ def native(logits: Floats, isa: str, **params: Any) -> tuple[int, float]:
         params.get("min_p", 0.0),
         params.get("seed", 0),
         params.get("position", 0),
+        *params.get("edits", no_edits),
+        params.get("mask"),
+        top_count,
         isa,
     )
 
@@ -87,3 +96,73 @@ def test_large_seeds_and_positions_are_taken_whole(isa: str) -> None:
     for seed in (2**63 + 11, 2**64 - 1):
         expected = sample(logits, temperature=1.0, seed=seed, position=2**40)
         assert native(logits, isa, seed=seed, position=2**40)[0] == expected.token_id
+
+
+sampling_choices: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 1.0},
+    {"temperature": 1.5, "top_k": 40},
+    {"temperature": 0.8, "top_p": 0.95},
+    {"temperature": 1.0, "min_p": 0.05},
+    {"temperature": 1.0, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
+]
+
+
+def random_edits(rng: np.random.Generator, vocab_size: int) -> Edits:
+    ids = rng.permutation(vocab_size)[: vocab_size // 3].astype(np.int32)
+    factors = rng.uniform(0.5, 2, len(ids)).astype(np.float32)
+    addends = rng.uniform(-5, 5, len(ids)).astype(np.float32)
+    addends[::3] = -np.inf
+    return ids, factors, addends
+
+
+def mask_of(allowed: NDArray[np.bool_]) -> NDArray[np.uint32]:
+    padded = np.zeros((len(allowed) + 31) // 32 * 32, np.uint8)
+    padded[: len(allowed)] = allowed
+    return np.packbits(padded, bitorder="little").view(np.uint32)
+
+
+@pytest.mark.parametrize("vocab_size", vocab_sizes)
+@pytest.mark.parametrize("params", sampling_choices)
+def test_edited_and_masked_logits_give_the_token_of_the_reference(
+    isa: str, vocab_size: int, params: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(vocab_size + 1)
+    for seed in range(6):
+        logits = (rng.normal(size=vocab_size) * 4).astype(np.float32)
+        allowed = rng.random(vocab_size) < (0.5 if seed % 2 else 0.002)
+        allowed[seed % vocab_size] = True
+        mask = mask_of(allowed) if seed % 3 else None
+        arguments = {**params, "seed": seed, "edits": random_edits(rng, vocab_size), "mask": mask}
+        expected = sample(logits, **arguments)
+        token_id, logprob = native(logits, isa, **arguments)
+        assert token_id == expected.token_id
+        assert logprob == pytest.approx(expected.logprob, abs=1e-4, nan_ok=True)
+
+
+@pytest.mark.parametrize("params", sampling_choices)
+def test_a_banned_token_is_never_drawn(isa: str, params: dict[str, Any]) -> None:
+    logits = np.zeros(3000, np.float32)
+    allowed = np.zeros(3000, bool)
+    allowed[[2, 1700]] = True
+    drawn = {
+        native(logits, isa, seed=seed, mask=mask_of(allowed), **params)[0] for seed in range(64)
+    }
+    assert drawn <= {2, 1700}
+
+
+def test_where_every_token_is_banned_there_is_none(isa: str) -> None:
+    logits = np.zeros(70, np.float32)
+    assert native(logits, isa, mask=np.zeros(3, np.uint32))[0] == -2
+
+
+@pytest.mark.parametrize("vocab_size", vocab_sizes)
+def test_top_tokens_are_those_of_the_raw_logits(isa: str, vocab_size: int) -> None:
+    rng = np.random.default_rng(3)
+    logits = np.round(rng.normal(size=vocab_size) * 4).astype(np.float32)  # many ties
+    count = min(20, vocab_size)
+    edits = random_edits(rng, vocab_size)
+    ids, logprobs = native_with_top(logits, isa, count, edits=edits, temperature=0.0)[2:]
+    expected = top_tokens(logits, count)
+    assert ids == [token.token_id for token in expected]
+    assert logprobs == pytest.approx([token.logprob for token in expected], abs=1e-4)

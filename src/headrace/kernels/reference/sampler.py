@@ -1,6 +1,6 @@
 """One token from one row of logits, by the exact rules of docs/concepts/sampling.md.
 
-    greedy if temperature == 0; else
+    edits of single logits, then a mask of allowed tokens; greedy if temperature == 0; else
     logits / temperature -> keep top-k -> softmax -> keep top-p -> keep min-p -> draw
     u = (mix64(seed + 0x9E3779B97F4A7C15 * (position + 1)) >> 11) * 2^-53
 
@@ -19,6 +19,10 @@ Doubles = NDArray[np.float64]
 mask_64 = (1 << 64) - 1
 golden_gamma = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, splitmix64's increment
 not_finite_token_id = -1
+all_banned_token_id = -2
+no_edits = (np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.float32))
+
+Edits = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]
 
 
 class SampledToken(NamedTuple):
@@ -37,17 +41,44 @@ def sample(
     min_p: float = 0.0,
     seed: int = 0,
     position: int = 0,
+    edits: Edits = no_edits,  # (ids, factors, addends)
+    mask: NDArray[np.uint32] | None = None,  # bit i % 32 of word i // 32 allows token i
 ) -> SampledToken:
-    """Choose a token; id -1 with a NaN log-probability if a logit is not finite."""
+    """Choose a token; with a NaN log-probability id -1 if a logit is not finite, -2 if no token
+    is allowed."""
     if not np.isfinite(logits).all():
         return SampledToken(not_finite_token_id, float("nan"))
     raw = logits.astype(np.float64)
+    edited = edit(raw, edits, mask)
+    if not np.isfinite(edited).any():
+        return SampledToken(all_banned_token_id, float("nan"))
     if temperature == 0:
-        token_id = int(np.argmax(raw))
+        token_id = int(np.argmax(edited))
     else:
-        kept_ids, probabilities = kept_distribution(raw / temperature, top_k, top_p, min_p)
+        kept_ids, probabilities = kept_distribution(edited / temperature, top_k, top_p, min_p)
         token_id = draw(kept_ids, probabilities, uniform(seed, position))
     return SampledToken(token_id, log_probability(raw, token_id))
+
+
+def edit(raw: Doubles, edits: Edits, mask: NDArray[np.uint32] | None) -> Doubles:
+    """The logits after the request's edits; a banned token has minus infinity."""
+    edited = raw.copy()
+    for token_id, factor, addend in zip(*edits, strict=True):
+        logit = edited[token_id]
+        scaled = logit / factor if logit > 0 else logit * factor
+        edited[token_id] = np.float32(scaled + addend)
+    if mask is not None:
+        tokens = np.arange(len(raw))
+        allowed = mask[tokens // 32] >> (tokens % 32).astype(np.uint32) & np.uint32(1)
+        edited[allowed == 0] = -np.inf
+    return edited
+
+
+def top_tokens(logits: NDArray[np.float32], count: int) -> list[SampledToken]:
+    """The likeliest tokens by the raw logits, the best first; ties by lower id."""
+    raw = logits.astype(np.float64)
+    best = np.argsort(-raw, kind="stable")[:count].tolist()
+    return [SampledToken(token_id, log_probability(raw, token_id)) for token_id in best]
 
 
 def kept_distribution(
@@ -63,7 +94,7 @@ def kept_distribution(
         reached = np.cumsum(probabilities) >= top_p
         count = int(np.argmax(reached)) + 1 if reached.any() else len(order)
         order, probabilities = order[:count], probabilities[:count]
-    survives = probabilities >= min_p * probabilities[0]
+    survives = (probabilities >= min_p * probabilities[0]) & (probabilities > 0)
     order, probabilities = order[survives], probabilities[survives]
     ascending = np.argsort(order)
     return order[ascending], probabilities[ascending]
