@@ -2,12 +2,13 @@
 
 Prompt: byte-level vocabularies never need more tokens than the text has bytes, so the bytes plus
 what a chat template adds bound it without a tokenizer. Output: what the caller asked for, else the
-model's context, and for a tenant with prepaid credit no more than the credit covers. A cap that
+model's context, and no more than the credit, budgets and token limits leave. A cap that
 the caller did not ask for is sent to the engine, so that it holds.
 """
 
 from typing import NamedTuple
 
+from headrace.ledger.limits import Room
 from headrace.ledger.rating import worst_case_nanousd
 from headrace.protocol.requests import ChatRequest, CompletionRequest
 from headrace.spec.prices import PriceVersion
@@ -21,6 +22,7 @@ context_tokens_default = 32_768  # while neither the operator nor the engine has
 bytes_per_token = 4  # typical; estimates load, never money
 expected_output_tokens = 256  # of a request that sets no limit; estimates load
 tokens_per_price_unit = 1_000_000
+unlimited = Room()
 
 
 class TokenBounds(NamedTuple):
@@ -51,8 +53,11 @@ def token_bounds(
     context_length: int | None,
     price: PriceVersion | None,
     spendable_nanousd: int | None,
+    room: Room = unlimited,
 ) -> TokenBounds:
-    """The bounds to reserve; `spendable_nanousd` is None for tenants that pay afterwards."""
+    """The bounds to reserve; `spendable_nanousd` is None for tenants that pay afterwards.
+
+    `room` is what the limits of the request's scopes leave."""
     prompt_tokens = prompt_bound(request)
     if context_length is not None:
         prompt_tokens = min(prompt_tokens, context_length)
@@ -62,12 +67,22 @@ def token_bounds(
     if isinstance(request, CompletionRequest):
         return TokenBounds(prompt_tokens, completion_tokens_default, completion_tokens_default)
     context = context_length or context_tokens_default
-    covered = covered_output_tokens(prompt_tokens, price, spendable_nanousd)
+    covered = lowest(
+        covered_output_tokens(prompt_tokens, price, spendable_nanousd),
+        covered_output_tokens(prompt_tokens, price, room.nanousd),
+        None if room.tokens is None else max(0, room.tokens - prompt_tokens),
+        room.output_tokens,
+    )
     if covered is None or covered >= context:
         return TokenBounds(prompt_tokens, context, None)
     # The engine refuses prompt + limit beyond the context, and the prompt is known as a bound only.
     limit = max(1, min(covered, context - prompt_tokens))
     return TokenBounds(prompt_tokens, limit, limit)
+
+
+def lowest(*bounds: int | None) -> int | None:
+    """The smallest of the bounds that there are."""
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def covered_output_tokens(

@@ -5,7 +5,7 @@ matched as a whole and never looked at again.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -24,6 +24,7 @@ from headrace.gateway.metrics import GatewayCounters, GatewayGauges, metrics_tex
 from headrace.gateway.priorities import priority_of
 from headrace.gateway.snapshot import Principal, ServedModel
 from headrace.http.asgi import (
+    Header,
     Receive,
     Scope,
     Send,
@@ -205,10 +206,15 @@ class GatewayApp:
                 state.services, call.principal, state.follower.snapshot, call.record, priority
             )
             key = header(call.scope, idempotency.header_name)
-            if key is None:
-                await generation.answer(route, body, call.receive, call.send)
-            else:
-                await self._answer_once(route, generation, key, body, call)
+            try:
+                if key is None:
+                    await generation.answer(route, body, call.receive, call.send)
+                else:
+                    await self._answer_once(route, generation, key, body, call)
+            except ClientClosed:
+                raise
+            except HeadraceError as error:
+                await answer_error(call.send, call.record, error, generation.standing_headers())
 
         return handle
 
@@ -297,10 +303,12 @@ class GatewayApp:
         return ""
 
 
-async def answer_error(send: Send, record: AccessRecord, error: HeadraceError) -> None:
+async def answer_error(
+    send: Send, record: AccessRecord, error: HeadraceError, extra: Iterable[Header] = ()
+) -> None:
     """The error as OpenAI's clients expect it."""
     record.status, record.error = error.http_status, error.code
-    headers = [*error_headers(error), (b"x-request-id", record.request_id.encode())]
+    headers = [*error_headers(error), *extra, (b"x-request-id", record.request_id.encode())]
     await send_json(send, error.http_status, error_body(error), headers)
 
 

@@ -15,12 +15,14 @@ from headrace.gateway.exchange import Forwarding, Timeouts
 from headrace.gateway.follower import SnapshotFollower
 from headrace.gateway.generate import GenerationServices
 from headrace.gateway.idempotency import Replays
+from headrace.gateway.limit_headers import rolling_periods_s
 from headrace.gateway.load_follower import LoadFollower
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.recovery import usage_of_cut_requests
 from headrace.gateway.waiting_room import WaitingRoom
 from headrace.http.client import HttpClient
 from headrace.ledger.admission import Admission, UnpricedPolicy
+from headrace.ledger.history import read_history
 from headrace.ledger.journal import Journal
 from headrace.ledger.meter import Meter
 from headrace.ledger.reservation import Settlement
@@ -55,6 +57,7 @@ class Gateway:
     ) -> None:
         self._database = database
         self._journal = journal
+        self._clock = clock
         self._admission = Admission(clock, unpriced=config.unpriced)
         self._shipper = Shipper(journal, database.ledger, self._admission)
         self._stop_shipping = threading.Event()
@@ -113,7 +116,15 @@ class Gateway:
             self._journal.running(), self.follower.snapshot, self._client
         )
         balances = await asyncio.to_thread(self._database.ledger.snapshot)
-        self.recovered = await asyncio.to_thread(self._meter.recover, balances, known_usage)
+        history = await asyncio.to_thread(
+            read_history,
+            self._database.ledger,
+            self._clock.wall_s(),
+            rolling_periods_s(self.follower.snapshot),
+        )
+        self.recovered = await asyncio.to_thread(
+            self._meter.recover, balances, known_usage, history
+        )
         self._shipping.start()
         self._tasks = [
             asyncio.create_task(self.follower.follow()),

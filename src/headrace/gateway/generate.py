@@ -20,21 +20,24 @@ from headrace.gateway.admission import (
 )
 from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.exchange import EngineRequest, Exchange, Forwarding
+from headrace.gateway.limit_headers import limit_headers, limits_of
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
 from headrace.gateway.upstream import cache_salt, engine_body
 from headrace.gateway.waiting_room import Errand
 from headrace.http.asgi import DisconnectScope, EventStream, Header, Receive, Send, send_json
 from headrace.ledger.admission import Admission
+from headrace.ledger.limits import Room
 from headrace.ledger.meter import Meter
 from headrace.ledger.reservation import Outcome
+from headrace.ledger.scopes import no_limits, scope_ids
 from headrace.protocol.errors import error_event
 from headrace.protocol.sse import done_event
 from headrace.router.lease import Work
 from headrace.spec.prices import price_at
 from headrace.spec.priority import Priority
 
-output_cap_header = b"x-headrace-max-tokens"  # says when credit caps an answer without max_tokens
+output_cap_header = b"x-headrace-max-tokens"  # says what caps an answer without max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,14 @@ class Generation:
         self._snapshot = snapshot
         self._record = record
         self._priority = priority
+        self._scope_ids: tuple[str, ...] = ()
+        self._limits = no_limits
+
+    def standing_headers(self) -> list[Header]:
+        """`x-ratelimit-*` as of now; none where no limit of the minute counts."""
+        if self._limits is no_limits:
+            return []
+        return limit_headers(self._services.admission.standing(self._scope_ids, self._limits))
 
     async def answer(
         self, route: GeneratingRoute, body: bytes, receive: Receive, send: Send
@@ -118,11 +129,13 @@ class Generation:
         if tenant.credit_floor_nanousd is not None:
             available_nanousd = services.admission.available_nanousd(tenant.id)
             spendable_nanousd = available_nanousd - tenant.credit_floor_nanousd
+        room = self._room(served)
         bounds = token_bounds(
             request,
             context_length=served.context_length or services.contexts.longest(served.pools),
             price=price,
             spendable_nanousd=spendable_nanousd,
+            room=room,
         )
         reservation = services.meter.reserve(
             request_id=self._record.request_id,
@@ -134,12 +147,25 @@ class Generation:
             credit_floor_nanousd=tenant.credit_floor_nanousd,
             prompt_tokens_max=bounds.prompt_tokens_max,
             output_tokens_max=bounds.output_tokens_max,
+            limits=self._limits,
         )
         headers: list[Header] = [(b"x-request-id", self._record.request_id.encode())]
+        headers += self.standing_headers()
         limit = bounds.output_limit_sent
         if limit is not None:
             headers.append((output_cap_header, b"%d" % limit))
         return Account(services.meter, reservation, services.clock), headers, limit
+
+    def _room(self, served: ServedModel) -> Room:
+        """What the limits of the request's scopes leave."""
+        principal = self._principal
+        self._limits = limits_of(principal, served)
+        if self._limits is no_limits:
+            return Room()
+        self._scope_ids = scope_ids(
+            principal.tenant.id, principal.project.id, principal.key.id, served.model.name
+        )
+        return self._services.admission.room(self._scope_ids, self._limits)
 
     def _engine_request(
         self,

@@ -22,7 +22,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest, PaymentRequired, Unavailable
 from headrace.base.money import format_usd, nanousd_per_usd
 from headrace.ledger.history import PastUse
-from headrace.ledger.limits import Hold, Limiter, Room
+from headrace.ledger.limits import Hold, Limiter, MinuteStanding, Room
 from headrace.ledger.rating import rate, worst_case_nanousd
 from headrace.ledger.reservation import (
     Outcome,
@@ -31,7 +31,14 @@ from headrace.ledger.reservation import (
     TokenUsage,
     UsageSource,
 )
-from headrace.ledger.scopes import Need, ScopeKind, ScopeLimits, no_limits, scope_ids
+from headrace.ledger.scopes import (
+    Need,
+    ScopeId,
+    ScopeKind,
+    ScopeLimits,
+    no_limits,
+    scope_ids,
+)
 from headrace.spec.prices import PriceVersion
 
 # Bounds the memory of the holds, and the settlements that must still find room on a full disk.
@@ -212,18 +219,15 @@ class Admission:
         with self._lock:
             return self._available(tenant_id)
 
-    def room(
-        self,
-        *,
-        tenant_id: str,
-        project_id: str,
-        key_id: str,
-        model: str,
-        limits: ScopeLimits,
-    ) -> Room:
+    def room(self, ids: tuple[ScopeId, ...], limits: ScopeLimits) -> Room:
         """What the limits leave for one more request of these scopes; credit is not in it."""
         with self._lock:
-            return self._limiter.room(scope_ids(tenant_id, project_id, key_id, model), limits)
+            return self._limiter.room(ids, limits)
+
+    def standing(self, ids: tuple[ScopeId, ...], limits: ScopeLimits) -> MinuteStanding:
+        """What the minute limits leave, for the client to know."""
+        with self._lock:
+            return self._limiter.standing(ids, limits)
 
     def running_count(self) -> int:
         """How many requests hold a reservation."""

@@ -45,6 +45,21 @@ class Room(NamedTuple):
     nanousd: int | None = None
 
 
+class MinuteRoom(NamedTuple):
+    """One minute limit and what is left of it."""
+
+    limit: int
+    remaining: int
+
+
+class MinuteStanding(NamedTuple):
+    """Where a caller stands in this minute, by the limits that leave it least."""
+
+    requests: MinuteRoom | None
+    tokens: MinuteRoom | None
+    reset_s: float
+
+
 class Limiter:
     """What every scope uses now; scopes that use nothing are forgotten."""
 
@@ -149,22 +164,29 @@ class Limiter:
                 room = narrowed(room, own, self._state(scope_id), calendar)
         return room
 
-    def state_of(self, scope_id: ScopeId) -> ScopeState | None:
-        """What a scope uses now; None: nothing."""
+    def standing(self, ids: tuple[ScopeId, ...], limits: ScopeLimits) -> MinuteStanding:
+        """The tightest minute limits of the scopes."""
         calendar = self._now()
-        state = self._states.get(scope_id)
-        if state is not None:
-            state.enter(calendar)
-        return state
+        requests: list[MinuteRoom] = []
+        tokens: list[MinuteRoom] = []
+        for scope_id, own in zip(ids, limits, strict=True):
+            if own is not None:
+                state = self._state(scope_id)
+                requests += minute_rooms((own.requests_per_minute, state.requests))
+                tokens += minute_rooms(
+                    (own.tokens_per_minute, state.input_tokens + state.output_tokens),
+                    (own.input_tokens_per_minute, state.input_tokens),
+                    (own.output_tokens_per_minute, state.output_tokens),
+                )
+        return MinuteStanding(
+            min(requests, key=remaining_of, default=None),
+            min(tokens, key=remaining_of, default=None),
+            calendar.minute_end_s - calendar.now_s,
+        )
 
     def scope_count(self) -> int:
         """How many scopes take memory."""
         return len(self._states)
-
-    @property
-    def calendar(self) -> Calendar:
-        """The present minute, day and month."""
-        return self._now()
 
     @staticmethod
     def _end(state: ScopeState, hold: Hold, input_tokens: int, output_tokens: int) -> None:
@@ -220,6 +242,16 @@ def narrowed(room: Room, limits: Limits, state: ScopeState, calendar: Calendar) 
         spent = state.use(limits.budget_period, calendar.now_s).nanousd
         nanousd = lower(nanousd, limits.budget_nanousd - spent - state.held_nanousd)
     return Room(tokens, output_tokens, nanousd)
+
+
+def minute_rooms(*limits: tuple[int | None, int]) -> list[MinuteRoom]:
+    """What is left of each limit that there is, given (limit, use)."""
+    return [MinuteRoom(limit, max(0, limit - used)) for limit, used in limits if limit is not None]
+
+
+def remaining_of(room: MinuteRoom) -> int:
+    """What is left."""
+    return room.remaining
 
 
 def lower(known: int | None, left: int) -> int:
