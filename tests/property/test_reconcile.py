@@ -35,6 +35,8 @@ class SmallWorld:
         self.replicas: dict[str, Replica] = {}
         self.loaded: dict[str, bool] = {}  # processes by replica: whether loading is over
         self.created = 0
+        self.silent: set[str] = set()  # replicas whose process lives and answers nothing
+        self.refusals = 0  # launches that will come to nothing
 
     def look(self) -> bool:
         """One pass of the reconciler; whether nothing was due."""
@@ -45,6 +47,8 @@ class SmallWorld:
                 token_came=loaded,
                 running_requests=0,
             )
+            if name not in self.silent
+            else ReplicaObservation(alive=True)
             for name, loaded in self.loaded.items()
         }
         replicas = tuple(self.replicas.values())
@@ -64,16 +68,9 @@ class SmallWorld:
                 case ChangeReplica(replica):
                     self.replicas[replica.id] = replica
                 case LaunchReplica(_, replica, _):
-                    assert replica.id not in self.loaded, "two processes for one replica"
-                    self.loaded[replica.id] = False
-                    self.replicas[replica.id] = msgspec.structs.replace(
-                        replica,
-                        state=ReplicaState.LOADING,
-                        state_time=self.now_s,
-                        attempts=replica.attempts + 1,
-                    )
+                    self.launch(replica)
                 case StopReplica(replica):
-                    self.loaded.pop(replica.id, None)
+                    self.end(replica.id)
                 case DeleteReplica(replica):
                     assert replica.id not in self.loaded, "a forgotten replica still runs"
                     del self.replicas[replica.id]
@@ -81,8 +78,33 @@ class SmallWorld:
         assert len(names) == len(set(names))
         return not actions
 
+    def launch(self, replica: Replica) -> None:
+        """Start a process, or write down that none could be started."""
+        assert replica.id not in self.loaded, "two processes for one replica"
+        assert replica.retry_time is None or replica.retry_time <= self.now_s, "too early"
+        attempts = replica.attempts + 1
+        refused = self.refusals > 0
+        if refused:
+            self.refusals -= 1
+        else:
+            self.loaded[replica.id] = False
+        self.replicas[replica.id] = msgspec.structs.replace(
+            replica,
+            state=ReplicaState.FAILED if refused else ReplicaState.LOADING,
+            state_time=self.now_s,
+            attempts=attempts,
+            retry_time=self.now_s + times.backoff_s(attempts) if refused else None,
+        )
+
+    def end(self, name: str) -> None:
+        """The end of a process, if there is one."""
+        self.loaded.pop(name, None)
+        self.silent.discard(name)
+
     def settle(self) -> None:
         """Time passes and nothing fails any more, until nothing is due."""
+        self.refusals = 0
+        self.silent.clear()
         for _ in range(looks_to_settle_max):
             self.loaded = dict.fromkeys(self.loaded, True)
             quiet = self.look()
@@ -98,6 +120,8 @@ events = st.one_of(
     st.tuples(st.just("pass"), st.integers(0, 200)),
     st.tuples(st.just("die"), st.integers(0, 5)),
     st.tuples(st.just("load"), st.integers(0, 5)),
+    st.tuples(st.just("mute"), st.integers(0, 5)),
+    st.tuples(st.just("refuse"), st.integers(1, 8)),
     st.tuples(st.just("scale"), st.integers(0, 4)),
     st.tuples(st.just("change"), st.just(0)),
     st.tuples(st.just("delete"), st.just(0)),
@@ -111,7 +135,11 @@ def happen(world: SmallWorld, event: str, number: int) -> None:
         case "pass":
             world.now_s += number / 10
         case "die" if number < len(world.loaded):
-            del world.loaded[list(world.loaded)[number]]
+            world.end(list(world.loaded)[number])
+        case "mute" if number < len(world.loaded):
+            world.silent.add(list(world.loaded)[number])
+        case "refuse":
+            world.refusals = number
         case "load" if number < len(world.loaded):
             world.loaded[list(world.loaded)[number]] = True
         case "scale" if world.deployment is not None:

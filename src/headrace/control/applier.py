@@ -91,7 +91,8 @@ class Applier:
         adapter = self._adapters.get(deployment.engine)
         if adapter is None:
             known = ", ".join(sorted(self._adapters))
-            self._fail(replica, f"there is no engine {deployment.engine!r}; there are: {known}")
+            tried = msgspec.structs.replace(replica, attempts=replica.attempts + 1)
+            self._fail(tried, f"there is no engine {deployment.engine!r}; there are: {known}")
             return
         port = self._launcher.free_port()
         loading = self._store.update(
@@ -135,7 +136,7 @@ class Applier:
         )
 
     def _fail(self, replica: Replica, detail: str) -> None:
-        pause_s = self._times.backoff_s(replica.attempts + 1)
+        pause_s = self._times.backoff_s(replica.attempts)
         now_s = self._clock.wall_s()
         self._store.update(
             msgspec.structs.replace(

@@ -42,13 +42,14 @@ class ControlTimes:
     drain_max_s: float = 120.0  # DRAINING with requests that still run
     drain_min_s: float = 1.0  # until every gateway's snapshot has left it out
     silence_max_s: float = 15.0  # ACTIVE without an answer to probes
+    served_min_s: float = 30.0  # ACTIVE for so long: what ends it then is its first fault again
     backoff_first_s: float = 1.0
     backoff_max_s: float = 60.0
 
     def backoff_s(self, attempts: int) -> float:
         """How long to wait after that many launches in a row that came to nothing."""
         if attempts <= 0:
-            return 0.0  # it had worked: come back at once
+            return 0.0
         return float(min(self.backoff_max_s, self.backoff_first_s * 2 ** min(attempts - 1, 16)))
 
 
@@ -172,7 +173,7 @@ def watch_loading(
     if not seen.alive:
         return [failed(world, times, replica, seen.last_line or "the process ended while loading")]
     if seen.token_came:
-        return [moved(world, replica, ReplicaState.ACTIVE, "serving", attempts=0)]
+        return [moved(world, replica, ReplicaState.ACTIVE, "serving")]
     if seen.readiness is not None and seen.readiness.state is ReadinessState.FAILED:
         return [StopReplica(replica), failed(world, times, replica, seen.readiness.detail)]
     if world.now_s >= replica.state_time + times.start_max_s:
@@ -195,7 +196,9 @@ def watch_active(
     if seen.readiness is None:
         return endure_silence(world, times, replica)
     if seen.readiness.state is not ReadinessState.READY:
-        return [moved(world, replica, ReplicaState.LOADING, seen.readiness.detail)]
+        attempts = attempts_in_a_row(world, times, replica)
+        detail = seen.readiness.detail
+        return [moved(world, replica, ReplicaState.LOADING, detail, attempts=attempts)]
     if replica.retry_time is not None:
         return [ChangeReplica(msgspec.structs.replace(replica, retry_time=None))]
     return []
@@ -213,9 +216,23 @@ def endure_silence(world: World, times: ControlTimes, replica: Replica) -> list[
 
 
 def failed(world: World, times: ControlTimes, replica: Replica, detail: str) -> ChangeReplica:
-    """FAILED with its reason and the time of the next try."""
-    retry_time = world.now_s + times.backoff_s(replica.attempts)
-    return moved(world, replica, ReplicaState.FAILED, detail, retry_time=retry_time)
+    """FAILED with its reason and the time of the next try.
+
+    One that served comes back at once, but later each time if it keeps ending soon after."""
+    attempts = attempts_in_a_row(world, times, replica)
+    served = replica.state is ReplicaState.ACTIVE
+    retry_time = world.now_s + times.backoff_s(attempts - 1 if served else attempts)
+    return moved(
+        world, replica, ReplicaState.FAILED, detail, attempts=attempts, retry_time=retry_time
+    )
+
+
+def attempts_in_a_row(world: World, times: ControlTimes, replica: Replica) -> int:
+    """Its launches since it last served for a while."""
+    served_s = world.now_s - replica.state_time
+    if replica.state is ReplicaState.ACTIVE and served_s >= times.served_min_s:
+        return 0
+    return replica.attempts
 
 
 def moved(

@@ -43,7 +43,7 @@ class Replica(Resource, frozen=True, kw_only=True, tag="replica"):
     model_name: str = ""  # the logical model
     served_model_name: str = ""  # what the engine calls it
     launch_id: str = ""  # the launcher's handle; empty when nothing runs
-    attempts: int = 0  # launches since it was last ACTIVE
+    attempts: int = 0  # launches since it last served for a while
     state_time: float = 0.0  # when it came into this state
     retry_time: float | None = None
     drain_deadline: float | None = None

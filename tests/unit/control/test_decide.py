@@ -81,7 +81,7 @@ def test_loading_becomes_active_only_by_a_real_token() -> None:
     assert due(loading, wanted=deployment(), seen=says_ready) == []
     token = {"rep_0": ReplicaObservation(alive=True, readiness=ready, token_came=True)}
     active = only_change(due(loading, wanted=deployment(), seen=token))
-    assert (active.state, active.attempts, active.state_time) == (ReplicaState.ACTIVE, 0, 1000)
+    assert (active.state, active.attempts, active.state_time) == (ReplicaState.ACTIVE, 2, 1000)
 
 
 def test_an_ended_process_is_failed_with_its_last_words_and_a_growing_pause() -> None:
@@ -94,6 +94,34 @@ def test_an_ended_process_is_failed_with_its_last_words_and_a_growing_pause() ->
         assert told.retry_time is not None
         pauses.append(told.retry_time - 1000)
     assert pauses == [0, 1, 2, 4, 60]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "served_s", "pause_s", "attempts_left"),
+    [
+        (1, 1.0, 0, 1),  # the first end: back at once
+        (2, 1.0, 1, 2),
+        (3, 1.0, 2, 3),
+        (50, 1.0, 60, 50),
+        (50, times.served_min_s, 0, 0),  # long forgiven
+    ],
+)
+def test_what_ends_soon_after_every_token_comes_back_later_each_time(
+    attempts: int, served_s: float, pause_s: float, attempts_left: int
+) -> None:
+    ended = {"rep_0": ReplicaObservation(alive=False, last_line="killed")}
+    active = replica(state=ReplicaState.ACTIVE, attempts=attempts, state_time=1000 - served_s)
+    told = only_change(due(active, wanted=deployment(), seen=ended))
+    assert (told.state, told.attempts) == (ReplicaState.FAILED, attempts_left)
+    assert told.retry_time == 1000 + pause_s
+
+
+def test_an_engine_that_loads_again_keeps_its_count_unless_it_served_for_a_while() -> None:
+    loading = Readiness(ReadinessState.LOADING, "restarting")
+    seen = {"rep_0": ReplicaObservation(alive=True, readiness=loading)}
+    for served_s, left in ((1.0, 4), (times.served_min_s, 0)):
+        active = replica(state=ReplicaState.ACTIVE, attempts=4, state_time=1000 - served_s)
+        assert only_change(due(active, wanted=deployment(), seen=seen)).attempts == left
 
 
 def test_a_failed_replica_is_launched_again_when_its_pause_is_over() -> None:

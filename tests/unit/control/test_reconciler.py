@@ -200,6 +200,11 @@ async def test_an_engine_that_nobody_knows_is_a_failure_with_its_reason(site: Si
     (replica,) = site.replicas()
     assert replica.state is ReplicaState.FAILED
     assert "there is no engine 'unheard-of'" in replica.detail
+    for _ in range(20):
+        site.clock.advance(60.0)
+        await reconciler.reconcile(site.deployment_id)
+    (replica,) = site.replicas()
+    assert replica.retry_time == site.clock.wall_s() + ControlTimes().backoff_max_s
 
 
 async def test_what_still_has_requests_drains_before_it_is_stopped(site: Site) -> None:
