@@ -4,9 +4,12 @@ Nothing is sent before the engine's first output, so that whatever fails until t
 error that callers can retry. After it an error is the stream's last event.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from headrace.base.errors import ClientClosed, HeadraceError, NotFound
+from headrace.engine_server.logprobs import PlacedToken, chat_logprobs, text_logprobs
 from headrace.engine_server.metrics import Timings
 from headrace.engine_server.service import ModelService
 from headrace.engine_server.text_stream import TextPiece, TextStream
@@ -19,9 +22,10 @@ from headrace.protocol.responses import (
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
+    ChatLogprobs,
     TextChoice,
     TextCompletion,
-    Usage,
+    TextLogprobs,
 )
 from headrace.protocol.sse import done_event
 
@@ -65,15 +69,18 @@ class Answer:
 
     async def _send_whole(self, receive: Receive, send: Send) -> None:
         pieces: list[str] = []
+        tokens: list[PlacedToken] = []
         async with DisconnectScope(receive):
             with await self._open() as text:
                 piece = await self._first(text)
                 while piece.finish_reason is None:
                     pieces.append(piece.text)
+                    tokens += piece.tokens
                     piece = await self._next(text)
                 pieces.append(piece.text)
+                tokens += piece.tokens
         self._observe_end()
-        body = self._completion("".join(pieces), piece.finish_reason, usage_of(piece.output))
+        body = self._completion("".join(pieces), tokens, piece)
         await send_json(send, 200, body, [(b"x-request-id", self._request_id.encode())])
 
     async def _send_stream(self, receive: Receive, send: Send) -> None:
@@ -105,15 +112,15 @@ class Answer:
         usage = usage_of(piece.output) if every else None
         pending = chunks.opening(usage)
         while piece.finish_reason is None:
-            if piece.text or every:
-                pending += chunks.text(piece.text, usage)
+            if piece.text or piece.tokens or every:
+                pending += chunks.text(piece.text, usage, self._logprobs(piece.tokens))
             if pending:
                 await stream.write(pending)
             pending = b""
             piece = await self._next(text)
             usage = usage_of(piece.output) if every else None
-        if piece.text:
-            pending += chunks.text(piece.text, usage)
+        if piece.text or piece.tokens:
+            pending += chunks.text(piece.text, usage, self._logprobs(piece.tokens))
         pending += chunks.finish(piece.finish_reason, usage)
         if self._request.wants_usage_chunk:
             pending += chunks.usage(usage_of(piece.output))
@@ -139,16 +146,31 @@ class Answer:
         self._timings.request_s.observe(self._service.clock.monotonic_s() - self._start_s)
 
     @property
+    def _top_count(self) -> int | None:
+        return self._request.top_logprobs_count
+
+    @property
     def _answer_id(self) -> str:
         return f"{'chatcmpl' if self._is_chat else 'cmpl'}-{self._request_id}"
 
-    def _completion(self, text: str, finish_reason: str, usage: Usage) -> bytes:
-        model = self._request.model
+    def _logprobs(self, tokens: Sequence[PlacedToken]) -> ChatLogprobs | TextLogprobs | None:
+        """What is said of these tokens; None if the caller did not ask, or there are none."""
+        count = self._top_count
+        if count is None or not tokens:
+            return None
         if self._is_chat:
-            choice = ChatChoice(AssistantMessage(text), finish_reason)
-            return _encode(ChatCompletion(self._answer_id, self._created, model, [choice], usage))
-        return _encode(
-            TextCompletion(
-                self._answer_id, self._created, model, [TextChoice(text, finish_reason)], usage
-            )
-        )
+            return chat_logprobs(tokens, self._service.tokenizer)
+        return text_logprobs(tokens, self._service.tokenizer, count)
+
+    def _completion(self, text: str, tokens: Sequence[PlacedToken], last: TextPiece) -> bytes:
+        identity = (self._answer_id, self._created, self._request.model)
+        assert last.finish_reason is not None
+        reason, usage, count = last.finish_reason, usage_of(last.output), self._top_count
+        tokenizer = self._service.tokenizer
+        if self._is_chat:
+            listed = None if count is None else chat_logprobs(tokens, tokenizer)
+            choice = ChatChoice(AssistantMessage(text), reason, logprobs=listed)
+            return _encode(ChatCompletion(*identity, [choice], usage))
+        columns = None if count is None else text_logprobs(tokens, tokenizer, count)
+        continuation = TextChoice(text, reason, logprobs=columns)
+        return _encode(TextCompletion(*identity, [continuation], usage))

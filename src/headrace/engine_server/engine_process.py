@@ -204,9 +204,20 @@ def _engine_request(message: messages.Submit) -> EngineRequest:
             max_tokens=message.max_tokens,
             min_tokens=message.min_tokens,
             stop_token_ids=frozenset(message.stop_token_ids),
+            repetition_penalty=message.repetition_penalty,
+            frequency_penalty=message.frequency_penalty,
+            presence_penalty=message.presence_penalty,
+            logit_bias=message.logit_bias,
+            allowed_token_ids=_frozen(message.allowed_token_ids),
+            bad_words=message.bad_words,
+            top_logprobs=message.top_logprobs,
         ),
         cache_salt=message.cache_salt,
     )
+
+
+def _frozen(token_ids: tuple[int, ...] | None) -> frozenset[int] | None:
+    return None if token_ids is None else frozenset(token_ids)
 
 
 def _wire_output(output: RequestOutput) -> messages.Output:
@@ -220,6 +231,7 @@ def _wire_output(output: RequestOutput) -> messages.Output:
         usage.completion_tokens,
         output.error,
         output.queue_s,
+        tuple((token.logprob, token.top) for token in output.logprobs),
     )
 
 

@@ -41,6 +41,13 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
     min_tokens: int
     stop_token_ids: list[int]
     cache_salt: str
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    top_logprobs: int | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
@@ -98,6 +105,8 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
     completion_tokens: int
     error: str | None = None
     queue_s: float | None = None
+    # For each of `token_ids`, if asked for: log-probability, and the likeliest tokens with theirs.
+    logprobs: tuple[tuple[float, tuple[tuple[int, float], ...]], ...] = ()
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs", array_like=True):

@@ -73,7 +73,7 @@ class PromptReader:
 
 
 def submission(
-    request: GenerationRequest,
+    request: ChatRequest | CompletionRequest,
     prompt: Prompt,
     *,
     request_id: str,
@@ -98,7 +98,29 @@ def submission(
         min_tokens=request.min_tokens or 0,
         stop_token_ids=sorted(stop_token_ids),
         cache_salt=cache_salt,
+        repetition_penalty=_or_default(request.repetition_penalty, 1.0),
+        frequency_penalty=_or_default(request.frequency_penalty, 0.0),
+        presence_penalty=_or_default(request.presence_penalty, 0.0),
+        logit_bias=tuple((int(key), bias) for key, bias in (request.logit_bias or {}).items()),
+        allowed_token_ids=_allowed(request),
+        bad_words=_bad_words(request, tokenizer),
+        top_logprobs=request.top_logprobs_count,
     )
+
+
+def _or_default(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _allowed(request: GenerationRequest) -> tuple[int, ...] | None:
+    return None if request.allowed_token_ids is None else tuple(request.allowed_token_ids)
+
+
+def _bad_words(request: GenerationRequest, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Each word's tokens, as it stands after a space and as it stands after anything else."""
+    words = request.bad_words or ()
+    spellings = [spelling for word in words for spelling in (word, f" {word.lstrip()}")]
+    return tuple({tuple(tokenizer.encode(spelling)): None for spelling in spellings})
 
 
 def _turn(message: ChatMessage) -> dict[str, object]:

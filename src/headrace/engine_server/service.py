@@ -62,6 +62,12 @@ class ModelService:
         """Whether a request that comes now is answered without waiting for a start."""
         return self._tokenizer is not None and self.engine.status.state is EngineState.READY
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer; there is one whenever a request was opened."""
+        assert self._tokenizer is not None, "no request is opened before the tokenizer is read"
+        return self._tokenizer
+
     async def open(
         self, request: ChatRequest | CompletionRequest, request_id: str, cache_salt: str = ""
     ) -> TextStream:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from headrace.protocol.responses import Usage
+from headrace.protocol.responses import ChatLogprobs, TextLogprobs, Usage
 
 ChunkKind = Literal["chat", "text"]
 
@@ -38,8 +38,18 @@ class ChunkWriter:
         delta = b'"delta":{"role":"assistant","content":""}'
         return self._chunk(delta + b',"logprobs":null,"finish_reason":null', usage)
 
-    def text(self, text: str, usage: Usage | None = None) -> bytes:
+    def text(
+        self,
+        text: str,
+        usage: Usage | None = None,
+        logprobs: ChatLogprobs | TextLogprobs | None = None,
+    ) -> bytes:
         """A chunk with more text; `usage` is what the request used so far, if it is wanted."""
+        if logprobs is not None:
+            key = b'"delta":{"content":%b}' if self._kind == "chat" else b'"text":%b'
+            content = key % _encode(text)
+            tail = b',"logprobs":%b,"finish_reason":null' % _encode(logprobs)
+            return self._chunk(content + tail, usage)
         if usage is None:
             return b"%b%b%b%b}\n\n" % (
                 self._before_text,

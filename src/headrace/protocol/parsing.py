@@ -12,19 +12,22 @@ from typing import TypeVar, get_args
 import msgspec
 
 from headrace.base.errors import InvalidRequest
-from headrace.protocol.requests import ChatRequest, CompletionRequest, GenerationRequest, Role
+from headrace.protocol.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    Role,
+    logit_bias_max,
+)
 
 Request = TypeVar("Request", bound=GenerationRequest)
 
 # Each known field that does not work yet, with the values that ask for nothing. Null always passes.
 unsupported_fields: Mapping[str, tuple[object, ...]] = {
-    "allowed_token_ids": (),
     "audio": (),
-    "bad_words": ([],),
     "best_of": (1,),
     "cache_salt": (),
     "echo": (False,),
-    "frequency_penalty": (0,),
     "function_call": ("none",),
     "functions": ([],),
     "guided_choice": (),
@@ -32,16 +35,12 @@ unsupported_fields: Mapping[str, tuple[object, ...]] = {
     "guided_json": (),
     "guided_regex": (),
     "include_stop_str_in_output": (False,),
-    "logit_bias": ({},),
-    "logprobs": (False,),
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),
     "prediction": (),
-    "presence_penalty": (0,),
     "priority": (0,),
     "prompt_logprobs": (),
     "reasoning_effort": ("none",),
-    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "skip_special_tokens": (True,),
@@ -49,12 +48,13 @@ unsupported_fields: Mapping[str, tuple[object, ...]] = {
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "top_logprobs": (0,),
     "truncate_prompt_tokens": (),
     "typical_p": (1,),
     "verbosity": (),
     "web_search_options": (),
 }
+
+token_id_digits_max = 10
 
 # What the fields of fixed values may be, by their own name; the decoder tells only what was wrong.
 fixed_values: Mapping[str, str] = {
@@ -80,6 +80,9 @@ def parse_chat_request(body: bytes, *, strict: bool = True) -> ChatRequest:
             "max_tokens and max_completion_tokens are the same limit; send one of them.",
             param="max_completion_tokens",
         )
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs: true.", param="top_logprobs")
+    _check_token_id_keys(request)
     return request
 
 
@@ -88,6 +91,7 @@ def parse_completion_request(body: bytes, *, strict: bool = True) -> CompletionR
     request = _parse(body, _completion, CompletionRequest, strict)
     if isinstance(request.prompt, list):
         _check_prompt_list(request.prompt)
+    _check_token_id_keys(request)
     return request
 
 
@@ -173,6 +177,23 @@ def _check_unsupported(name: str, value: object) -> None:
 def _same(value: object, neutral: object) -> bool:
     """Equality that tells `false` from 0, which ask for different things in some fields."""
     return isinstance(value, bool) == isinstance(neutral, bool) and value == neutral
+
+
+def _check_token_id_keys(request: GenerationRequest) -> None:
+    biases = request.logit_bias or {}
+    if len(biases) > logit_bias_max:
+        raise InvalidRequest(
+            f"logit_bias has {len(biases)} tokens; it may have {logit_bias_max}.",
+            param="logit_bias",
+        )
+    for token_id in biases:
+        if not (token_id.isascii() and token_id.isdigit() and len(token_id) <= token_id_digits_max):
+            raise InvalidRequest(
+                f"The keys of logit_bias are token ids; {token_id[:64]!r} is none.",
+                param="logit_bias",
+            )
+    if len({int(token_id) for token_id in biases}) < len(biases):
+        raise InvalidRequest("logit_bias names a token twice.", param="logit_bias")
 
 
 def _check_prompt_list(prompt: list[str | int | list[int]]) -> None:

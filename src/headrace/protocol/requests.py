@@ -13,11 +13,17 @@ token_id_max = 2**31 - 1
 stop_strings_max = 16
 stop_string_length_max = 1024  # characters
 stop_token_ids_max = 256
+logit_bias_max = 1024  # tokens
+allowed_token_ids_max = 65_536
+bad_words_max = 256
+top_logprobs_max = 20  # of chat; text completions list as many
 prompt_tokens_max = 4_000_000  # far above any context; bounds the work of a hostile list
 
 TokenCount = Annotated[int, Meta(ge=1, le=token_id_max)]
 TokenId = Annotated[int, Meta(ge=0, le=token_id_max)]
 StopString = Annotated[str, Meta(min_length=1, max_length=stop_string_length_max)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
 Name = Annotated[str, Meta(max_length=512)]
 
 
@@ -74,6 +80,14 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop: StopString | Annotated[list[StopString], Meta(max_length=stop_strings_max)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=stop_token_ids_max)] | None = None
     ignore_eos: bool | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: dict[str, Bias] | None = None  # by token id; JSON's keys are strings
+    allowed_token_ids: (
+        Annotated[list[TokenId], Meta(min_length=1, max_length=allowed_token_ids_max)] | None
+    ) = None
+    bad_words: Annotated[list[StopString], Meta(max_length=bad_words_max)] | None = None
     n: Literal[1] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -110,6 +124,13 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: TokenCount | None = None  # newer name of `max_tokens`
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=top_logprobs_max)] | None = None
+
+    @property
+    def top_logprobs_count(self) -> int | None:
+        """Likeliest tokens to list for each output token; None reports no log-probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def output_limit(self) -> int | None:
@@ -127,6 +148,13 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
             Meta(min_length=1, max_length=prompt_tokens_max),
         ]
     )
+
+    logprobs: Annotated[int, Meta(ge=0, le=top_logprobs_max)] | None = None
+
+    @property
+    def top_logprobs_count(self) -> int | None:
+        """Likeliest tokens to list for each output token; None reports no log-probabilities."""
+        return self.logprobs
 
     @property
     def prompt_text(self) -> str | None:

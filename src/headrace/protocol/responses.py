@@ -30,6 +30,39 @@ class Usage(msgspec.Struct, frozen=True):
         )
 
 
+class TopLogprob(msgspec.Struct, frozen=True):
+    """A token that could have stood at this place."""
+
+    token: str  # with U+FFFD for bytes that are no whole character
+    logprob: float
+    bytes: list[int]  # the token's own
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """An output token with the likeliest ones at its place."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """The log-probabilities of a chat's output tokens, in order."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class TextLogprobs(msgspec.Struct, frozen=True):
+    """The log-probabilities of a text completion's tokens, as columns."""
+
+    text_offset: list[int]  # characters of the answer before the token
+    token_logprobs: list[float]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float]] | None
+
+
 class AssistantMessage(msgspec.Struct, frozen=True):
     """The answer's message."""
 
@@ -44,7 +77,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     message: AssistantMessage
     finish_reason: str
     index: int = 0
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatCompletion(msgspec.Struct, frozen=True):
@@ -64,7 +97,7 @@ class TextChoice(msgspec.Struct, frozen=True):
     text: str
     finish_reason: str
     index: int = 0
-    logprobs: None = None
+    logprobs: TextLogprobs | None = None
 
 
 class TextCompletion(msgspec.Struct, frozen=True):

@@ -105,7 +105,13 @@ class FakeRunner:
         if self._during_step is not None:
             self._during_step(batch)
         token_ids = [self._sample(batch, row) for row in range(len(batch.sampled))]
-        return StepResult(np.array(token_ids, np.int32), np.zeros(len(token_ids), np.float32))
+        chosen, logprobs = np.array(token_ids, np.int32), np.zeros(len(token_ids), np.float32)
+        if batch.top_counts is None:
+            return StepResult(chosen, logprobs)
+        ranks = np.arange(int(batch.top_counts.max()), dtype=np.int32)
+        top_ids = (chosen[:, None] + ranks) % np.int32(self.model.vocab_size)
+        top_logprobs = np.broadcast_to(-ranks.astype(np.float32), top_ids.shape)
+        return StepResult(chosen, logprobs, top_ids, top_logprobs)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks (source, destination)."""

@@ -189,6 +189,43 @@ async def test_a_stop_string_ends_both_kinds_of_answer_at_its_first_match(
         assert stream.events[-2]["choices"][0]["finish_reason"] == "stop"
 
 
+@pytest.mark.parametrize("stop", [None, "stop-string-of-the-answer"])
+@pytest.mark.parametrize("path", [chat, "/v1/completions"])
+async def test_log_probabilities_are_those_of_the_text_streamed_and_unstreamed(
+    run_server: Any, path: str, stop: str | None
+) -> None:
+    is_chat = path == chat
+    fields: dict[str, Any] = {"logprobs": True, "top_logprobs": 2} if is_chat else {"logprobs": 2}
+    body = chat_body if is_chat else text_body
+    async with run_server() as server:
+        whole = (await server.post(path, body(**fields))).json["choices"][0]
+        if stop is not None:
+            text = whole["message"]["content"] if is_chat else whole["text"]
+            fields["stop"] = text[10:13]
+            whole = (await server.post(path, body(**fields))).json["choices"][0]
+            assert whole["finish_reason"] == "stop"
+        events = (await server.post(path, body(**fields, stream=True))).events
+    parts = [
+        event["choices"][0]["logprobs"]
+        for event in events[:-1]
+        if event["choices"][0]["logprobs"] is not None
+    ]
+    if is_chat:
+        listed = whole["logprobs"]["content"]
+        assert [token for part in parts for token in part["content"]] == listed
+        sent = bytes(byte for token in listed for byte in token["bytes"])
+        assert sent.decode(errors="replace").startswith(whole["message"]["content"])
+        assert all(len(token["top_logprobs"]) == 2 for token in listed)
+        assert all(token["top_logprobs"][0]["bytes"] == token["bytes"] for token in listed)
+    else:
+        listed = whole["logprobs"]
+        for column in ("text_offset", "token_logprobs", "tokens", "top_logprobs"):
+            assert [value for part in parts for value in part[column]] == listed[column]
+        assert listed["text_offset"][0] == 0
+        assert listed["text_offset"][-1] < len(whole["text"])
+    assert whole["logprobs"] is not None
+
+
 async def test_usage_can_stand_in_every_chunk(run_server: Any) -> None:
     async with run_server() as server:
         options = {"continuous_usage_stats": True}
