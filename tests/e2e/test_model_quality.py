@@ -14,10 +14,10 @@ from headrace.engine.cpu_runner import CpuRunner
 from headrace.engine.runner import StepBatch
 from headrace.kernels.reference.dequantize import dequantize
 from headrace.kernels.reference.transformer import forward
+from headrace.sim.progress import SilentProgress
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.gguf import open_gguf
-from headrace.weights.progress import SilentProgress
 from headrace.weights.sources import resolve
 
 mean_kl_max = 1e-3

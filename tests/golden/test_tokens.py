@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.cli.settings import default_cache_dir
+from headrace.sim.progress import SilentProgress
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.gguf import open_gguf
-from headrace.weights.progress import SilentProgress
 from headrace.weights.sources import resolve
 
 recording = json.loads((Path(__file__).parent / "tokens.json").read_text())

@@ -1,4 +1,4 @@
-"""Clock, ids, money, deadlines and the root error; standard library only.
+"""Clock, ids, money and the root error; standard library only.
 
-Reading order: `errors`, `clock`, `deadline`, `ids`, `money`.
+Reading order: `errors`, `clock`, `ids`, `money`.
 """

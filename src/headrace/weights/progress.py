@@ -17,16 +17,3 @@ class Progress(Protocol):
     def finish(self) -> None:
         """The step ended, also when it failed."""
         ...
-
-
-class SilentProgress:
-    """Progress that nobody watches."""
-
-    def start(self, total_bytes: int | None, label: str) -> None:
-        """Ignore it."""
-
-    def advance(self, byte_count: int) -> None:
-        """Ignore it."""
-
-    def finish(self) -> None:
-        """Ignore it."""
