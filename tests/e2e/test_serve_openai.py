@@ -275,3 +275,51 @@ def test_usage_in_answers_and_metrics_agree(client: openai.OpenAI, served: Serve
         used["completion"] += completion.usage.completion_tokens
     for kind, name in names.items():
         assert metric(served, name) - before[kind] == used[kind]
+
+
+def test_log_probabilities_stand_for_the_answers_own_bytes(client: openai.OpenAI) -> None:
+    arguments: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Write a smiling face emoji and 日本."}],
+        "temperature": 0,
+        "max_tokens": 24,
+        "logprobs": True,
+        "top_logprobs": 3,
+    }
+    (choice,) = client.chat.completions.create(**arguments).choices
+    assert choice.logprobs is not None
+    listed = choice.logprobs.content or []
+    sent = b"".join(bytes(token.bytes or []) for token in listed)
+    assert sent.decode(errors="replace") == choice.message.content
+    for token in listed:
+        assert len(token.top_logprobs) == 3
+        assert token.top_logprobs[0].bytes == token.bytes  # greedy takes the likeliest
+        assert 0 >= token.logprob == token.top_logprobs[0].logprob >= token.top_logprobs[2].logprob
+    streamed = []
+    for chunk in client.chat.completions.create(**arguments, stream=True):
+        logprobs = chunk.choices[0].logprobs
+        streamed += [] if logprobs is None else logprobs.content or []
+    assert [token.bytes for token in streamed] == [token.bytes for token in listed]
+    assert [token.logprob for token in streamed] == [token.logprob for token in listed]
+
+
+def test_bias_bans_and_penalties_steer_the_answer(client: openai.OpenAI) -> None:
+    def text(**fields: Any) -> str:
+        completion = client.completions.create(
+            model=model, prompt="One, two, three,", temperature=0, max_tokens=8, **fields
+        )
+        return completion.choices[0].text
+
+    plain = client.completions.create(
+        model=model, prompt="One, two, three,", temperature=0, max_tokens=8, logprobs=0
+    ).choices[0]
+    assert plain.logprobs is not None
+    assert "".join(plain.logprobs.tokens or []) == plain.text
+    assert " four" in plain.text
+    assert " four" not in text(extra_body={"bad_words": ["four"]})
+    assert text(logit_bias={"100": 100}, frequency_penalty=0) == text(
+        extra_body={"allowed_token_ids": [100]}
+    )
+    repeated = text(logit_bias={"100": 20}, frequency_penalty=2, presence_penalty=2)
+    assert repeated != text(logit_bias={"100": 100})
+    assert text(extra_body={"repetition_penalty": 5.0}) != plain.text
