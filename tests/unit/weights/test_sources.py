@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from headrace.base.errors import DigestMismatch, SourceError
+from headrace.sim.progress import SilentProgress
 from headrace.weights import catalogue, sources, wheel
 from headrace.weights.cache import ModelCache, key_of
 from headrace.weights.catalogue import CatalogueEntry
 from headrace.weights.download import DownloadTarget, download
 from headrace.weights.partial_file import PartialFile
-from headrace.weights.progress import Progress, SilentProgress
+from headrace.weights.progress import Progress
 from headrace.weights.reference import PackageSource, parse_reference
 
 content = bytes(range(256)) * 4096  # 1 MiB
