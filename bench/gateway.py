@@ -193,7 +193,7 @@ async def measure(contender: Contender, arguments: argparse.Namespace) -> None:
 
 def add_latencies(contender: Contender, engine: Contender) -> None:
     """What this round's latencies are over the engine's of the same round."""
-    for name in [name for name in contender.results if "_ms_at_" in name]:
+    for name in [name for name in contender.results if name.startswith("p") and "_ms_" in name]:
         added_ms = contender.results[name][-1] - engine.results[name][-1]
         contender.note(f"added_{name}", added_ms)
 
