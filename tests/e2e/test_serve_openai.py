@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
@@ -323,3 +324,84 @@ def test_bias_bans_and_penalties_steer_the_answer(client: openai.OpenAI) -> None
     repeated = text(logit_bias={"100": 20}, frequency_penalty=2, presence_penalty=2)
     assert repeated != text(logit_bias={"100": 100})
     assert text(extra_body={"repetition_penalty": 5.0}) != plain.text
+
+
+person_schema = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_an_answer_follows_its_json_schema(client: openai.OpenAI, temperature: float) -> None:
+    arguments: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Describe a person."}],
+        "temperature": temperature,
+        "seed": 3,
+        "max_tokens": 120,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "person", "schema": person_schema},
+        },
+    }
+    (choice,) = client.chat.completions.create(**arguments).choices
+    assert choice.finish_reason == "stop"
+    person = json.loads(choice.message.content or "")
+    assert set(person) == {"name", "age"}
+    assert len(person["name"]) <= 12
+    assert 0 <= person["age"] <= 99
+    chunks = client.chat.completions.create(**arguments, stream=True)
+    streamed = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert streamed == choice.message.content
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("guided_choice", ["violet", 'ultra"marine'], ("violet", 'ultra"marine')),
+        ("guided_regex", "[0-9]{3}", None),
+        ("guided_grammar", 'start: "x" "y"+ "z"', None),
+    ],
+)
+def test_an_answer_follows_its_choice_regex_or_grammar(
+    client: openai.OpenAI, field: str, value: object, wanted: tuple[str, ...] | None
+) -> None:
+    completion = client.completions.create(
+        model=model,
+        prompt="The answer is",
+        max_tokens=40,
+        seed=1,
+        logit_bias={},
+        extra_body={field: value},
+    )
+    text = completion.choices[0].text
+    if wanted is not None:
+        assert text in wanted
+    elif field == "guided_regex":
+        assert re.fullmatch("[0-9]{3}", text)
+    else:
+        assert re.fullmatch("xy+z?", text)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("guided_regex", "[0-9"),
+        ("guided_grammar", "start: nowhere"),
+        ("guided_json", {"type": "no-such-type"}),
+    ],
+)
+def test_a_bad_grammar_fails_its_own_request_by_name(
+    client: openai.OpenAI, field: str, value: object
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model=model, prompt="x", extra_body={field: value})
+    assert refused.value.param == field
+    ordinary = client.completions.create(model=model, prompt="x", max_tokens=2, temperature=0)
+    assert ordinary.choices[0].finish_reason == "length"

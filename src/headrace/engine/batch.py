@@ -104,5 +104,5 @@ class BatchBuilder:
         self._seed[slot] = sampling.seed & seed_mask
         self._top_counts[slot] = sampling.top_logprobs or 0
         self._editors[slot] = (
-            LogitEditor(sequence, self._vocab_size) if edits_logits(sampling) else None
+            LogitEditor(sequence, self._vocab_size) if edits_logits(sequence.request) else None
         )

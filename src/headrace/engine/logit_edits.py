@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine.request import SamplingParams
+from headrace.engine.request import EngineRequest
 from headrace.engine.runner import LogitEdits, TokenMasks
 from headrace.engine.sequence import Sequence
 
@@ -34,7 +34,7 @@ class LogitEditor:
         self._biases = array("f")
         self._places: dict[int, int] = {}
         self._taken = 0  # tokens of the sequence that are counted
-        self.mask = mask_of(sampling.allowed_token_ids, vocab_size)
+        self._allowed = mask_of(sampling.allowed_token_ids, vocab_size)
         for token_id in self._bias:
             self._place(token_id)
 
@@ -59,6 +59,14 @@ class LogitEditor:
             np.concatenate([factors, np.ones(len(bans), np.float32)]).astype(np.float32),
             np.concatenate([addends, np.full(len(bans), -np.inf)]).astype(np.float32),
         )
+
+    def mask(self) -> NDArray[np.uint32] | None:
+        """The tokens that the next sample may be; None if all."""
+        sequence, constraint = self._sequence, self._sequence.request.constraint
+        if constraint is None:
+            return self._allowed
+        words = constraint.mask_after(sequence.tokens[sequence.prompt_count :])
+        return words if self._allowed is None else words & self._allowed
 
     @property
     def _needs_counts(self) -> bool:
@@ -104,10 +112,12 @@ class LogitEditor:
         return bans
 
 
-def edits_logits(sampling: SamplingParams) -> bool:
-    """Whether a request with these parameters needs an editor."""
+def edits_logits(request: EngineRequest) -> bool:
+    """Whether a request needs an editor."""
+    sampling = request.sampling
     return bool(
-        sampling.repetition_penalty != 1
+        request.constraint is not None
+        or sampling.repetition_penalty != 1
         or sampling.frequency_penalty != 0
         or sampling.presence_penalty != 0
         or sampling.logit_bias
@@ -133,7 +143,7 @@ def step_edits(
 ) -> tuple[LogitEdits | None, TokenMasks | None]:
     """The edits and masks of a step's samples, None where no sample has any."""
     rows = [no_row_edits if editor is None else editor.edits() for editor in editors]
-    masks = [None if editor is None else editor.mask for editor in editors]
+    masks = [None if editor is None else editor.mask() for editor in editors]
     ends = np.cumsum([0, *(len(row[0]) for row in rows)], dtype=np.int32)
     edits = None
     if ends[-1]:

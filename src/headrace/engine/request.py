@@ -3,8 +3,13 @@
 A request's progress is one number: `computed` catches up with `total` (see `sequence.py`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class FinishReason(StrEnum):
@@ -42,6 +47,14 @@ class SamplingParams:
     top_logprobs: int | None = None  # likeliest tokens to list; None reports no log-probabilities
 
 
+class TokenConstraint(Protocol):
+    """A rule of which tokens may come next, such as a grammar."""
+
+    def mask_after(self, output_token_ids: Sequence[int]) -> NDArray[np.uint32]:
+        """Bit i % 32 of word i // 32 allows token i after this output; it is read at once."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """One sequence to generate."""
@@ -51,6 +64,7 @@ class EngineRequest:
     sampling: SamplingParams
     priority: int = 0  # a smaller number is a higher class
     cache_salt: str = ""  # separates tenants' prefix cache; set by trusted callers only
+    constraint: TokenConstraint | None = None  # of this request alone
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,11 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import HeadraceError
 from headrace.engine.core import EngineCore
 from headrace.engine.intake import context_limit
-from headrace.engine.request import EngineRequest, RequestOutput, SamplingParams
+from headrace.engine.request import EngineRequest, RequestOutput, SamplingParams, TokenConstraint
 from headrace.engine.runner import ModelRunner
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.engine_server import messages
+from headrace.engine_server.grammars import GrammarCompiler
 from headrace.engine_server.messages import EngineConfig
 
 read_bytes = 256 * 1024
@@ -48,6 +49,7 @@ class EngineProcess:
     def __init__(self, sock: socket.socket, load_runner: LoadRunner) -> None:
         self._sock = sock
         self._load_runner = load_runner
+        self._grammars: GrammarCompiler | None = None
         self._send_lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -92,6 +94,7 @@ class EngineProcess:
         # A core of its own, so that the warm-up is in no counter and in no cache.
         core = EngineCore(runner, scheduler, SystemClock())
         info = runner.info
+        self._grammars = GrammarCompiler(Path(config.model_path), info.vocab_size)
         self._send(
             messages.Ready(
                 context_length=context_limit(info),
@@ -136,7 +139,11 @@ class EngineProcess:
     def _handle(self, core: EngineCore, message: messages.ToEngine) -> None:
         if isinstance(message, messages.Submit):
             try:
-                core.submit(_engine_request(message))
+                constraint = None
+                if message.grammar is not None:  # in this thread, so that steps go on
+                    assert self._grammars is not None, "requests come after the start"
+                    constraint = self._grammars.compile(message.grammar)
+                core.submit(_engine_request(message, constraint))
             except HeadraceError as error:
                 self._send(_rejection(message.request_id, error))
         elif isinstance(message, messages.Abort):
@@ -191,7 +198,7 @@ def _warm_up(core: EngineCore) -> None:
         core.step()
 
 
-def _engine_request(message: messages.Submit) -> EngineRequest:
+def _engine_request(message: messages.Submit, constraint: TokenConstraint | None) -> EngineRequest:
     return EngineRequest(
         request_id=message.request_id,
         prompt_token_ids=tuple(message.prompt_token_ids),
@@ -213,6 +220,7 @@ def _engine_request(message: messages.Submit) -> EngineRequest:
             top_logprobs=message.top_logprobs,
         ),
         cache_salt=message.cache_salt,
+        constraint=constraint,
     )
 
 

@@ -7,6 +7,7 @@ closes the socket, the engine process ends.
 """
 
 import struct
+from typing import Literal
 
 import msgspec
 
@@ -25,6 +26,14 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     cache_namespace: str
     threads: int | None = None
     context_length: int | None = None
+
+
+class Grammar(msgspec.Struct, frozen=True, array_like=True):
+    """What an answer must look like."""
+
+    kind: Literal["json_schema", "regex", "lark"]
+    text: str
+    param: str  # the request's field that it comes from, for errors
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
@@ -48,6 +57,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
     top_logprobs: int | None = None
+    grammar: Grammar | None = None
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):

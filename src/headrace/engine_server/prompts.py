@@ -8,9 +8,12 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
 
 from headrace.base.errors import ContextLengthExceeded, InvalidRequest
-from headrace.engine_server.messages import Submit
+from headrace.engine_server.messages import Grammar, Submit
 from headrace.protocol.requests import (
     ChatMessage,
     ChatRequest,
@@ -105,7 +108,67 @@ def submission(
         allowed_token_ids=_allowed(request),
         bad_words=_bad_words(request, tokenizer),
         top_logprobs=request.top_logprobs_count,
+        grammar=_grammar(request),
     )
+
+
+def _grammar(request: GenerationRequest) -> Grammar | None:
+    """What the answer must follow; InvalidRequest if that is said twice, or the end is ignored."""
+    asked = [
+        grammar
+        for grammar in (
+            _response_format(request),
+            _json_grammar("guided_json", request.guided_json),
+            _text_grammar("guided_regex", "regex", request.guided_regex),
+            _text_grammar("guided_grammar", "lark", request.guided_grammar),
+            _choice_grammar(request.guided_choice),
+        )
+        if grammar is not None
+    ]
+    if len(asked) > 1:
+        raise InvalidRequest(
+            f"{asked[0].param} and {asked[1].param} both say what the answer looks like; send one.",
+            param=asked[1].param,
+        )
+    if asked and request.ignore_eos:
+        raise InvalidRequest(
+            f"With {asked[0].param} the answer ends where it is complete; leave ignore_eos out.",
+            param="ignore_eos",
+        )
+    return asked[0] if asked else None
+
+
+def _response_format(request: GenerationRequest) -> Grammar | None:
+    response_format = request.response_format
+    if response_format is None or response_format.type == "text":
+        return None
+    if response_format.type == "json_object":
+        return _json_grammar("response_format", {"type": "object"})
+    if response_format.json_schema is None:
+        raise InvalidRequest(
+            "response_format of type json_schema needs json_schema.",
+            param="response_format.json_schema",
+        )
+    schema = response_format.json_schema.schema
+    return _json_grammar("response_format", {} if schema is None else schema)
+
+
+def _json_grammar(param: str, schema: object) -> Grammar | None:
+    if schema is None:
+        return None
+    text = schema if isinstance(schema, str) else msgspec.json.encode(schema).decode()
+    return Grammar("json_schema", text, param)
+
+
+def _text_grammar(param: str, kind: Literal["regex", "lark"], text: str | None) -> Grammar | None:
+    return None if text is None else Grammar(kind, text, param)
+
+
+def _choice_grammar(choices: list[str] | None) -> Grammar | None:
+    if choices is None:
+        return None
+    alternatives = " | ".join(msgspec.json.encode(choice).decode() for choice in choices)
+    return Grammar("lark", f"start: {alternatives}", "guided_choice")
 
 
 def _or_default(value: float | None, default: float) -> float:

@@ -101,7 +101,7 @@ class TextStream:
             added = self._detokenizer.push([token_id])
             start, self._characters = self._characters, self._characters + len(added)
             # Bytes of an earlier token that proved to be no character come out before its own.
-            own = len(self._tokenizer.token_bytes(token_id).decode(errors="replace"))
+            own = len(self._tokenizer.text_bytes(token_id).decode(errors="replace"))
             start = max(start, self._characters - own)
             self._held.add(PlacedToken(start, token_id, logprob, top))
             text += added

@@ -30,10 +30,6 @@ unsupported_fields: Mapping[str, tuple[object, ...]] = {
     "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "include_stop_str_in_output": (False,),
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),
@@ -41,7 +37,6 @@ unsupported_fields: Mapping[str, tuple[object, ...]] = {
     "priority": (0,),
     "prompt_logprobs": (),
     "reasoning_effort": ("none",),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "skip_special_tokens": (True,),
     "store": (False,),
@@ -60,7 +55,7 @@ token_id_digits_max = 10
 fixed_values: Mapping[str, str] = {
     "n": "1; send a request for each answer",
     "role": ", ".join(get_args(Role)),
-    "type": "text",
+    "type": "text; for response_format also json_object and json_schema",
 }
 
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -4,7 +4,7 @@ A field that stands here works. A field of OpenAI's or of another engine's API t
 yet stands in `unsupported_fields` of `parsing`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +16,8 @@ stop_token_ids_max = 256
 logit_bias_max = 1024  # tokens
 allowed_token_ids_max = 65_536
 bad_words_max = 256
+choices_max = 1024
+grammar_length_max = 128 * 1024  # characters
 top_logprobs_max = 20  # of chat; text completions list as many
 prompt_tokens_max = 4_000_000  # far above any context; bounds the work of a hostile list
 
@@ -66,6 +68,22 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "".join(part.text for part in self.content)
 
 
+class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The schema that an answer must fit."""
+
+    name: Annotated[str, Meta(max_length=64)] = "answer"
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None  # every schema is kept strictly
+    description: str | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an answer's text must be."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that chat and text completion share."""
 
@@ -89,6 +107,13 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     ) = None
     bad_words: Annotated[list[StopString], Meta(max_length=bad_words_max)] | None = None
     n: Literal[1] | None = None
+    response_format: ResponseFormat | None = None
+    guided_json: dict[str, Any] | str | None = None  # a schema
+    guided_regex: Annotated[str, Meta(min_length=1, max_length=grammar_length_max)] | None = None
+    guided_grammar: Annotated[str, Meta(min_length=1, max_length=grammar_length_max)] | None = None
+    guided_choice: (
+        Annotated[list[StopString], Meta(min_length=1, max_length=choices_max)] | None
+    ) = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None  # this and the next ones are for the caller's records only

@@ -1,9 +1,11 @@
 """What requests change in their logits, by a runner whose samples follow the edits."""
 
 import dataclasses
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from headrace.base.errors import InvalidRequest
 from headrace.engine.core import EngineCore, all_banned_error
@@ -159,3 +161,25 @@ def test_what_the_model_cannot_do_is_refused_by_name(fields: dict[str, object], 
     with pytest.raises(InvalidRequest) as refused:
         run(with_fields(**fields))
     assert refused.value.param == param
+
+
+class Ascending:
+    """Allows only the token after the last one, from 60 on."""
+
+    def mask_after(self, output_token_ids: Iterable[int]) -> NDArray[np.uint32]:
+        words = mask_of({60 + len(list(output_token_ids))}, vocab_size)
+        assert words is not None
+        return words
+
+
+def test_a_constraint_decides_every_token_of_its_request_alone() -> None:
+    core = EngineCore(
+        FixedLogitsRunner(FakeModel(vocab_size)), SchedulerConfig(b"k" * 32), ManualClock()
+    )
+    core.submit(EngineRequest("free", (1, 2), plain))
+    core.submit(EngineRequest("bound", (1, 2), plain, constraint=Ascending()))
+    tokens: dict[str, list[int]] = {"free": [], "bound": []}
+    while core.has_work():
+        for output in core.step():
+            tokens[output.request_id] += output.token_ids
+    assert tokens == {"free": [10] * 4, "bound": [60, 61, 62, 63]}
