@@ -3,8 +3,10 @@
 Usage: python bench/ledger.py [--requests 20000] [--clients 32] [--rows 1000000] [--directory DIR]
 
 `loop_us` is the event loop's own time a request: reserve, one checkpoint, settle, each written to
-the journal, while the writer thread syncs. `durable_ms` is how long a client waits for its
-settlement to be on stable storage. The rest is the ledger with `--rows` settlements of 100 tenants.
+the journal, while the writer thread syncs. `limits_us` is what limits in four scopes add to
+reserving and settling alone, without a journal; it is the least of several rounds. `durable_ms`
+is how long a client waits for its settlement to be on stable storage. The rest is the ledger with
+`--rows` settlements of 100 tenants.
 """
 
 import argparse
@@ -22,7 +24,9 @@ from headrace.ledger.admission import Admission
 from headrace.ledger.journal import Journal
 from headrace.ledger.meter import Meter
 from headrace.ledger.reservation import Outcome, TokenUsage
+from headrace.ledger.scopes import ScopeLimits, no_limits
 from headrace.ledger.shipper import Shipper
+from headrace.spec.limits import Limits
 from headrace.spec.prices import Price, PriceVersion
 from headrace.spec.settlements import Charge, Settlement, UsageSource
 from headrace.storage import Database, open_sqlite
@@ -36,6 +40,8 @@ price = PriceVersion(
     ),
 )
 post_batch = 2_000
+limit_rounds = 5
+limit_requests = 5_000
 start_time = 1_796_083_200.0
 
 
@@ -77,6 +83,46 @@ async def measure_requests(meter: Meter, request_count: int, clients: int) -> di
         "durable_ms_p99": round(waits_s[len(waits_s) * 99 // 100] * 1e3, 2),
         "requests_per_s": round(request_count / took_s),
     }
+
+
+def measure_limits(request_count: int) -> dict[str, float]:
+    """Microseconds a request, with limits in four scopes and without any, in turn."""
+    wide = 2**40
+    some = Limits(
+        requests_per_minute=wide,
+        tokens_per_minute=wide,
+        concurrent_requests=wide,
+        tokens_per_period=wide,
+        budget_nanousd=wide,
+    )
+    limited = ScopeLimits(tenant=some, project=some, key=some, model=some)
+    bare_s, limited_s = float("inf"), float("inf")
+    for _ in range(limit_rounds):
+        bare_s = min(bare_s, timed(partial(reserve_and_settle, request_count, no_limits)))
+        limited_s = min(limited_s, timed(partial(reserve_and_settle, request_count, limited)))
+    return {
+        "admission_us": round(bare_s / request_count * 1e6, 1),
+        "admission_limited_us": round(limited_s / request_count * 1e6, 1),
+        "limits_us": round((limited_s - bare_s) / request_count * 1e6, 1),
+    }
+
+
+def reserve_and_settle(request_count: int, limits: ScopeLimits) -> None:
+    admission = Admission(SystemClock())
+    for number in range(request_count):
+        held = admission.reserve(
+            request_id=f"req_{number:026d}",
+            tenant_id="ten_bench",
+            project_id="prj_bench",
+            key_id=f"key_{number % 100}",
+            model="smollm2-135m-instruct",
+            price=price,
+            credit_floor_nanousd=None,
+            prompt_tokens_max=200,
+            output_tokens_max=400,
+            limits=limits,
+        )
+        admission.settle(held, TokenUsage(180, 64, 200), Outcome.FINISHED)
 
 
 def settlement(number: int) -> Settlement:
@@ -142,6 +188,7 @@ def main() -> None:
         shipper = Shipper(journal, database.ledger, admission)
         results["ship_requests_per_s"] = round(arguments.requests / timed(shipper.drain))
         print(json.dumps(results))
+        print(json.dumps(measure_limits(limit_requests)))
         print(json.dumps(measure_book(database, arguments.rows)))
     finally:
         journal.close()

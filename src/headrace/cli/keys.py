@@ -8,6 +8,17 @@ import typer
 from headrace.cli import output
 from headrace.cli.admin_client import path_of
 from headrace.cli.durations import parse_duration_s
+from headrace.cli.limit_options import (
+    BudgetPeriod,
+    BudgetUsd,
+    Concurrency,
+    LimitsView,
+    Rpm,
+    TokensPerDay,
+    Tpm,
+    limit_fields,
+    limits_body,
+)
 from headrace.cli.platform import Platform, platform_command, platform_group
 from headrace.cli.views import format_moment
 from headrace.spec.api_key_format import parse_key
@@ -28,6 +39,7 @@ class KeyView(msgspec.Struct, frozen=True):
     models: list[str] | None
     create_time: str
     expire_time: str | None
+    limits: LimitsView | None = None
     key: str | None = None  # in the answer to its creation alone
 
 
@@ -51,6 +63,12 @@ def create(
     expires_in: Annotated[
         str | None, typer.Option(help="How long it works, as 12h or 30d; default: for ever.")
     ] = None,
+    rpm: Rpm = None,
+    tpm: Tpm = None,
+    concurrency: Concurrency = None,
+    budget_usd: BudgetUsd = None,
+    budget_period: BudgetPeriod = "day",
+    tokens_per_day: TokensPerDay = None,
 ) -> None:
     """Create a key, and show it this once."""
     body = {
@@ -60,6 +78,14 @@ def create(
         "expires_in_s": None
         if expires_in is None
         else parse_duration_s(expires_in, "--expires-in"),
+        "limits": limits_body(
+            rpm=rpm,
+            tpm=tpm,
+            concurrency=concurrency,
+            budget_usd=budget_usd,
+            budget_period=budget_period,
+            tokens_per_day=tokens_per_day,
+        ),
     }
     platform.show(platform.client.send("POST", "/keys", body), KeyView, _fields)
     if not platform.as_json:
@@ -114,6 +140,7 @@ def _fields(key: KeyView) -> list[tuple[str, str]]:
         ("models", _models(key)),
         ("created", format_moment(key.create_time)),
         ("expires", format_moment(key.expire_time)),
+        *limit_fields(key.limits),
     ]
     return fields if key.key is None else [*fields, ("key", key.key)]
 

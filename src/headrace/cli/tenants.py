@@ -6,6 +6,17 @@ import msgspec
 import typer
 
 from headrace.cli.admin_client import path_of
+from headrace.cli.limit_options import (
+    BudgetPeriod,
+    BudgetUsd,
+    Concurrency,
+    LimitsView,
+    Rpm,
+    TokensPerDay,
+    Tpm,
+    limit_fields,
+    limits_body,
+)
 from headrace.cli.output import format_dollars
 from headrace.cli.platform import Platform, platform_command, platform_group
 from headrace.cli.views import MoneyView, format_moment
@@ -22,14 +33,16 @@ class TenantView(msgspec.Struct, frozen=True):
     credit_floor: MoneyView | None
     balance: MoneyView
     create_time: str
+    limits: LimitsView | None = None
 
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = platform_group("tenants", "Who pays: create, list, show, credit.", app)
+    group = platform_group("tenants", "Who pays: create, list, show, update, credit.", app)
     platform_command(group, "create")(create)
     platform_command(group, "list")(list_all)
     platform_command(group, "show")(show)
+    platform_command(group, "update")(update)
     platform_command(group, "credit")(credit)
 
 
@@ -44,6 +57,12 @@ def create(
         str, typer.Option(help="How low a prepaid balance may go, in dollars.")
     ] = "0",
     credit_usd: Annotated[str | None, typer.Option(help="An opening credit, in dollars.")] = None,
+    rpm: Rpm = None,
+    tpm: Tpm = None,
+    concurrency: Concurrency = None,
+    budget_usd: BudgetUsd = None,
+    budget_period: BudgetPeriod = "day",
+    tokens_per_day: TokensPerDay = None,
 ) -> None:
     """Create a tenant; prepaid, so that it can spend what was credited, unless --postpaid."""
     body = {
@@ -51,6 +70,14 @@ def create(
         "postpaid": postpaid,
         "credit_floor_usd": credit_floor_usd,
         "credit_usd": credit_usd,
+        "limits": limits_body(
+            rpm=rpm,
+            tpm=tpm,
+            concurrency=concurrency,
+            budget_usd=budget_usd,
+            budget_period=budget_period,
+            tokens_per_day=tokens_per_day,
+        ),
     }
     platform.show(platform.client.send("POST", "/tenants", body), TenantView, _fields)
 
@@ -77,6 +104,33 @@ def show(platform: Platform, tenant: TenantArgument) -> None:
     platform.show(platform.client.get(f"/tenants/{path_of(tenant)}"), TenantView, _fields)
 
 
+def update(
+    platform: Platform,
+    tenant: TenantArgument,
+    *,
+    rpm: Rpm = None,
+    tpm: Tpm = None,
+    concurrency: Concurrency = None,
+    budget_usd: BudgetUsd = None,
+    budget_period: BudgetPeriod = "day",
+    tokens_per_day: TokensPerDay = None,
+) -> None:
+    """Replace a tenant's limits by those given; without any it has none."""
+    body = {
+        "limits": limits_body(
+            rpm=rpm,
+            tpm=tpm,
+            concurrency=concurrency,
+            budget_usd=budget_usd,
+            budget_period=budget_period,
+            tokens_per_day=tokens_per_day,
+        )
+        or {},
+    }
+    answer = platform.client.send("PATCH", f"/tenants/{path_of(tenant)}", body)
+    platform.show(answer, TenantView, _fields)
+
+
 def credit(
     platform: Platform,
     tenant: TenantArgument,
@@ -101,6 +155,7 @@ def _fields(tenant: TenantView) -> list[tuple[str, str]]:
         ("floor", _floor(tenant)),
         ("active", "yes" if tenant.active else "no"),
         ("created", format_moment(tenant.create_time)),
+        *limit_fields(tenant.limits),
     ]
 
 

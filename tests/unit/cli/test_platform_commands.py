@@ -10,6 +10,7 @@ from headrace.base.ids import new_id
 from headrace.cli import admin_client
 from headrace.spec.api_key_format import parse_key
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.limits import Limits
 from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
 from headrace.spec.tenancy import ApiKey, Tenant
 
@@ -51,6 +52,32 @@ def test_from_nothing_to_a_key(
     assert stored.expire_time == platform.clock.wall_s() + 30 * 86_400
     assert run_json("keys", "show", str(created["key"]))["id"] == created["id"]
     assert run_json("keys", "revoke", str(created["id"]))["state"] == "revoked"
+
+
+def test_limits_are_set_shown_and_replaced(
+    platform: RunningPlatform,
+    run: Run,
+    run_json: Callable[..., dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_json("tenants", "create", "acme", "--budget-usd", "9", "--budget-period", "month")
+    run_json("projects", "create", "web", "--tenant", "acme", "--concurrency", "3")
+    options = ("--rpm", "60", "--tpm", "9000", "--budget-usd", "0.01", "--tokens-per-day", "500")
+    key = run_json("keys", "create", "--project", "web", *options)
+    assert platform.database.store.get(ApiKey, key["id"]).limits == Limits(
+        requests_per_minute=60,
+        tokens_per_minute=9_000,
+        tokens_per_period=500,
+        budget_nanousd=10_000_000,
+    )
+    assert run("keys", "show", key["id"]) == 0
+    shown = capsys.readouterr().out
+    for line in ("60 a minute", "9000 a minute", "500 a day", "$0.01 a day"):
+        assert line in shown
+    assert run_json("tenants", "show", "acme")["limits"]["budget"]["nanousd"] == 9_000_000_000
+    replaced = run_json("projects", "update", "acme/web", "--rpm", "5")["limits"]
+    assert (replaced["requests_per_minute"], replaced["concurrent_requests"]) == (5, None)
+    assert run_json("tenants", "update", "acme")["limits"] is None
 
 
 def test_tables_are_for_people(

@@ -12,6 +12,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import InvalidRequest
 from headrace.base.ids import new_id
 from headrace.control.admin.context import AdminContext, Context
+from headrace.control.admin.limit_values import LimitsBody, LimitsView, limits_of, limits_view
 from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
 from headrace.control.admin.references import (
     ModelName,
@@ -37,6 +38,7 @@ class KeyCreate(RequestBody):
     name: Name | None = None  # None: made from the id
     models: Annotated[list[ModelName], Field(min_length=1, max_length=1000)] | None = None
     expires_in_s: Annotated[int, Field(ge=1, le=key_lifetime_s_max)] | None = None
+    limits: LimitsBody | None = None
 
 
 class KeyView(BaseModel):
@@ -52,6 +54,7 @@ class KeyView(BaseModel):
     models: list[str] | None  # null: every model
     create_time: datetime.datetime
     expire_time: datetime.datetime | None
+    limits: LimitsView | None
 
 
 class KeyCreated(KeyView):
@@ -86,6 +89,7 @@ def create_key(body: KeyCreate, context: Context) -> KeyCreated:
             secret_hmac=hash_secret(context.pepper, secret.hex()),
             models=None if body.models is None else tuple(dict.fromkeys(body.models)),
             expire_time=None if body.expires_in_s is None else now_s + body.expires_in_s,
+            limits=limits_of(body.limits),
         )
     )
     view = _KeyViews(context).of(created)
@@ -144,6 +148,7 @@ class _KeyViews:
             models=None if key.models is None else list(key.models),
             create_time=moment(key.create_time),
             expire_time=optional_moment(key.expire_time),
+            limits=limits_view(key.limits),
         )
 
     def _state(self, key: ApiKey) -> Literal["active", "revoked", "expired"]:

@@ -3,6 +3,7 @@
 import datetime
 from typing import Annotated
 
+import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
@@ -10,6 +11,7 @@ from headrace.base.errors import InvalidRequest
 from headrace.base.ids import new_id
 from headrace.base.money import parse_usd
 from headrace.control.admin.context import AdminContext, Context
+from headrace.control.admin.limit_values import LimitsBody, LimitsView, limits_of, limits_view
 from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
 from headrace.control.admin.references import Name, Reference, reject_id_as_name, resolve
 from headrace.control.admin.values import Dollars, Money, RequestBody, moment
@@ -25,6 +27,7 @@ class TenantCreate(RequestBody):
     postpaid: bool = False
     credit_floor_usd: Dollars = "0"  # how low a prepaid balance may go
     credit_usd: Dollars | None = None  # an opening credit
+    limits: LimitsBody | None = None
 
 
 class TenantView(BaseModel):
@@ -37,6 +40,7 @@ class TenantView(BaseModel):
     credit_floor: Money | None
     balance: Money
     create_time: datetime.datetime
+    limits: LimitsView | None
 
 
 class Credit(RequestBody):
@@ -49,11 +53,18 @@ class Credit(RequestBody):
     )
 
 
+class LimitsChange(RequestBody):
+    """New limits in place of the old ones; null: none."""
+
+    limits: LimitsBody | None
+
+
 class ProjectCreate(RequestBody):
     """A new project of a tenant."""
 
     tenant: Reference
     name: Name
+    limits: LimitsBody | None = None
 
 
 class ProjectView(BaseModel):
@@ -65,6 +76,7 @@ class ProjectView(BaseModel):
     tenant: str
     active: bool
     create_time: datetime.datetime
+    limits: LimitsView | None
 
 
 @router.post("/tenants", status_code=201)
@@ -77,6 +89,7 @@ def create_tenant(body: TenantCreate, context: Context) -> TenantView:
             name=body.name,
             create_time=context.clock.wall_s(),
             credit_floor_nanousd=None if body.postpaid else parse_usd(body.credit_floor_usd),
+            limits=limits_of(body.limits),
         )
     )
     if body.credit_usd is not None:
@@ -104,6 +117,15 @@ def show_tenant(tenant: str, context: Context) -> TenantView:
     return _view_of_tenant(context, resolve(context.database.store, Tenant, tenant))
 
 
+@router.patch("/tenants/{tenant}")
+def update_tenant(tenant: str, body: LimitsChange, context: Context) -> TenantView:
+    """Replace the limits of a tenant; every gateway knows within seconds."""
+    store = context.database.store
+    found = resolve(store, Tenant, tenant)
+    changed = store.update(msgspec.structs.replace(found, limits=limits_of(body.limits)))
+    return _view_of_tenant(context, changed)
+
+
 @router.post("/tenants/{tenant}/credit")
 def credit_tenant(tenant: str, body: Credit, context: Context) -> TenantView:
     """Add to a tenant's balance."""
@@ -123,6 +145,7 @@ def create_project(body: ProjectCreate, context: Context) -> ProjectView:
             name=body.name,
             parent_id=tenant.id,
             create_time=context.clock.wall_s(),
+            limits=limits_of(body.limits),
         )
     )
     return _project_view(project, tenant.name)
@@ -154,6 +177,15 @@ def show_project(project: str, context: Context) -> ProjectView:
     return _project_view(found, context.database.store.get(Tenant, found.parent_id).name)
 
 
+@router.patch("/projects/{project:path}")
+def update_project(project: str, body: LimitsChange, context: Context) -> ProjectView:
+    """Replace the limits of a project; every gateway knows within seconds."""
+    store = context.database.store
+    found = resolve(store, Project, project, Tenant)
+    changed = store.update(msgspec.structs.replace(found, limits=limits_of(body.limits)))
+    return _project_view(changed, store.get(Tenant, changed.parent_id).name)
+
+
 def _post_credit(context: AdminContext, tenant: Tenant, credit: Credit) -> None:
     amount_nanousd = parse_usd(credit.amount_usd)
     if amount_nanousd <= 0:
@@ -176,6 +208,7 @@ def _tenant_view(tenant: Tenant, balance_nanousd: int) -> TenantView:
         credit_floor=None if floor_nanousd is None else Money.of(floor_nanousd),
         balance=Money.of(balance_nanousd),
         create_time=moment(tenant.create_time),
+        limits=limits_view(tenant.limits),
     )
 
 
@@ -187,4 +220,5 @@ def _project_view(project: Project, tenant_name: str) -> ProjectView:
         tenant=tenant_name,
         active=project.active,
         create_time=moment(project.create_time),
+        limits=limits_view(project.limits),
     )
