@@ -7,6 +7,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import openai
 import pytest
@@ -149,3 +150,37 @@ async def test_usage_agrees_with_the_engines_to_the_token(platform: PlatformProc
     assert usage["aborted"] - usage_before["aborted"] == aborted_count + cancelled_count
     assert usage["failed"] == usage_before["failed"] == 0
     assert tokens_of(usage) - tokens_of(usage_before) == engine_tokens(platform) - engines_before
+
+
+async def test_every_parameter_reaches_the_engine_through_the_gateway(
+    platform: PlatformProcess,
+) -> None:
+    async with openai.AsyncOpenAI(
+        base_url=f"{platform.gateway_url}/v1", api_key=platform.api_key, max_retries=0
+    ) as client:
+        arguments: dict[str, Any] = {
+            "model": model,
+            "messages": [{"role": "user", "content": "Yes or no?"}],
+            "temperature": 0,
+            "max_tokens": 8,
+            "logprobs": True,
+            "top_logprobs": 2,
+            "extra_body": {"guided_choice": ["indigo"]},
+        }
+        (choice,) = (await client.chat.completions.create(**arguments)).choices
+        assert choice.message.content == "indigo"
+        assert choice.logprobs is not None
+        listed = choice.logprobs.content or []
+        assert b"".join(bytes(token.bytes or []) for token in listed) == b"indigo"
+        streamed = []
+        async for chunk in await client.chat.completions.create(**arguments, stream=True):
+            if chunk.choices and chunk.choices[0].logprobs is not None:
+                streamed += chunk.choices[0].logprobs.content or []
+        assert streamed == listed
+        with pytest.raises(openai.BadRequestError) as refused:
+            await client.chat.completions.create(
+                model=model,
+                messages=[{"role": "user", "content": "x"}],
+                extra_body={"guided_regex": "[0-9"},
+            )
+        assert refused.value.param == "guided_regex"

@@ -26,8 +26,8 @@ from headrace.engine.sequence import Sequence, SequenceState
 not_finite_token_id = -1  # StepResult.token_ids
 all_banned_token_id = -2
 all_banned_error = (
-    "No token was allowed at this place of the output: its grammar, allowed_token_ids, bad_words "
-    "and min_tokens together exclude all of them, or the grammar is too complex. Loosen one of them."
+    "No token was allowed at this place of the output: grammar, allowed_token_ids, bad_words and "
+    "min_tokens together exclude all of them, or the grammar is too complex. Loosen one of them."
 )
 not_finite_error = (
     "The model's output for this request was not finite; the request failed, others did not. "

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,7 +77,7 @@ def run_outputs(
 plain = SamplingParams(max_tokens=4)
 
 
-def with_fields(**fields: object) -> SamplingParams:
+def with_fields(**fields: Any) -> SamplingParams:
     return dataclasses.replace(plain, **fields)
 
 
@@ -157,7 +158,7 @@ def test_log_probabilities_come_with_their_tokens_only_where_asked() -> None:
         ({"frequency_penalty": float("nan")}, "frequency_penalty"),
     ],
 )
-def test_what_the_model_cannot_do_is_refused_by_name(fields: dict[str, object], param: str) -> None:
+def test_what_the_model_cannot_do_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         run(with_fields(**fields))
     assert refused.value.param == param
