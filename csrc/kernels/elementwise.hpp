@@ -60,7 +60,13 @@ inline void quantize_unusable(float scale, std::int8_t* values, GroupScale& out)
   const std::int8_t filler = scale < 1.0f ? 0 : 1;
   for (int i = 0; i < group_values; ++i) values[i] = filler;
   const std::int32_t sum = filler * group_values;
-  out = {scale, scale * static_cast<float>(sum), sum};
+  out = {scale, scale * static_cast<float>(sum), sum, sum / 2};
+}
+
+inline std::int32_t first_half_sum(const std::int8_t* values) {
+  std::int32_t sum = 0;
+  for (int i = 0; i < group_values / 2; ++i) sum += values[i];
+  return sum;
 }
 
 template <class S>
@@ -111,7 +117,7 @@ void quantize(const float* row, int count, const QuantizedRow& out) {
     const std::int32_t sum =
         S::quantize_group(has_outlier ? rest : row, 127.0f / range, values);
     const float scale = range / 127.0f;
-    out.scales[g] = {scale, scale * static_cast<float>(sum), sum};
+    out.scales[g] = {scale, scale * static_cast<float>(sum), sum, first_half_sum(values)};
   }
 }
 

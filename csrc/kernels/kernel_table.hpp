@@ -18,8 +18,12 @@ constexpr int split_tokens = 256;    // context that one softmax pass covers; pa
 constexpr int query_rows_max = 32;   // query rows (tokens x heads of a group) of one attention tile
 constexpr int head_dim_max = 256;
 
-enum class WeightType : int { f32, f16, bf16, q4_0, q4_1, q8_0 };
-constexpr int weight_type_count = 6;
+// How a matrix lies in memory. The last four are grids that hold many of the files' types exactly:
+// float scales, a scale for 32 or (halves) for 16 weights (model/file_blocks.hpp).
+enum class WeightType : int {
+  f32, f16, bf16, q4_0, q4_1, q8_0, grid4, grid8, grid4_halves, grid8_halves
+};
+constexpr int weight_type_count = 10;
 
 constexpr bool is_quantized(WeightType type) { return type >= WeightType::q4_0; }
 
@@ -28,6 +32,9 @@ struct GroupScale {
   float scale;
   float scaled_sum;   // scale * sum, for weights with a minimum
   std::int32_t sum;   // of the int8 values, for weights stored with an offset
+  std::int32_t first_sum;   // of the first 16, for weights with a scale for each half
+
+  constexpr std::int32_t part_sum(int part) const { return part == 0 ? first_sum : sum - first_sum; }
 };
 
 // An activation that is more than 1.5 times the next largest of its group. It is kept as a float

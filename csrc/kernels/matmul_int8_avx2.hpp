@@ -1,7 +1,7 @@
-// Rows times one tile of quantized weights with AVX2: vpmaddubsw of unsigned 4-bit planes against
-// signed activations. The sums are exact: a group adds eight pair sums of at most 2 * 15 * 127 =
-// 3810 in 16 bits, 30480 < 32768. Eight-bit weights are two such planes, 16 * high + low, because
-// vpmaddubsw of whole bytes saturates.
+// Rows times one tile of quantized weights with AVX2: vpmaddubsw of unsigned weights against signed
+// activations. The sums are exact. Four bits: a group adds eight pair sums of at most 2 * 15 * 127 =
+// 3810 in 16 bits, 30480 < 32768. Eight bits: the weight's sign goes to the activation, and a pair
+// sum is at most 2 * 128 * 127 = 32512; it is widened at once.
 #pragma once
 
 #include <immintrin.h>
@@ -42,48 +42,104 @@ inline void add_products(__m256i& sum, __m256i weights, __m256i x) {
   settle(sum);
 }
 
-// Sums of one group in 16 bits, for `rows` rows and both halves of the 16 columns.
+// 16-bit sums of 4-bit weights, for `rows` rows and both halves of the 16 columns.
 template <int rows>
-struct GroupSums {
-  __m256i low[rows][2];
-  __m256i high[rows][2];   // of Q8_0's high nibbles; Q4 adds both to `low`
-};
+using PairSums = __m256i[rows][2];
 
-// The inputs of one 64-byte vector: a broadcast of four activations meets both column halves.
-template <WeightType type, int rows, bool first>
+// One plane of a 64-byte vector: a broadcast of four activations meets both column halves.
+template <int rows, bool first>
+inline void add_plane(const __m256i* plane, const std::int8_t* const* x, int offset,
+                      PairSums<rows>& sums) {
+  for (int r = 0; r < rows; ++r) {
+    const __m256i four = broadcast4(x[r] + offset);
+    for (int h = 0; h < 2; ++h) add_products<first>(sums[r][h], plane[h], four);
+  }
+}
+
+// Low nibbles are inputs 0..15 of the group, high ones 16..31; a part with its own scale is one.
+template <WeightType type, int rows, int part, bool first>
 inline void add_vector(const std::uint8_t* quants, const std::int8_t* const* x, int v,
-                       GroupSums<rows>& sums) {
+                       PairSums<rows>& sums) {
   const __m256i low_mask = _mm256_set1_epi8(15);
   const __m256i raw[2] = {load_bytes(quants + v * vector_bytes),
                           load_bytes(quants + v * vector_bytes + 32)};
-  const __m256i low[2] = {_mm256_and_si256(raw[0], low_mask), _mm256_and_si256(raw[1], low_mask)};
-  for (int r = 0; r < rows; ++r) {
-    const __m256i four = broadcast4(x[r] + v * 4);
-    for (int h = 0; h < 2; ++h) add_products<first>(sums.low[r][h], low[h], four);
+  constexpr bool whole = scale_parts(type) == 1;
+  if constexpr (whole || part == 0) {
+    const __m256i low[2] = {_mm256_and_si256(raw[0], low_mask),
+                            _mm256_and_si256(raw[1], low_mask)};
+    add_plane<rows, first>(low, x, v * 4, sums);
   }
-  const __m256i high[2] = {_mm256_and_si256(_mm256_srli_epi16(raw[0], 4), low_mask),
-                           _mm256_and_si256(_mm256_srli_epi16(raw[1], 4), low_mask)};
-  for (int r = 0; r < rows; ++r) {
-    if constexpr (type == WeightType::q8_0) {
-      const __m256i four = broadcast4(x[r] + v * 4);
-      for (int h = 0; h < 2; ++h) add_products<first>(sums.high[r][h], high[h], four);
-    } else {
-      const __m256i four = broadcast4(x[r] + 16 + v * 4);
-      for (int h = 0; h < 2; ++h) add_products<false>(sums.low[r][h], high[h], four);
+  if constexpr (whole || part == 1) {
+    const __m256i high[2] = {_mm256_and_si256(_mm256_srli_epi16(raw[0], 4), low_mask),
+                             _mm256_and_si256(_mm256_srli_epi16(raw[1], 4), low_mask)};
+    add_plane<rows, first && !whole>(high, x, 16 + v * 4, sums);
+  }
+}
+
+// The exact sums of a part of a group, 4-bit weights as stored.
+template <WeightType type, int rows, int part>
+inline void dot_nibbles(const std::uint8_t* quants, const std::int8_t* const* x,
+                        __m256i (&dots)[rows][2]) {
+  PairSums<rows> sums;
+  add_vector<type, rows, part, true>(quants, x, 0, sums);
+#pragma GCC unroll 8
+  for (int v = 1; v < 4; ++v) add_vector<type, rows, part, false>(quants, x, v, sums);
+  for (int r = 0; r < rows; ++r)
+    for (int h = 0; h < 2; ++h)
+      dots[r][h] = _mm256_madd_epi16(sums[r][h], _mm256_set1_epi16(1));
+}
+
+// The exact sums of a part of a group, 8-bit weights with their sign.
+template <WeightType type, int rows, int part>
+inline void dot_bytes(const std::uint8_t* quants, const std::int8_t* const* x,
+                      __m256i (&dots)[rows][2]) {
+  constexpr int vectors = 8 / scale_parts(type);
+  for (int r = 0; r < rows; ++r)
+    for (int h = 0; h < 2; ++h) dots[r][h] = _mm256_setzero_si256();
+#pragma GCC unroll 8
+  for (int v = part * vectors; v < (part + 1) * vectors; ++v) {
+    for (int h = 0; h < 2; ++h) {
+      const __m256i weights = _mm256_xor_si256(load_bytes(quants + v * vector_bytes + h * 32),
+                                               _mm256_set1_epi8(-128));
+      const __m256i magnitudes = _mm256_abs_epi8(weights);   // -128 becomes 128, unsigned
+      for (int r = 0; r < rows; ++r) {
+        const __m256i pairs = _mm256_maddubs_epi16(
+            magnitudes, _mm256_sign_epi8(broadcast4(x[r] + v * 4), weights));
+        dots[r][h] =
+            _mm256_add_epi32(dots[r][h], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        settle(dots[r][h]);
+      }
     }
   }
 }
 
-// The exact sums of a row's group for 8 columns, in 32 bits.
-template <WeightType type, int rows>
-inline __m256i widen(const GroupSums<rows>& sums, int r, int half, const GroupScale& scale) {
-  __m256i dots = _mm256_madd_epi16(sums.low[r][half], _mm256_set1_epi16(1));
-  if constexpr (type == WeightType::q8_0)
-    dots = _mm256_add_epi32(dots,
-                            _mm256_madd_epi16(sums.high[r][half], _mm256_set1_epi16(16)));
-  if constexpr (weight_offset(type) != 0)
-    dots = _mm256_sub_epi32(dots, _mm256_set1_epi32(weight_offset(type) * scale.sum));
-  return dots;
+// sums += the part of group g that has one scale: the whole group, or one half of it.
+template <WeightType type, int rows, int part>
+inline void add_part(const std::uint8_t* quants, const std::int8_t* const* x,
+                     const GroupScale* const* scales, int g, const std::uint8_t* group_scales,
+                     __m256 (&sums)[rows][2]) {
+  __m256i dots[rows][2];
+  if constexpr (weight_bits(type) == 8) {
+    dot_bytes<type, rows, part>(quants, x, dots);
+  } else {
+    dot_nibbles<type, rows, part>(quants, x, dots);
+  }
+  for (int h = 0; h < 2; ++h) {
+    const __m256 scale = load_scale<SimdAvx2, type>(group_scales, part, h * 8);
+    for (int r = 0; r < rows; ++r) {
+      const GroupScale& row_scale = scales[r][g];
+      if constexpr (type == WeightType::q4_0)
+        dots[r][h] = _mm256_sub_epi32(
+            dots[r][h], _mm256_set1_epi32(weight_offset(type) * row_scale.sum));
+      const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(row_scale.scale));
+      sums[r][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r][h]), factor, sums[r][h]);
+      if constexpr (has_minimum(type)) {
+        const __m256 minimum = load_minimum<SimdAvx2, type>(group_scales, part, h * 8);
+        sums[r][h] = _mm256_fmadd_ps(
+            minimum, _mm256_set1_ps(minimum_factor<type>(row_scale, part)), sums[r][h]);
+      }
+    }
+  }
 }
 
 template <WeightType type, int rows>
@@ -102,26 +158,10 @@ inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& in
   }
   for (int g = 0; g < groups; ++g) {
     if (prefetch) prefetch_group(quants, quant_bytes(type));
-    GroupSums<rows> group;
-    add_vector<type, rows, true>(quants, x, 0, group);
-    constexpr int vectors = static_cast<int>(quant_bytes(type) / vector_bytes);
-#pragma GCC unroll 8
-    for (int v = 1; v < vectors; ++v) add_vector<type, rows, false>(quants, x, v, group);
-    const auto* halves = reinterpret_cast<const std::uint16_t*>(tile + g * scale_bytes(type));
-    for (int h = 0; h < 2; ++h) {
-      const __m256 scale = SimdAvx2::load_f16(halves + h * 8);
-      for (int r = 0; r < rows; ++r) {
-        const GroupScale& row_scale = scales[r][g];
-        const __m256 dots = _mm256_cvtepi32_ps(widen<type, rows>(group, r, h, row_scale));
-        const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(row_scale.scale));
-        sums[r][h] = _mm256_fmadd_ps(dots, factor, sums[r][h]);
-        if constexpr (type == WeightType::q4_1) {
-          const __m256 minimum = SimdAvx2::load_f16(halves + tile_columns + h * 8);
-          sums[r][h] =
-              _mm256_fmadd_ps(minimum, _mm256_set1_ps(row_scale.scaled_sum), sums[r][h]);
-        }
-      }
-    }
+    const std::uint8_t* group_scales = tile + g * scale_bytes(type);
+    add_part<type, rows, 0>(quants, x, scales, g, group_scales, sums);
+    if constexpr (scale_parts(type) == 2)
+      add_part<type, rows, 1>(quants, x, scales, g, group_scales, sums);
     for (int r = 0; r < rows; ++r) x[r] += group_values;
     quants += quant_bytes(type);
   }
@@ -135,7 +175,7 @@ inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& in
 template <WeightType type>
 void matmul_int8_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                       int row_count, const TileOutput& output) {
-  constexpr int block_rows = type == WeightType::q8_0 ? 3 : 5;
+  constexpr int block_rows = weight_bits(type) == 8 ? 5 : 5;
   for_row_blocks<block_rows>(row_count, [&](auto rows, int first) {
     matmul_block_avx2<type, rows()>(tile, input, static_cast<std::size_t>(row_first + first), first,
                                     first == 0 && row_count <= prefetch_rows_max, output);

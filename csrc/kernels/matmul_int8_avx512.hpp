@@ -26,7 +26,7 @@ inline __m512i broadcast4_512(const std::int8_t* x) {
 // The eight steps of a group as unsigned bytes; step s meets inputs 4s..4s+3.
 template <WeightType type>
 inline void load_group_avx512(const std::uint8_t* quants, __m512i* steps) {
-  if constexpr (type == WeightType::q8_0) {
+  if constexpr (weight_bits(type) == 8) {
     for (int s = 0; s < 8; ++s) steps[s] = _mm512_loadu_si512(quants + s * vector_bytes);
   } else {
     const __m512i low_mask = _mm512_set1_epi8(15);
@@ -34,6 +34,36 @@ inline void load_group_avx512(const std::uint8_t* quants, __m512i* steps) {
       const __m512i raw = _mm512_loadu_si512(quants + v * vector_bytes);
       steps[v] = _mm512_and_si512(raw, low_mask);
       steps[v + 4] = _mm512_and_si512(_mm512_srli_epi16(raw, 4), low_mask);
+    }
+  }
+}
+
+// sums += the part of group g that has one scale: the whole group, or one half of it.
+template <WeightType type, int rows, int part>
+inline void add_part_avx512(const __m512i* steps, const std::int8_t* const* x,
+                            const GroupScale* const* scales, int g,
+                            const std::uint8_t* group_scales, __m512* sums) {
+  constexpr int part_steps = 8 / scale_parts(type);
+  __m512i dots[rows];
+  for (int r = 0; r < rows; ++r)
+    dots[r] = weight_offset(type) == 0
+                  ? _mm512_setzero_si512()
+                  : _mm512_set1_epi32(-weight_offset(type) *
+                                      (scale_parts(type) == 1 ? scales[r][g].sum
+                                                              : scales[r][g].part_sum(part)));
+#pragma GCC unroll 8
+  for (int s = part * part_steps; s < (part + 1) * part_steps; ++s)
+    for (int r = 0; r < rows; ++r)
+      dots[r] = _mm512_dpbusd_epi32(dots[r], steps[s],
+                                    broadcast4_512(x[r] + g * group_values + s * 4));
+  const __m512 scale = load_scale<SimdAvx512, type>(group_scales, part, 0);
+  for (int r = 0; r < rows; ++r) {
+    const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(scales[r][g].scale));
+    sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), factor, sums[r]);
+    if constexpr (has_minimum(type)) {
+      const __m512 minimum = load_minimum<SimdAvx512, type>(group_scales, part, 0);
+      sums[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(minimum_factor<type>(scales[r][g], part)),
+                                sums[r]);
     }
   }
 }
@@ -56,26 +86,10 @@ inline void matmul_block_avx512(const std::uint8_t* tile, const ActivationRows& 
     if (prefetch) prefetch_group(quants, quant_bytes(type));
     __m512i steps[8];
     load_group_avx512<type>(quants, steps);
-    __m512i dots[rows];
-    for (int r = 0; r < rows; ++r)
-      dots[r] = weight_offset(type) == 0
-                    ? _mm512_setzero_si512()
-                    : _mm512_set1_epi32(-weight_offset(type) * scales[r][g].sum);
-#pragma GCC unroll 8
-    for (int s = 0; s < 8; ++s)
-      for (int r = 0; r < rows; ++r)
-        dots[r] = _mm512_dpbusd_epi32(dots[r], steps[s],
-                                      broadcast4_512(x[r] + g * group_values + s * 4));
-    const auto* halves = reinterpret_cast<const std::uint16_t*>(tile + g * scale_bytes(type));
-    const __m512 scale = SimdAvx512::load_f16(halves);
-    for (int r = 0; r < rows; ++r) {
-      const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(scales[r][g].scale));
-      sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), factor, sums[r]);
-      if constexpr (type == WeightType::q4_1) {
-        const __m512 minimum = SimdAvx512::load_f16(halves + tile_columns);
-        sums[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(scales[r][g].scaled_sum), sums[r]);
-      }
-    }
+    const std::uint8_t* group_scales = tile + g * scale_bytes(type);
+    add_part_avx512<type, rows, 0>(steps, x, scales, g, group_scales, sums);
+    if constexpr (scale_parts(type) == 2)
+      add_part_avx512<type, rows, 1>(steps, x, scales, g, group_scales, sums);
   }
   for (int r = 0; r < rows; ++r) {
     add_outliers<SimdAvx512, type, 1>(tile, groups, input, row_first + r, 0, &sums[r]);

@@ -13,23 +13,33 @@
 namespace headrace {
 namespace {
 
-// Exact integer dot products of one group with all 16 columns.
+// Exact integer dot products of inputs [first, end) of one group with all 16 columns.
 template <WeightType type>
-inline void dot_group_portable(const std::uint8_t* quants, const std::int8_t* x,
-                               std::int32_t offset, std::int32_t* sums) {
-  for (int column = 0; column < tile_columns; ++column) sums[column] = -offset;
-  constexpr int vectors = static_cast<int>(quant_bytes(type) / vector_bytes);
-  for (int v = 0; v < vectors; ++v) {
+inline void dot_inputs_portable(const std::uint8_t* quants, const std::int8_t* x, int first,
+                                int end, std::int32_t* sums) {
+  for (int column = 0; column < tile_columns; ++column) sums[column] = 0;
+  for (int k = first; k < end; ++k) {
+    const bool high = weight_bits(type) == 4 && k >= 16;
+    const int step = high ? k - 16 : k;
+    const std::uint8_t* stored = quants + step / 4 * vector_bytes + step % 4;
     for (int column = 0; column < tile_columns; ++column) {
-      for (int j = 0; j < 4; ++j) {
-        const int stored = quants[v * vector_bytes + column * 4 + j];
-        if constexpr (type == WeightType::q8_0) {
-          sums[column] += stored * x[v * 4 + j];
-        } else {
-          sums[column] += (stored & 15) * x[v * 4 + j] + (stored >> 4) * x[16 + v * 4 + j];
-        }
-      }
+      const int byte = stored[column * 4];
+      const int code = weight_bits(type) == 8 ? byte : high ? byte >> 4 : byte & 15;
+      sums[column] += (code - weight_offset(type)) * x[k];
     }
+  }
+}
+
+template <WeightType type>
+inline float read_scale(const std::uint8_t* numbers, int index) {
+  if constexpr (has_float_scales(type)) {
+    float value;
+    std::memcpy(&value, numbers + index * 4, 4);
+    return value;
+  } else {
+    std::uint16_t bits;
+    std::memcpy(&bits, numbers + index * 2, 2);
+    return float_of_half(bits);
   }
 }
 
@@ -44,15 +54,20 @@ void matmul_int8_portable(const std::uint8_t* tile, const ActivationRows& input,
     const GroupScale* scales = input.scales + row * groups;
     float sums[tile_columns] = {};
     for (int g = 0; g < groups; ++g) {
-      std::uint16_t weight_scales[2 * tile_columns];
-      std::memcpy(weight_scales, tile + g * scale_bytes(type), scale_bytes(type));
-      std::int32_t dots[tile_columns];
-      dot_group_portable<type>(quants + g * quant_bytes(type), x + g * group_values,
-                               weight_offset(type) * scales[g].sum, dots);
-      for (int c = 0; c < tile_columns; ++c) {
-        sums[c] += static_cast<float>(dots[c]) * (float_of_half(weight_scales[c]) * scales[g].scale);
-        if constexpr (type == WeightType::q4_1)
-          sums[c] += float_of_half(weight_scales[tile_columns + c]) * scales[g].scaled_sum;
+      const std::uint8_t* group_scales = tile + g * scale_bytes(type);
+      constexpr int part_inputs = group_values / scale_parts(type);
+      for (int part = 0; part < scale_parts(type); ++part) {
+        std::int32_t dots[tile_columns];
+        dot_inputs_portable<type>(quants + g * quant_bytes(type), x + g * group_values,
+                                  part * part_inputs, (part + 1) * part_inputs, dots);
+        for (int c = 0; c < tile_columns; ++c) {
+          sums[c] += static_cast<float>(dots[c]) *
+                     (read_scale<type>(group_scales, part * tile_columns + c) * scales[g].scale);
+          if constexpr (has_minimum(type))
+            sums[c] += read_scale<type>(group_scales + minimums_offset(type),
+                                        part * tile_columns + c) *
+                       minimum_factor<type>(scales[g], part);
+        }
       }
     }
     SimdPortable::V halves[2] = {SimdPortable::load(sums), SimdPortable::load(sums + 8)};

@@ -20,21 +20,21 @@ inline void add_outliers(const std::uint8_t* tile, int groups, const ActivationR
     for (std::uint32_t mask = S::top_bits(flags + base); mask != 0; mask &= mask - 1) {
       const int g = base + std::countr_zero(mask);
       const int position = outliers[g].position;
-      const bool high = type != WeightType::q8_0 && position >= 16;
+      const bool high = weight_bits(type) == 4 && position >= 16;
+      const int part = scale_parts(type) == 2 && position >= 16 ? 1 : 0;
       const int step = high ? position - 16 : position;
       const int shift = step % 4 * 8 + (high ? 4 : 0);
       const std::uint8_t* quants = tile + quants_offset(type, groups) + g * quant_bytes(type) +
                                    step / 4 * vector_bytes + column * 4;
-      const auto* halves = reinterpret_cast<const std::uint16_t*>(tile + g * scale_bytes(type)) +
-                           column;
+      const std::uint8_t* scales = tile + g * scale_bytes(type);
       const auto value = S::set1(outliers[g].value);
       for (int j = 0; j < vectors; ++j) {
-        const auto scale = S::load_f16(halves + j * S::width);
+        const auto scale = load_scale<S, type>(scales, part, column + j * S::width);
         auto weight = S::load_bits(quants + j * S::width * 4, shift,
-                                   type == WeightType::q8_0 ? 255 : 15);
+                                   weight_bits(type) == 8 ? 255 : 15);
         if constexpr (weight_offset(type) != 0) weight = S::sub(weight, offset);
-        if constexpr (type == WeightType::q4_1) {
-          const auto minimum = S::load_f16(halves + tile_columns + j * S::width);
+        if constexpr (has_minimum(type)) {
+          const auto minimum = load_minimum<S, type>(scales, part, column + j * S::width);
           weight = S::fma(scale, weight, minimum);
         } else {
           weight = S::mul(scale, weight);

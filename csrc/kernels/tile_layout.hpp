@@ -1,11 +1,20 @@
 // How 16 output columns of a quantized matrix lie in memory, so that kernels read forward only.
 //
-//   scales   for each group of 32 inputs: 16 float16 scales, then 16 float16 minimums (Q4_1 only);
-//            the whole padded to 64 bytes
+//   scales   for each group of 32 inputs: 16 scales (two times 16 for the halves types: inputs 0..15
+//            and 16..31), then as many minimums if the type has them; the whole padded to 64 bytes
 //   quants   for each group: 64-byte vectors of (16 columns x 4 inputs)
-//              Q4_0, Q4_1   4 vectors; vector v holds inputs 4v..4v+3 in its low nibbles and
-//                           16+4v..16+4v+3 in its high ones, as 0..15
-//              Q8_0         8 vectors; vector v holds inputs 4v..4v+3, as int8 + 128
+//              4 bits   4 vectors; vector v holds inputs 4v..4v+3 in its low nibbles and
+//                       16+4v..16+4v+3 in its high ones, as 0..15
+//              8 bits   8 vectors; vector v holds inputs 4v..4v+3, as int8 + 128
+//
+//   type           bits  scales    minimums  weight
+//   q4_0           4     float16   -         scale * (stored - 8)
+//   q4_1           4     float16   float16   scale * stored + minimum
+//   q8_0           8     float16   -         scale * (stored - 128)
+//   grid4          4     float32   float32   scale * stored + minimum
+//   grid8          8     float32   float32   scale * (stored - 128) + minimum
+//   grid4_halves   4     2 float32 2 float32 scale * stored + minimum
+//   grid8_halves   8     2 float32 -         scale * (stored - 128)
 //
 // Unsigned weights against signed activations is what both vpmaddubsw and vpdpbusd multiply.
 #pragma once
@@ -18,12 +27,36 @@ namespace headrace {
 
 constexpr std::size_t vector_bytes = 64;
 
+constexpr int weight_bits(WeightType type) {
+  return type == WeightType::q8_0 || type == WeightType::grid8 || type == WeightType::grid8_halves
+             ? 8
+             : 4;
+}
+
+constexpr bool has_minimum(WeightType type) {
+  return type == WeightType::q4_1 || type == WeightType::grid4 || type == WeightType::grid8 ||
+         type == WeightType::grid4_halves;
+}
+
+constexpr bool has_float_scales(WeightType type) { return type >= WeightType::grid4; }
+
+// Scales of one group and column: two if each half of the group has its own.
+constexpr int scale_parts(WeightType type) {
+  return type == WeightType::grid4_halves || type == WeightType::grid8_halves ? 2 : 1;
+}
+
+constexpr std::size_t scale_number_bytes(WeightType type) { return has_float_scales(type) ? 4 : 2; }
+
+constexpr std::size_t minimums_offset(WeightType type) {   // in one group's scales
+  return scale_number_bytes(type) * static_cast<std::size_t>(scale_parts(type)) * tile_columns;
+}
+
 constexpr std::size_t scale_bytes(WeightType type) {   // of one group
-  return (type == WeightType::q4_1 ? 2 : 1) * tile_columns * sizeof(std::uint16_t);
+  return minimums_offset(type) * (has_minimum(type) ? 2 : 1);
 }
 
 constexpr std::size_t quant_bytes(WeightType type) {   // of one group
-  return vector_bytes * (type == WeightType::q8_0 ? 8 : 4);
+  return vector_bytes * static_cast<std::size_t>(weight_bits(type));
 }
 
 constexpr std::size_t quants_offset(WeightType type, int groups) {
@@ -32,7 +65,7 @@ constexpr std::size_t quants_offset(WeightType type, int groups) {
 
 // What was added to every stored weight; the kernels take it off by the sum of the activations.
 constexpr int weight_offset(WeightType type) {
-  return type == WeightType::q4_0 ? 8 : type == WeightType::q8_0 ? 128 : 0;
+  return type == WeightType::q4_0 ? 8 : weight_bits(type) == 8 ? 128 : 0;
 }
 
 constexpr std::size_t tile_bytes(WeightType type, int inputs) {
@@ -48,6 +81,30 @@ constexpr std::size_t tile_bytes(WeightType type, int inputs) {
   }
   const int groups = inputs / group_values;
   return quants_offset(type, groups) + static_cast<std::size_t>(groups) * quant_bytes(type);
+}
+
+// The scales (or minimums) of a register's columns, from `column` on, for one part of a group.
+template <class S, WeightType type>
+inline typename S::V load_scale(const std::uint8_t* group_scales, int part, int column) {
+  const std::uint8_t* at =
+      group_scales + static_cast<std::size_t>(part * tile_columns + column) * scale_number_bytes(type);
+  if constexpr (has_float_scales(type)) {
+    return S::load(reinterpret_cast<const float*>(at));
+  } else {
+    return S::load_f16(reinterpret_cast<const std::uint16_t*>(at));
+  }
+}
+
+template <class S, WeightType type>
+inline typename S::V load_minimum(const std::uint8_t* group_scales, int part, int column) {
+  return load_scale<S, type>(group_scales + minimums_offset(type), part, column);
+}
+
+// What a group's minimum is multiplied with, for one part of it.
+template <WeightType type>
+inline float minimum_factor(const GroupScale& scale, int part) {
+  if constexpr (scale_parts(type) == 1) return scale.scaled_sum;
+  return scale.scale * static_cast<float>(scale.part_sum(part));
 }
 
 // How far ahead of the multiplication a kernel that reads weights once asks memory for them.

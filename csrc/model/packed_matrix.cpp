@@ -5,23 +5,11 @@
 #include "base/errors.hpp"
 #include "base/half.hpp"
 #include "kernels/tile_layout.hpp"
+#include "model/file_blocks.hpp"
 
 namespace headrace {
 
 namespace {
-
-constexpr std::size_t half_bytes = sizeof(std::uint16_t);
-
-std::size_t raw_block_bytes(WeightType type) {   // of 32 quantized values
-  switch (type) {
-    case WeightType::q4_0:
-      return 18;
-    case WeightType::q4_1:
-      return 20;
-    default:
-      return 34;
-  }
-}
 
 std::size_t float_bytes(WeightType type) { return type == WeightType::f32 ? 4 : 2; }
 
@@ -36,7 +24,10 @@ float read_float(WeightType type, const std::uint8_t* data, std::size_t index) {
   return type == WeightType::f16 ? float_of_half(bits) : float_of_bfloat16(bits);
 }
 
-float read_half(const std::uint8_t* data) { return read_float(WeightType::f16, data, 0); }
+// A scale or minimum of a tile.
+float read_number(WeightType type, const std::uint8_t* numbers, std::size_t index) {
+  return read_float(has_float_scales(type) ? WeightType::f32 : WeightType::f16, numbers, index);
+}
 
 }  // namespace
 
@@ -48,30 +39,32 @@ WeightType weight_type_of(int ggml_type, const std::string& tensor) {
       return WeightType::f16;
     case 30:
       return WeightType::bf16;
-    case 2:
-      return WeightType::q4_0;
-    case 3:
-      return WeightType::q4_1;
-    case 8:
-      return WeightType::q8_0;
     default:
-      throw ModelFileError("tensor " + tensor + " has GGML type " + std::to_string(ggml_type) +
-                           ", which the CPU kernels do not read; use a file with F32, F16, BF16, "
-                           "Q4_0, Q4_1 or Q8_0 weights");
+      break;
   }
+  const FileBlock* block = find_file_block(ggml_type);
+  if (block == nullptr)
+    throw ModelFileError("tensor " + tensor + " has GGML type " + std::to_string(ggml_type) +
+                         ", which the CPU kernels do not read; use a file with F32, F16, BF16, "
+                         "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS or MXFP4 "
+                         "weights");
+  return block->tile_type;
 }
 
-std::size_t raw_row_bytes(WeightType type, int inputs, const std::string& tensor) {
+std::size_t raw_row_bytes(int ggml_type, int inputs, const std::string& tensor) {
+  const WeightType type = weight_type_of(ggml_type, tensor);
   if (!is_quantized(type)) return static_cast<std::size_t>(inputs) * float_bytes(type);
-  if (inputs % group_values != 0)
-    throw ModelFileError("tensor " + tensor + " is quantized in blocks of 32 but its rows have " +
+  const FileBlock& block = *find_file_block(ggml_type);
+  if (inputs % block.values != 0)
+    throw ModelFileError("tensor " + tensor + " is quantized in blocks of " +
+                         std::to_string(block.values) + " but its rows have " +
                          std::to_string(inputs) + " values; the file is corrupt");
-  return static_cast<std::size_t>(inputs / group_values) * raw_block_bytes(type);
+  return static_cast<std::size_t>(inputs / block.values) * block.bytes;
 }
 
 PackedMatrix::PackedMatrix(const RawTensor& raw)
     : type_(weight_type_of(raw.ggml_type, raw.name)), outputs_(raw.outputs), inputs_(raw.inputs) {
-  const std::size_t row_bytes = raw_row_bytes(type_, inputs_, raw.name);
+  const std::size_t row_bytes = raw_row_bytes(raw.ggml_type, inputs_, raw.name);
   if (raw.byte_count != row_bytes * static_cast<std::size_t>(outputs_))
     throw ModelFileError("tensor " + raw.name + " has " + std::to_string(raw.byte_count) +
                          " bytes where its shape needs " +
@@ -80,7 +73,8 @@ PackedMatrix::PackedMatrix(const RawTensor& raw)
   data_ = Buffer<std::uint8_t>(tile_bytes_ * static_cast<std::size_t>(tile_count()));
   for (int output = 0; output < outputs_; ++output) {
     const std::uint8_t* row = raw.data + row_bytes * static_cast<std::size_t>(output);
-    is_quantized(type_) ? pack_quantized_row(row, output) : pack_float_row(row, output);
+    is_quantized(type_) ? pack_quantized_row(row, raw.ggml_type, output)
+                        : pack_float_row(row, output);
   }
 }
 
@@ -92,25 +86,41 @@ void PackedMatrix::pack_float_row(const std::uint8_t* row, int output) {
     std::memcpy(tile + (k * tile_columns + column) * size, row + k * size, size);
 }
 
-void PackedMatrix::pack_quantized_row(const std::uint8_t* row, int output) {
-  const int groups = inputs_ / group_values;
+void PackedMatrix::pack_quantized_row(const std::uint8_t* row, int ggml_type, int output) {
+  const FileBlock& block = *find_file_block(ggml_type);
+  const int block_groups = block.values / group_values;
   std::uint8_t* tile = data_.data() + static_cast<std::size_t>(output / tile_columns) * tile_bytes_;
   const std::size_t column = static_cast<std::size_t>(output % tile_columns);
-  const bool has_minimum = type_ == WeightType::q4_1;
-  const std::size_t header = (has_minimum ? 2 : 1) * half_bytes;
-  for (int g = 0; g < groups; ++g, row += raw_block_bytes(type_)) {
-    std::uint8_t* scales = tile + static_cast<std::size_t>(g) * scale_bytes(type_);
-    std::memcpy(scales + column * half_bytes, row, half_bytes);
-    if (has_minimum)
-      std::memcpy(scales + (tile_columns + column) * half_bytes, row + half_bytes, half_bytes);
+  const int groups = inputs_ / group_values;
+  WeightGroup group{};
+  for (int g = 0; g < groups; ++g) {
+    block.decode(row + static_cast<std::size_t>(g / block_groups) * block.bytes, g % block_groups,
+                 group);
+    pack_scales(tile + static_cast<std::size_t>(g) * scale_bytes(type_), column, group);
     std::uint8_t* quants =
         tile + quants_offset(type_, groups) + static_cast<std::size_t>(g) * quant_bytes(type_);
-    const int vectors = static_cast<int>(quant_bytes(type_) / vector_bytes);
-    const std::uint8_t flip = type_ == WeightType::q8_0 ? 0x80 : 0;   // int8 to int8 + 128
-    for (int v = 0; v < vectors; ++v)   // the file's nibble order is the tile's: low 0-15, high 16-31
-      for (int j = 0; j < 4; ++j)
-        quants[static_cast<std::size_t>(v) * vector_bytes + column * 4 + static_cast<std::size_t>(j)] =
-            row[header + static_cast<std::size_t>(v * 4 + j)] ^ flip;
+    const bool nibbles = weight_bits(type_) == 4;
+    const std::size_t bytes = nibbles ? group_values / 2 : group_values;
+    for (std::size_t k = 0; k < bytes; ++k) {
+      int stored = group.codes[k] + weight_offset(type_);
+      if (nibbles) stored |= (group.codes[k + 16] + weight_offset(type_)) << 4;
+      quants[k / 4 * vector_bytes + column * 4 + k % 4] = static_cast<std::uint8_t>(stored);
+    }
+  }
+}
+
+void PackedMatrix::pack_scales(std::uint8_t* numbers, std::size_t column,
+                               const WeightGroup& group) const {
+  std::uint8_t* minimums = numbers + minimums_offset(type_);
+  const std::size_t size = scale_number_bytes(type_);
+  for (std::size_t part = 0; part < static_cast<std::size_t>(scale_parts(type_)); ++part) {
+    const std::size_t at = (part * tile_columns + column) * size;
+    const bool floats = has_float_scales(type_);
+    const void* scale = floats ? static_cast<const void*>(&group.scales[part]) : &group.half_scale;
+    std::memcpy(numbers + at, scale, size);
+    const void* minimum =
+        floats ? static_cast<const void*>(&group.minimums[part]) : &group.half_minimum;
+    if (has_minimum(type_)) std::memcpy(minimums + at, minimum, size);
   }
 }
 
@@ -125,23 +135,19 @@ void PackedMatrix::read_row(int output, float* out) const {
   const int groups = inputs_ / group_values;
   const float offset = static_cast<float>(weight_offset(type_));
   for (int g = 0; g < groups; ++g, out += group_values) {
-    const std::uint8_t* scales = tile + static_cast<std::size_t>(g) * scale_bytes(type_);
-    const float scale = read_half(scales + column * half_bytes);
-    const float minimum = type_ == WeightType::q4_1
-                              ? read_half(scales + (tile_columns + column) * half_bytes)
-                              : 0.0f;
+    const std::uint8_t* numbers = tile + static_cast<std::size_t>(g) * scale_bytes(type_);
     const std::uint8_t* quants =
         tile + quants_offset(type_, groups) + static_cast<std::size_t>(g) * quant_bytes(type_);
-    const int vectors = static_cast<int>(quant_bytes(type_) / vector_bytes);
-    for (int k = 0; k < vectors * 4; ++k) {
-      const int stored = quants[static_cast<std::size_t>(k / 4) * vector_bytes + column * 4 +
-                                static_cast<std::size_t>(k % 4)];
-      if (type_ == WeightType::q8_0) {
-        out[k] = scale * (static_cast<float>(stored) - offset);
-      } else {
-        out[k] = scale * (static_cast<float>(stored & 15) - offset) + minimum;
-        out[k + 16] = scale * (static_cast<float>(stored >> 4) - offset) + minimum;
-      }
+    for (std::size_t k = 0; k < group_values; ++k) {
+      const bool high = weight_bits(type_) == 4 && k >= 16;
+      const std::size_t step = high ? k - 16 : k;
+      const int byte = quants[step / 4 * vector_bytes + column * 4 + step % 4];
+      const int stored = weight_bits(type_) == 8 ? byte : high ? byte >> 4 : byte & 15;
+      const std::size_t part = scale_parts(type_) == 2 && k >= 16 ? 1 : 0;
+      const std::size_t index = part * tile_columns + column;
+      const float minimum =
+          has_minimum(type_) ? read_number(type_, numbers + minimums_offset(type_), index) : 0.0f;
+      out[k] = read_number(type_, numbers, index) * (static_cast<float>(stored) - offset) + minimum;
     }
   }
 }

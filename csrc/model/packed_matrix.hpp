@@ -7,6 +7,7 @@
 
 #include "base/buffer.hpp"
 #include "kernels/kernel_table.hpp"
+#include "model/file_blocks.hpp"
 
 namespace headrace {
 
@@ -24,7 +25,7 @@ struct RawTensor {
 WeightType weight_type_of(int ggml_type, const std::string& tensor);
 
 // Bytes of one row in the file; ModelFileError if `inputs` is no multiple of the type's block.
-std::size_t raw_row_bytes(WeightType type, int inputs, const std::string& tensor);
+std::size_t raw_row_bytes(int ggml_type, int inputs, const std::string& tensor);
 
 class PackedMatrix {
  public:
@@ -45,7 +46,8 @@ class PackedMatrix {
 
  private:
   void pack_float_row(const std::uint8_t* row, int output);
-  void pack_quantized_row(const std::uint8_t* row, int output);
+  void pack_quantized_row(const std::uint8_t* row, int ggml_type, int output);
+  void pack_scales(std::uint8_t* numbers, std::size_t column, const WeightGroup& group) const;
 
   WeightType type_ = WeightType::f32;
   int outputs_ = 0;
