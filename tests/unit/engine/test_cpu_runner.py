@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from headrace.base.errors import ConfigurationError, ModelFileError
 from headrace.engine.cpu_runner import CpuRunner
-from headrace.engine.runner import StepBatch
+from headrace.engine.runner import LogitEdits, StepBatch, TokenMasks
 from headrace.kernels import _native
-from headrace.kernels.reference.sampler import sample
+from headrace.kernels.reference.sampler import sample, top_tokens
 from headrace.kernels.reference.transformer import forward
 from headrace.weights.architecture import ArchitectureSpec, RopeStyle
 from headrace.weights.tensor import Tensor, TensorType
@@ -308,6 +308,32 @@ def test_sampling_parameters_reach_their_row() -> None:
         assert result.token_ids[row] == expected.token_id
 
 
+def test_edits_masks_and_top_tokens_reach_their_row_and_no_other() -> None:
+    work = [Work(tokens_of(4, seed=i), 0, [i]) for i in range(3)]
+    plain = step(work)
+    banned = np.full(100, -np.inf, np.float32)
+    banned[7] = 0
+    edits = LogitEdits(
+        np.array([0, 0, 100, 100], np.int32),
+        np.arange(100, dtype=np.int32),
+        np.ones(100, np.float32),
+        banned,
+    )
+    masks = TokenMasks(np.array([-1, -1, 0], np.int32), np.array([[0, 1 << 9, 0, 0]], np.uint32))
+    top_counts = np.array([3, 0, 1], np.int32)
+    with runner_of(small_model()) as runner:
+        alone, logits = runner.execute_logits(plain)
+        edited = replace(plain, edits=edits, masks=masks, top_counts=top_counts)
+        result, same_logits = runner.execute_logits(edited)
+    assert result.token_ids.tolist() == [alone.token_ids[0], 7, 32 + 9]
+    np.testing.assert_array_equal(same_logits, logits)
+    assert result.top_ids is not None
+    assert result.top_logprobs is not None
+    assert result.top_ids[0].tolist() == [t.token_id for t in top_tokens(logits[0], 3)]
+    assert result.top_ids[2, 0] == alone.token_ids[2]
+    assert result.top_logprobs[2, 0] == alone.logprobs[2]
+
+
 def test_a_poisoned_model_gives_no_token() -> None:
     model = small_model()
     data = model.tensors["output_norm.weight"].data.copy()
@@ -349,6 +375,15 @@ def test_blocks_of_another_layout_are_refused() -> None:
             runner.copy_blocks([(0, -1)])
 
 
+def edits_of(ids: list[int], factors: list[float], addends: list[float]) -> LogitEdits:
+    return LogitEdits(
+        np.array([0, len(ids), len(ids)], np.int32),
+        np.array(ids, np.int32),
+        np.array(factors, np.float32),
+        np.array(addends, np.float32),
+    )
+
+
 good = step([Work([1, 2, 3], 0, [0]), Work([4], 20, [1, 2])])
 bad_batches = {
     "token_ids": replace(good, token_ids=np.array([1, 2, 100, 4], np.int32)),
@@ -366,6 +401,14 @@ bad_batches = {
     "top_p": replace(good, top_p=np.array([0, 1], np.float32)),
     "samples": replace(good, seed=np.zeros(1, np.uint64)),
     "no rows": replace(good, token_ids=good.token_ids[:0]),
+    "edited token": replace(good, edits=edits_of([100], [1.0], [0.0])),
+    "edit factor": replace(good, edits=edits_of([1], [0.0], [0.0])),
+    "edit addend": replace(good, edits=edits_of([1], [1.0], [np.nan])),
+    "edit lengths": replace(good, edits=edits_of([1, 2], [1.0], [0.0])),
+    "mask row": replace(good, masks=TokenMasks(good.sampled, np.zeros((1, 4), np.uint32))),
+    "mask width": replace(good, masks=TokenMasks(good.sampled, np.zeros((2, 3), np.uint32))),
+    "top counts": replace(good, top_counts=np.array([101, 1], np.int32)),
+    "negative top count": replace(good, top_counts=np.array([-1, 1], np.int32)),
     "wrong type": replace(good, token_ids=good.token_ids.astype(np.int64)),
 }
 
