@@ -133,7 +133,7 @@ def step(work: Sequence[Work], **sampling: Sequence[float]) -> StepBatch:
         seed=np.zeros(count, np.uint64),
         position=np.zeros(count, np.int64),
     )
-    arrays = {
+    arrays: dict[str, Any] = {
         name: np.array(values, getattr(batch, name).dtype) for name, values in sampling.items()
     }
     return replace(batch, **arrays)
