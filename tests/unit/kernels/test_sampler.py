@@ -21,6 +21,8 @@ def native(logits: Floats, isa: str, **params: Any) -> tuple[int, float]:
 def native_with_top(
     logits: Floats, isa: str, top_count: int = 0, **params: Any
 ) -> tuple[int, float, list[int], list[float]]:
+    edits: Edits = params.get("edits", no_edits)
+    ids, factors, addends = edits
     return _native.sample(
         logits,
         params.get("temperature", 1.0),
@@ -29,7 +31,9 @@ def native_with_top(
         params.get("min_p", 0.0),
         params.get("seed", 0),
         params.get("position", 0),
-        *params.get("edits", no_edits),
+        ids,
+        factors,
+        addends,
         params.get("mask"),
         top_count,
         isa,
