@@ -296,7 +296,7 @@ def test_log_probabilities_stand_for_the_answers_own_bytes(client: openai.OpenAI
         assert len(token.top_logprobs) == 3
         assert token.top_logprobs[0].bytes == token.bytes  # greedy takes the likeliest
         assert 0 >= token.logprob == token.top_logprobs[0].logprob >= token.top_logprobs[2].logprob
-    streamed = []
+    streamed: list[Any] = []
     for chunk in client.chat.completions.create(**arguments, stream=True):
         logprobs = chunk.choices[0].logprobs
         streamed += [] if logprobs is None else logprobs.content or []
@@ -309,7 +309,8 @@ def test_bias_bans_and_penalties_steer_the_answer(client: openai.OpenAI) -> None
         completion = client.completions.create(
             model=model, prompt="One, two, three,", temperature=0, max_tokens=8, **fields
         )
-        return completion.choices[0].text
+        answer: str = completion.choices[0].text
+        return answer
 
     plain = client.completions.create(
         model=model, prompt="One, two, three,", temperature=0, max_tokens=8, logprobs=0

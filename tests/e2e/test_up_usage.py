@@ -172,7 +172,7 @@ async def test_every_parameter_reaches_the_engine_through_the_gateway(
         assert choice.logprobs is not None
         listed = choice.logprobs.content or []
         assert b"".join(bytes(token.bytes or []) for token in listed) == b"indigo"
-        streamed = []
+        streamed: list[Any] = []
         async for chunk in await client.chat.completions.create(**arguments, stream=True):
             if chunk.choices and chunk.choices[0].logprobs is not None:
                 streamed += chunk.choices[0].logprobs.content or []
