@@ -6,43 +6,51 @@ import pytest
 
 from headrace.kernels.reference.dequantize import converters, dequantize
 
-bytes_of_32 = {0: 128, 1: 64, 2: 18, 3: 20, 8: 34, 30: 64}
-scale_offsets = {2: (0,), 3: (0, 2), 8: (0,)}  # half-precision numbers in each block
+# Where half-precision numbers lie in each block of a quantized type.
+half_offsets = {
+    **{2: (0,), 3: (0, 2), 6: (0,), 7: (0, 2), 8: (0,), 10: (80, 82), 11: (108,)},
+    **{12: (0, 2), 13: (0, 2), 14: (208,), 20: (0,), 23: (0,)},
+}
 
 
-def random_blocks(type_number: int, rows: int, blocks: int) -> np.ndarray:
+def random_blocks(type_number: int, rows: int, values: int) -> np.ndarray:
     rng = np.random.default_rng(type_number)
-    data = rng.integers(0, 256, (rows, blocks, bytes_of_32[type_number]), dtype=np.uint8)
-    for offset in scale_offsets.get(type_number, ()):
-        scales = rng.normal(size=(rows, blocks, 1)).astype("<f2")
-        data[:, :, offset : offset + 2] = scales.view(np.uint8)
+    block_values, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(type_number)]
     if type_number in {0, 1, 30}:
-        values = rng.normal(size=(rows, blocks * 32)).astype(np.float32)
+        floats = rng.normal(size=(rows, values)).astype(np.float32)
         as_bytes = {
-            0: values.view(np.uint8),
-            1: values.astype("<f2").view(np.uint8),
-            30: np.ascontiguousarray((values.view(np.uint32) >> 16).astype("<u2")).view(np.uint8),
+            0: floats.view(np.uint8),
+            1: floats.astype("<f2").view(np.uint8),
+            30: np.ascontiguousarray((floats.view(np.uint32) >> 16).astype("<u2")).view(np.uint8),
         }
         return as_bytes[type_number]
+    data = rng.integers(0, 256, (rows, values // block_values, block_bytes), dtype=np.uint8)
+    for offset in half_offsets.get(type_number, ()):
+        scales = rng.normal(size=(*data.shape[:2], 1)).astype("<f2")
+        data[:, :, offset : offset + 2] = scales.view(np.uint8)
+    if type_number == 39:
+        data[0, :2, 0] = (0, 1)  # scales below the smallest normal float
+        data[1:, :, 0] = np.minimum(data[1:, :, 0], 250)  # and no overflow to infinity
     return data.reshape(rows, -1)
 
 
 @pytest.mark.parametrize("type_number", sorted(converters))
 def test_values_equal_those_of_the_gguf_package_bit_for_bit(type_number: int) -> None:
-    data = random_blocks(type_number, rows=5, blocks=3)
+    data = random_blocks(type_number, rows=5, values=768)
     expected = gguf.quants.dequantize(data, gguf.GGMLQuantizationType(type_number))
-    values = dequantize(type_number, data.reshape(-1), (5, 96))
+    values = dequantize(type_number, data.reshape(-1), (5, 768))
     assert values.dtype == np.float32
-    np.testing.assert_array_equal(values, expected.reshape(5, 96))
+    np.testing.assert_array_equal(values, expected.reshape(5, 768))
 
 
 def test_a_type_without_a_reference_is_named() -> None:
-    with pytest.raises(ValueError, match="type 12"):
-        dequantize(12, np.zeros(144, np.uint8), (256,))
+    with pytest.raises(ValueError, match="type 16"):
+        dequantize(16, np.zeros(66, np.uint8), (256,))
 
 
 @pytest.mark.parametrize("type_number", sorted(converters))
 def test_bytes_that_do_not_fit_the_shape_are_refused(type_number: int) -> None:
-    data = np.zeros(bytes_of_32[type_number] * 2, np.uint8)
+    block_values, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(type_number)]
+    data = np.zeros(block_bytes * 2, np.uint8)
     with pytest.raises(ValueError, match="reshape"):
-        dequantize(type_number, data, (32,))
+        dequantize(type_number, data, (block_values,))

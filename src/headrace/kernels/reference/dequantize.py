@@ -6,13 +6,20 @@ weights 16 to 31.
     type  bytes  layout                           weight
     Q4_0  18     scale f16, 16 x two nibbles      scale * (nibble - 8)
     Q4_1  20     scale f16, minimum f16, nibbles  scale * nibble + minimum
+    Q5_0  22     scale f16, 32 fifth bits, nibbles      scale * (code - 16)
+    Q5_1  24     scale f16, minimum f16, bits, nibbles  scale * code + minimum
     Q8_0  34     scale f16, 32 x int8             scale * int8
+
+The K types, IQ4 and MXFP4 are in dequantize_blocks.py.
 """
 
 from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+
+from headrace.kernels.reference import dequantize_blocks
+from headrace.kernels.reference.dequantize_blocks import fields, half, nibbles
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -48,29 +55,50 @@ def dequantize_bf16(data: Bytes) -> Floats:
 def dequantize_q4_0(data: Bytes) -> Floats:
     """Signed 4-bit weights around 8, one scale a block."""
     blocks = data.reshape(-1, 18)
-    return (_scale(blocks, 0) * (_nibbles(blocks[:, 2:]) - np.float32(8))).reshape(-1)
+    return (half(blocks, 0) * (nibbles(blocks[:, 2:]).astype(np.float32) - np.float32(8))).reshape(
+        -1
+    )
 
 
 def dequantize_q4_1(data: Bytes) -> Floats:
     """Unsigned 4-bit weights, one scale and one minimum a block."""
     blocks = data.reshape(-1, 20)
-    return (_scale(blocks, 0) * _nibbles(blocks[:, 4:]) + _scale(blocks, 2)).reshape(-1)
+    return (half(blocks, 0) * nibbles(blocks[:, 4:]).astype(np.float32) + half(blocks, 2)).reshape(
+        -1
+    )
 
 
 def dequantize_q8_0(data: Bytes) -> Floats:
     """Signed 8-bit weights, one scale a block."""
     blocks = data.reshape(-1, 34)
-    return (_scale(blocks, 0) * blocks[:, 2:].view(np.int8).astype(np.float32)).reshape(-1)
+    return (half(blocks, 0) * blocks[:, 2:].view(np.int8).astype(np.float32)).reshape(-1)
 
 
-def _scale(blocks: Bytes, offset: int) -> Floats:
-    """The half-precision number at `offset` of each block, as a column (blocks, 1)."""
-    return np.ascontiguousarray(blocks[:, offset : offset + 2]).view("<f2").astype(np.float32)
+def _fives(bits: Bytes, packed: Bytes) -> Floats:
+    """(blocks, 32) numbers of five bits, the fifth ones from four bytes, lowest first."""
+    return (nibbles(packed) | fields(bits, 1, 1) << 4).astype(np.float32)
 
 
-def _nibbles(packed: Bytes) -> Floats:
-    """(blocks, 16) bytes as (blocks, 32) numbers: all low nibbles, then all high ones."""
-    return np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
+def dequantize_q5_0(data: Bytes) -> Floats:
+    """Signed 5-bit weights around 16, one scale a block."""
+    blocks = data.reshape(-1, 22)
+    codes = _fives(blocks[:, 2:6], blocks[:, 6:])
+    return (half(blocks, 0) * (codes - np.float32(16))).reshape(-1)
+
+
+def dequantize_q5_1(data: Bytes) -> Floats:
+    """Unsigned 5-bit weights, one scale and one minimum a block."""
+    blocks = data.reshape(-1, 24)
+    return (half(blocks, 0) * _fives(blocks[:, 4:8], blocks[:, 8:]) + half(blocks, 2)).reshape(-1)
+
+
+def _blockwise(convert: Callable[[Bytes], Floats], block_bytes: int) -> Callable[[Bytes], Floats]:
+    """A converter of whole tensors from one of (blocks, bytes)."""
+
+    def dequantize_all(data: Bytes) -> Floats:
+        return convert(data.reshape(-1, block_bytes)).reshape(-1)
+
+    return dequantize_all
 
 
 converters: Mapping[int, Callable[[Bytes], Floats]] = {
@@ -78,6 +106,16 @@ converters: Mapping[int, Callable[[Bytes], Floats]] = {
     1: dequantize_f16,
     2: dequantize_q4_0,
     3: dequantize_q4_1,
+    6: dequantize_q5_0,
+    7: dequantize_q5_1,
     8: dequantize_q8_0,
+    10: _blockwise(dequantize_blocks.q2_k, 84),
+    11: _blockwise(dequantize_blocks.q3_k, 110),
+    12: _blockwise(dequantize_blocks.q4_k, 144),
+    13: _blockwise(dequantize_blocks.q5_k, 176),
+    14: _blockwise(dequantize_blocks.q6_k, 210),
+    20: _blockwise(dequantize_blocks.iq4_nl, 18),
+    23: _blockwise(dequantize_blocks.iq4_xs, 136),
     30: dequantize_bf16,
+    39: _blockwise(dequantize_blocks.mxfp4, 17),
 }
