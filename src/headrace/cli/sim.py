@@ -10,5 +10,5 @@ import typer
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands `run` and `list`."""
+    """Add the group to the command line."""
     importlib.import_module("headrace.sim.fleet.command").register(app)

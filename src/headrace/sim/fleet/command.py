@@ -16,9 +16,15 @@ as_json_option = typer.Option("--json", help="Write one JSON document and nothin
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands `run` and `list`."""
-    app.command("run")(run_scenario)
-    app.command("list")(list_scenarios)
+    """Add the group to the command line."""
+    group = typer.Typer(
+        help="Simulate fleets on a virtual clock: run, list.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    group.command("run")(run_scenario)
+    group.command("list")(list_scenarios)
+    app.add_typer(group, name="sim")
 
 
 def run_scenario(

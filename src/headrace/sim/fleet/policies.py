@@ -1,7 +1,7 @@
 """How else a router could choose: the policies that ours is compared with, each in a few lines.
 
 They see what a gateway sees: its own leases, the health of an endpoint, the declared limit of an
-answer but not its length; `precise-prefix` also what the engine's cache really holds. None of them
+answer but not its length; the `-precise` ones also what the engine's cache really holds. None
 limits an endpoint or lets a request wait: all waiting is in the engines. Sources: least requests
 and two choices are folklore (Mitzenmacher 2001); `cache-aware` is sglang's router, its threshold
 and imbalance rule; `scored` is llm-d's sum of a queue, a KV and a prefix score with its default
@@ -23,6 +23,7 @@ imbalance_absolute, imbalance_relative = 32, 1.1  # sglang's defaults
 queue_weight, kv_weight, prefix_weight = 2.0, 2.0, 3.0  # llm-d's defaults
 kv_pressure_s = 0.15  # of k / (1 - k), as in sglang's least_load
 kv_share_max = 0.95  # beyond it the barrier would be infinite
+harm_weight = 6.0  # of 2, 6 and 20 the best over all shipped scenarios (docs/benchmarks/fleet.md)
 output_tokens_prior = 256.0  # until answers were seen
 output_memory = 0.02  # weight of the newest answer in the mean
 
@@ -35,7 +36,9 @@ class Load:
     prefill_tokens: int = 0  # sent and not computed yet, without what the cache should have
     decoding_requests: int = 0
     context_tokens: int = 0  # KV that its requests hold
+    fresh_tokens: int = 0  # of them, those that it did not share when it was sent
     held: dict[Attempt, int] = field(default_factory=dict)  # prefill tokens of each, while counted
+    fresh: dict[Attempt, int] = field(default_factory=dict)
 
 
 class Policy:
@@ -90,7 +93,8 @@ class Policy:
         keys = prefix_keys(request.segments, request.tenant)
         fresh = request.prompt_tokens - load.index.match(keys, request.segments)
         load.index.insert(keys, request.segments)
-        load.held[attempt] = fresh
+        load.held[attempt] = load.fresh[attempt] = fresh
+        load.fresh_tokens += fresh
         load.prefill_tokens += fresh
         load.context_tokens += request.prompt_tokens
 
@@ -108,6 +112,7 @@ class Policy:
             return
         load = self.load(endpoint)
         load.prefill_tokens -= load.held.pop(attempt)
+        load.fresh_tokens -= load.fresh.pop(attempt)
         load.decoding_requests -= attempt.has_output
         load.context_tokens -= attempt.request.prompt_tokens
         if attempt.produced_tokens:
@@ -263,7 +268,32 @@ class LeastWorkBlind(LeastWork):
         return 0
 
 
-class PrecisePrefix(LeastWork):
+class LeastHarm(LeastWork):
+    """What is queued, and the new tokens of this prompt at a multiple: they delay everybody there.
+
+    `least-work` asks what the request itself waits, and so trades a prefix of 6,000 tokens for a
+    slightly emptier replica; computing it anew holds up all who decode there, and evicts others'
+    prefixes. The multiple stands for both; decoding counts only as room taken in the KV pool."""
+
+    def cost_s(self, endpoint: Endpoint, request: SimRequest) -> float:
+        """Seconds, of which the fresh ones count `harm_weight` times."""
+        load, device = self.load(endpoint), self.device
+        fresh = request.prompt_tokens - self.matched(endpoint, request)
+        held = load.fresh_tokens + len(load.held) * self.output_tokens_mean / 2
+        share = min(kv_share_max, (held + fresh) / device.kv_tokens)
+        prefill_s = (load.prefill_tokens + harm_weight * fresh) / device.prefill_tokens_per_s
+        return prefill_s + kv_pressure_s * share / (1 - share)
+
+
+class LeastHarmPrecise(LeastHarm):
+    """The same, told by the engines themselves what their caches hold."""
+
+    def matched(self, endpoint: Endpoint, request: SimRequest) -> int:
+        """What the engine says."""
+        return self.known_tokens(endpoint, request)
+
+
+class LeastWorkPrecise(LeastWork):
     """The same cost, told by the engines themselves what their caches hold."""
 
     def matched(self, endpoint: Endpoint, request: SimRequest) -> int:
@@ -283,5 +313,7 @@ policies: dict[str, type[Policy]] = {
     "scored": Scored,
     "least-work-blind": LeastWorkBlind,
     "least-work": LeastWork,
-    "precise-prefix": PrecisePrefix,
+    "least-work-precise": LeastWorkPrecise,
+    "least-harm": LeastHarm,
+    "least-harm-precise": LeastHarmPrecise,
 }
