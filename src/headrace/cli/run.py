@@ -178,9 +178,10 @@ class Terminal:
             with await self._service.open(request, new_id("req", self._service.clock)) as text:
                 finish_reason = None
                 while finish_reason is None:
-                    added, finish_reason, _ = await text.next()
-                    said.append(added)
-                    print(added, end="", flush=True)
+                    piece = await text.next()
+                    finish_reason = piece.finish_reason
+                    said.append(piece.text)
+                    print(piece.text, end="", flush=True)
             print()
         finally:
             if said:
