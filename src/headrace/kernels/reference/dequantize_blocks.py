@@ -69,7 +69,8 @@ def q4_k(blocks: Bytes) -> Floats:
 
 def q5_k(blocks: Bytes) -> Floats:
     """5-bit codes, a 6-bit scale and minimum for 32 weights."""
-    codes: Bytes = fields(blocks[:, 48:], 32, 4) | fields(blocks[:, 16:48], 32, 1) << 4
+    fifths = fields(blocks[:, 16:48], 32, 1) * np.uint8(16)
+    codes: Bytes = fields(blocks[:, 48:], 32, 4) | fifths
     return _with_super_scales(blocks, codes)
 
 
