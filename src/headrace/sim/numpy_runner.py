@@ -159,4 +159,5 @@ def mask_of(batch: StepBatch, row: int) -> NDArray[np.uint32] | None:
     """The mask of one sample."""
     if batch.masks is None or batch.masks.rows[row] < 0:
         return None
-    return batch.masks.words[batch.masks.rows[row]]
+    words: NDArray[np.uint32] = batch.masks.words[batch.masks.rows[row]]
+    return words

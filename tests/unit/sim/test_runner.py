@@ -1,6 +1,7 @@
 """The fake runner gives itself away when an engine makes a mistake."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,18 +72,18 @@ def test_a_skipped_row_changes_the_token() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("field", "value"),
     [
-        {"seed": np.array([1], np.uint64)},
-        {"position": np.array([1], np.int64)},
-        {"top_k": np.array([1], np.int32)},
-        {"top_p": np.array([0.5], np.float32)},
-        {"min_p": np.array([0.5], np.float32)},
-        {"temperature": np.array([0.5], np.float32)},
+        ("seed", np.array([1], np.uint64)),
+        ("position", np.array([1], np.int64)),
+        ("top_k", np.array([1], np.int32)),
+        ("top_p", np.array([0.5], np.float32)),
+        ("min_p", np.array([0.5], np.float32)),
+        ("temperature", np.array([0.5], np.float32)),
     ],
 )
-def test_another_requests_parameters_change_the_token(change: dict[str, np.ndarray]) -> None:
-    batch = replace(batch_of(prompt, 6, (3, 5)), **change)
+def test_another_requests_parameters_change_the_token(field: str, value: Any) -> None:
+    batch = replace(batch_of(prompt, 6, (3, 5)), **{field: value})
     assert token(make_runner(), batch) != expected()
 
 
