@@ -126,7 +126,7 @@ class ScopeState:
         if self.running:
             return False
         self.enter(calendar)
-        if self.requests or self.month.tokens or self.month.nanousd:
+        if self.requests or any(use.tokens or use.nanousd for use in (self.day, self.month)):
             return False
         for period_s, use in list(self.rolling.items()):
             use.enter(calendar.now_s)
