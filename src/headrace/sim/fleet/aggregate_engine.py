@@ -258,7 +258,8 @@ class AggregateEngine:
         self._decoding_count += 1
         self._decoding_context += entry.total_tokens
         request = entry.attempt.request
-        end_step = self._step + request.output_tokens - entry.produced_before
+        # One that was preempted with only its end to find still takes a step for it.
+        end_step = self._step + max(1, request.output_tokens - entry.produced_before)
         heapq.heappush(self._decoding, (end_step, entry.order, entry))
         if not entry.is_gone and entry.produced_before == 0:
             entry.attempt.produced_tokens = 1

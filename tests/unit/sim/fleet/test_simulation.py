@@ -77,6 +77,12 @@ def test_both_engine_models_tell_the_same_of_a_fleet() -> None:
     assert aggregate.output_tokens_per_s == pytest.approx(exactly.output_tokens_per_s, rel=0.03)
 
 
+def test_a_request_preempted_after_its_last_token_ends() -> None:
+    """The seed that found it: the engine's clock stood still."""
+    report = run(msgspec.structs.replace(load("agents"), policy="least-work"), 3)
+    assert report.finished == report.requests
+
+
 def test_a_leaked_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug on purpose: leases of failed attempts are not given back."""
     release = Lease.release
