@@ -11,6 +11,7 @@ from pathlib import Path
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 from gguf.quants import dequantize, quantize
 
+types = ("BF16", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
 header_keys = {"GGUF.version", "GGUF.tensor_count", "GGUF.kv_count", "general.architecture"}
 
 
@@ -48,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
-    parser.add_argument("--type", default="Q4_0", choices=["Q4_0", "Q4_1", "Q8_0", "F16", "BF16"])
+    parser.add_argument("--type", default="Q4_0", choices=sorted(types))
     arguments = parser.parse_args()
     requantize(arguments.source, arguments.target, GGMLQuantizationType[arguments.type])
 
