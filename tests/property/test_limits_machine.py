@@ -28,7 +28,8 @@ price = PriceVersion(
         output_nanousd_per_million=1_000_000,
     ),
 )
-callers = (("ten_a", "prj_a", "key_a", "m"), ("ten_a", "prj_a", "key_b", "m"))
+Caller = tuple[str, str, str, str]  # tenant, project, key, model
+callers: tuple[Caller, ...] = (("ten_a", "prj_a", "key_a", "m"), ("ten_a", "prj_a", "key_b", "m"))
 start_s = 1_798_761_600.0 - 3 * 3600  # the last hours of a month, and of a year
 rolling_s = 6_400  # buckets of 100 s
 
@@ -126,9 +127,10 @@ class LimitMachine(RuleBasedStateMachine):
         input_tokens=st.integers(0, 20),
         output_tokens=st.integers(0, 20),
     )
-    def reserve(
-        self, caller: tuple[str, str, str, str], input_tokens: int, output_tokens: int
-    ) -> None:
+    def reserve(self, caller: Caller, input_tokens: int, output_tokens: int) -> None:
+        self.ask(caller, input_tokens, output_tokens)
+
+    def ask(self, caller: Caller, input_tokens: int, output_tokens: int) -> Request | None:
         wanted = Request(
             scope_ids(*caller),
             f"r{len(self.requests)}",
@@ -156,8 +158,24 @@ class LimitMachine(RuleBasedStateMachine):
             refusal = refused.fields
         if refusal is None:
             self.requests.append(wanted)
-        elif self.restart_minute_s != self.clock.wall_s() // 60:
+            return wanted
+        if self.restart_minute_s != self.clock.wall_s() // 60:
             assert (refusal["scope"], refusal["limit_name"]) in self.broken(wanted)
+        return None
+
+    @rule(
+        caller=st.sampled_from(callers),
+        input_tokens=st.integers(0, 10),
+        output_tokens=st.integers(0, 10),
+    )
+    def use_up(self, caller: Caller, input_tokens: int, output_tokens: int) -> None:
+        """One request after the other uses all that it may, until one is refused."""
+        for _ in range(12):
+            request = self.ask(caller, input_tokens, output_tokens)
+            if request is None:
+                return
+            self.end(request, TokenUsage(input_tokens, 0, output_tokens))
+            self.no_limit_is_overrun()
 
     def running(self) -> list[Request]:
         return [request for request in self.requests if request.settle_s is None]
@@ -166,12 +184,15 @@ class LimitMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def settle(self, data: st.DataObject) -> None:
         request = data.draw(st.sampled_from(self.running()))
-        assert request.reservation is not None
         usage = TokenUsage(
             data.draw(st.integers(0, request.input_tokens)),
             0,
             data.draw(st.integers(0, request.output_tokens)),
         )
+        self.end(request, usage)
+
+    def end(self, request: Request, usage: TokenUsage) -> None:
+        assert request.reservation is not None
         settlement = self.admission.settle(request.reservation, usage, Outcome.FINISHED)
         self.admission.journaled(request.request_id, len(self.settlements) + 1)
         self.note(request, settlement)
@@ -183,7 +204,7 @@ class LimitMachine(RuleBasedStateMachine):
         request.settle_s = settlement.settle_time
         self.settlements.append(settlement)
 
-    @rule(seconds=st.sampled_from([1, 20, 45, 60, 150, 3_000, 7_000, 90_000]))
+    @rule(seconds=st.sampled_from([1, 20, 45, 60, 150, 3_000, 6_350, 6_550, 90_000]))
     def wait(self, seconds: int) -> None:
         self.clock.advance(seconds)
 
