@@ -14,7 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headrace.base.errors import RateLimited
 from headrace.engine.core import EngineCore
-from headrace.engine.request import EngineRequest, FinishReason, RequestOutput, SamplingParams
+from headrace.engine.request import (
+    EngineRequest,
+    FinishReason,
+    RequestOutput,
+    RequestUsage,
+    SamplingParams,
+)
 from headrace.engine.runner import StepBatch
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.sim.clock import ManualClock
@@ -64,6 +70,11 @@ class Expectation:
         self.received += output.token_ids
         assert self.received == self.tokens[: len(self.received)]
         usage = output.usage
+        if output.finish_reason is FinishReason.ABORT and usage.prompt_tokens == 0:
+            # It left before it was scheduled: nothing was computed, so nothing is counted.
+            assert self.aborted
+            assert (self.received, usage) == ([], RequestUsage(0, 0, 0))
+            return
         assert usage.prompt_tokens == len(self.request.prompt_token_ids)
         assert usage.completion_tokens == len(self.received)
         assert 0 <= usage.cached_tokens < usage.prompt_tokens
