@@ -33,7 +33,7 @@ key=$(python3 -c "import json; print(json.load(open('$state/ready.json'))['api_k
 for _ in 1 2 3; do
   curl -s http://127.0.0.1:8080/v1/chat/completions -H "Authorization: Bearer $key" \
     -H 'Content-Type: application/json' -o "$state/answer.json" \
-    -d '{"model": "smollm2-135m-instruct", "messages": [{"role": "user", "content": "Hello!"}]}'
+    -d '{"model": "smollm2-135m-instruct", "max_tokens": 40, "messages": [{"role": "user", "content": "Hello!"}]}'
 done
 sleep 1
 show 'headrace usage --by tenant,model,day'

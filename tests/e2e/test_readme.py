@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 root = Path(__file__).parents[2]
 model = "smollm2-135m-instruct"
 start_timeout_s = 120.0
+hello = {"role": "user", "content": "Hello!"}
 
 
 def commands() -> list[str]:
@@ -167,7 +168,7 @@ def test_up_serves_two_replicas_and_answers_the_commands(data_dir: Path) -> None
         ask = (
             f"curl -sf {told['gateway_url']}/v1/chat/completions -H 'Authorization: Bearer "
             f"{key['key']}' -H 'Content-Type: application/json' -d '"
-            + json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}]})
+            + json.dumps({"model": model, "max_tokens": 60, "messages": [hello]})
             + "'"
         )
         assert json.loads(run(ask, variables))["usage"]["completion_tokens"] > 0
