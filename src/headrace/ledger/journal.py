@@ -241,10 +241,10 @@ class Journal:
     def _unhealthy_reason(self) -> str | None:
         """Why no reservation is accepted; the caller holds the lock."""
         if self._writer.state is not WriterState.WRITING:
-            return f"the disk that holds the journal {self.directory} is full or fails"
+            return "the disk that holds the journal is full or fails"
         if self._total_bytes >= self._limits.total_bytes:
             return (
-                f"the journal {self.directory} holds {self._total_bytes} bytes that the ledger "
+                f"the journal holds {self._total_bytes} bytes that the ledger "
                 "has not taken; check the database"
             )
         if len(self._pending) >= self._limits.pending_records:
