@@ -52,13 +52,6 @@ class Answer:
         """A header's value by its name in any case, or None."""
         return self._response.headers.get(name)
 
-    def take_buffered(self) -> bytes:
-        """What has arrived and was not read yet, without waiting; may be empty."""
-        try:
-            return self._response.content.read_nowait()
-        except (aiohttp.ClientError, OSError) as error:
-            raise broken(error) from None
-
     async def read_chunk(self, timeout_s: float) -> bytes:
         """What has arrived, waiting for something if nothing has; empty at the end.
 
