@@ -23,14 +23,14 @@ define with_progress
 @if [ -t 1 ]; then printf '\r\033[K'; fi
 endef
 
-.PHONY: run setup test browser lint format types layers unit e2e lock clean
+.PHONY: run setup test tools lint format types layers unit e2e lock clean
 
 run: setup
 	@exec $(BIN)/headrace up --demo
 
 setup: $(STAMPS)/installed
 
-test: $(STAMPS)/dev browser lint types layers unit e2e
+test: $(STAMPS)/dev tools lint types layers unit e2e
 
 $(STAMPS)/venv: requirements/runtime.lock
 	@echo "[1/3] creating $(VENV) and installing the pinned packages (about a minute, once)"
@@ -53,9 +53,19 @@ $(STAMPS)/dev: $(STAMPS)/installed requirements/dev.lock
 	$(call with_progress,$(PIP) --require-hashes -r requirements/dev.lock)
 	@touch $@
 
-browser: # the console's tests drive it; continuous integration installs it, people are told
-	@command -v chromium >/dev/null || { test -n "$$CI" && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
-	  || echo "chromium is not here, so the console's browser tests are skipped: apt-get install chromium"
+# What the tests use beside Python packages: continuous integration installs it, people are told.
+# PyTorch is the oracle of the model families; it comes without hashes because its builds differ.
+TOOLS := chromium:chromium postgres:postgresql redis-server:redis-server promtool:prometheus
+tools: $(STAMPS)/dev
+	@for tool in $(TOOLS); do \
+	  program=$${tool%%:*}; package=$${tool##*:}; \
+	  command -v $$program >/dev/null || ls /usr/lib/postgresql/*/bin/$$program >/dev/null 2>&1 || missing="$$missing $$package"; \
+	done; \
+	if [ -n "$$missing" ] && [ -n "$$CI" ]; then apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	elif [ -n "$$missing" ]; then echo "tests that need these are skipped; to run them: apt-get install$$missing"; fi
+	@$(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' \
+	  || { test -n "$$CI" && $(PIP) --quiet torch==2.13.0; } \
+	  || echo "PyTorch is not here, so comparisons with transformers are skipped: $(BIN)/pip install torch==2.13.0"
 
 lint: $(STAMPS)/dev
 	$(BIN)/ruff format --check .
