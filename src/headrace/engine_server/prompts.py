@@ -59,9 +59,9 @@ class PromptReader:
 
     async def completion(self, request: CompletionRequest, tokenizer: Tokenizer) -> Prompt:
         """The prompt's tokens; as text it may write control tokens, for it is the whole prompt."""
-        text = request.prompt_text
-        if text is None:
-            return Prompt(list(request.prompt_token_ids), "prompt")
+        text = request.prompts[0]
+        if not isinstance(text, str):
+            return Prompt(text, "prompt")
         token_ids = await self._encode(
             len(text), lambda: tokenizer.encode(text, add_special=True, parse_special=True)
         )
@@ -85,6 +85,8 @@ def submission(
     cache_salt: str = "",
 ) -> Submit:
     """The engine's request; ContextLengthExceeded if prompt and output do not fit the context."""
+    if request.sequences_count > 1:
+        raise InvalidRequest("This server gives one answer to a request.", param="n")
     stop_token_ids = set(request.stop_token_ids or ())
     if not request.ignore_eos:
         stop_token_ids |= tokenizer.eos_ids

@@ -8,9 +8,11 @@ the caller did not ask for is sent to the engine, so that it holds.
 
 from typing import NamedTuple
 
+import msgspec
+
 from headrace.ledger.limits import Room
 from headrace.ledger.rating import worst_case_nanousd
-from headrace.protocol.requests import ChatRequest, CompletionRequest
+from headrace.protocol.requests import ChatMessage, ChatRequest, CompletionRequest
 from headrace.spec.prices import PriceVersion
 
 GeneratingRequest = ChatRequest | CompletionRequest
@@ -19,6 +21,7 @@ template_tokens_max = 512  # what a template may write once: a default system pr
 message_tokens_max = 64  # and around each message: markers, role, name
 completion_tokens_default = 16  # OpenAI's, for text completions without max_tokens
 context_tokens_default = 32_768  # while neither the operator nor the engine has told
+tool_writing_max = 4  # a template may write a tool's schema twice, indented, with escapes
 bytes_per_token = 4  # typical; estimates load, never money
 expected_output_tokens = 256  # of a request that sets no limit; estimates load
 tokens_per_price_unit = 1_000_000
@@ -33,13 +36,36 @@ class TokenBounds(NamedTuple):
     output_limit_sent: int | None  # to be set in the engine's request; None: leave it as it came
 
 
-def prompt_bound(request: GeneratingRequest) -> int:
-    """No fewer tokens than any byte-level tokenizer makes of the prompt."""
+def prompt_bound(request: GeneratingRequest, context_length: int | None = None) -> int:
+    """No fewer tokens than any byte-level tokenizer makes of the prompts, over all of them.
+
+    A prompt beyond the context is refused by the engine, so none counts for more than that."""
+    return sum(
+        bound if context_length is None else min(bound, context_length)
+        for bound in _prompt_bounds(request)
+    )
+
+
+def _prompt_bounds(request: GeneratingRequest) -> list[int]:
     if isinstance(request, CompletionRequest):
-        text = request.prompt_text
-        return 1 + (len(request.prompt_token_ids) if text is None else utf8_length(text))
-    texts = sum(utf8_length(message.text) for message in request.messages)
-    return texts + template_tokens_max + message_tokens_max * len(request.messages)
+        return [
+            1 + (utf8_length(prompt) if isinstance(prompt, str) else len(prompt))
+            for prompt in request.prompts
+        ]
+    texts = sum(message_bytes(message) for message in request.messages)
+    offered = len(msgspec.json.encode(request.offered_tools)) if request.offered_tools else 0
+    written = texts + tool_writing_max * offered
+    return [written + template_tokens_max + message_tokens_max * len(request.messages)]
+
+
+def message_bytes(message: ChatMessage) -> int:
+    """The bytes of all that a template may write of a message."""
+    calls = message.tool_calls or ()
+    called = sum(
+        utf8_length(call.function.name) + utf8_length(call.function.arguments) for call in calls
+    )
+    thought = message.reasoning_content or message.reasoning or ""
+    return utf8_length(message.text) + tool_writing_max * called + utf8_length(thought)
 
 
 def utf8_length(text: str) -> int:
@@ -58,14 +84,14 @@ def token_bounds(
     """The bounds to reserve; `spendable_nanousd` is None for tenants that pay afterwards.
 
     `room` is what the limits of the request's scopes leave."""
-    prompt_tokens = prompt_bound(request)
-    if context_length is not None:
-        prompt_tokens = min(prompt_tokens, context_length)
+    prompt_tokens = prompt_bound(request, context_length)
+    count = request.sequences_count
     asked = request.output_limit
     if asked is not None:
-        return TokenBounds(prompt_tokens, asked, None)
+        return TokenBounds(prompt_tokens, asked * count, None)
     if isinstance(request, CompletionRequest):
-        return TokenBounds(prompt_tokens, completion_tokens_default, completion_tokens_default)
+        default = completion_tokens_default
+        return TokenBounds(prompt_tokens, default * count, default)
     context = context_length or context_tokens_default
     covered = lowest(
         covered_output_tokens(prompt_tokens, price, spendable_nanousd),
@@ -73,11 +99,11 @@ def token_bounds(
         None if room.tokens is None else max(0, room.tokens - prompt_tokens),
         room.output_tokens,
     )
-    if covered is None or covered >= context:
-        return TokenBounds(prompt_tokens, context, None)
+    if covered is None or covered >= context * count:
+        return TokenBounds(prompt_tokens, context * count, None)
     # The engine refuses prompt + limit beyond the context, and the prompt is known as a bound only.
-    limit = max(1, min(covered, context - prompt_tokens))
-    return TokenBounds(prompt_tokens, limit, limit)
+    limit = max(1, min(covered // count, context - prompt_tokens))
+    return TokenBounds(prompt_tokens, limit * count, limit)
 
 
 def lowest(*bounds: int | None) -> int | None:

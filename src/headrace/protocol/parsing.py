@@ -17,8 +17,11 @@ from headrace.protocol.requests import (
     CompletionRequest,
     GenerationRequest,
     Role,
+    answers_max,
     logit_bias_max,
+    prompts_max,
 )
+from headrace.protocol.tools import forced_name
 
 Request = TypeVar("Request", bound=GenerationRequest)
 
@@ -30,20 +33,15 @@ unsupported_fields: Mapping[str, tuple[object, ...]] = {
     "echo": (False,),
     "function_call": ("none",),
     "functions": ([],),
-    "include_stop_str_in_output": (False,),
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),
     "prediction": (),
-    "priority": (0,),
-    "prompt_logprobs": (),
     "reasoning_effort": ("none",),
     "service_tier": ("auto", "default"),
-    "skip_special_tokens": (True,),
     "store": (False,),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "truncate_prompt_tokens": (),
     "typical_p": (1,),
     "verbosity": (),
     "web_search_options": (),
@@ -53,9 +51,10 @@ token_id_digits_max = 10
 
 # What the fields of fixed values may be, by their own name; the decoder tells only what was wrong.
 fixed_values: Mapping[str, str] = {
-    "n": "1; send a request for each answer",
+    "reasoning_effort": "none, minimal, low, medium, high, xhigh",
+    "tool_choice": "none, auto, required, or a function by name",
     "role": ", ".join(get_args(Role)),
-    "type": "text; for response_format also json_object and json_schema",
+    "type": "text; for response_format also json_object and json_schema; function for tools",
 }
 
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -77,6 +76,8 @@ def parse_chat_request(body: bytes, *, strict: bool = True) -> ChatRequest:
         )
     if request.top_logprobs and not request.logprobs:
         raise InvalidRequest("top_logprobs needs logprobs: true.", param="top_logprobs")
+    _check_messages(request)
+    _check_tools(request)
     _check_token_id_keys(request)
     return request
 
@@ -86,6 +87,7 @@ def parse_completion_request(body: bytes, *, strict: bool = True) -> CompletionR
     request = _parse(body, _completion, CompletionRequest, strict)
     if isinstance(request.prompt, list):
         _check_prompt_list(request.prompt)
+    _check_counts(request)
     _check_token_id_keys(request)
     return request
 
@@ -105,7 +107,7 @@ def _parse(
     body: bytes, decoder: msgspec.json.Decoder[Request], request_type: type[Request], strict: bool
 ) -> Request:
     fields = _fields(body)
-    for name in fields.keys() & unsupported_fields.keys():
+    for name in fields.keys() & unsupported_fields.keys() - set(request_type.__struct_fields__):
         _check_unsupported(name, _decode(fields[name], _any_value))
     if strict:
         unknown = fields.keys() - set(request_type.__struct_fields__) - unsupported_fields.keys()
@@ -192,13 +194,64 @@ def _check_token_id_keys(request: GenerationRequest) -> None:
 
 
 def _check_prompt_list(prompt: list[str | int | list[int]]) -> None:
-    """One prompt only: a list of one string, a list of token ids, or a list of one such list."""
-    if all(isinstance(item, int) for item in prompt):
-        return
-    if len(prompt) > 1:
+    """A list of token ids is one prompt; other lists have a prompt in each item, all of a kind."""
+    if any(item == [] for item in prompt):
+        raise InvalidRequest("A prompt is empty; send at least one token.", param="prompt")
+    if len({type(item) for item in prompt}) > 1:
         raise InvalidRequest(
-            "Several prompts in one request are not supported; send one request for each.",
+            "A list of prompts has texts, or token ids, or lists of these; not a mix.",
             param="prompt",
         )
-    if prompt[0] == []:
-        raise InvalidRequest("The prompt is empty; send at least one token.", param="prompt")
+    if not isinstance(prompt[0], int) and len(prompt) > prompts_max:
+        raise InvalidRequest(
+            f"One request may have {prompts_max} prompts, not {len(prompt)}.", param="prompt"
+        )
+
+
+def _check_counts(request: CompletionRequest) -> None:
+    best_of = request.best_of
+    if best_of is not None and best_of < request.answers_count:
+        raise InvalidRequest(
+            f"best_of ({best_of}) is less than n ({request.answers_count}); raise it.",
+            param="best_of",
+        )
+    if request.stream and best_of is not None and best_of > request.answers_count:
+        raise InvalidRequest(
+            "The best answers are known when all have ended; send best_of without stream.",
+            param="best_of",
+        )
+    if request.sequences_count > answers_max:
+        raise InvalidRequest(
+            f"One request may ask for {answers_max} answers over all its prompts, not "
+            f"{request.sequences_count}.",
+            param="n" if best_of is None else "best_of",
+        )
+
+
+def _check_messages(request: ChatRequest) -> None:
+    for index, message in enumerate(request.messages):
+        path = f"messages[{index}]"
+        if message.content is None and not (message.role == "assistant" and message.tool_calls):
+            raise InvalidRequest(
+                f"Missing required field '{path}.content'; only an assistant's message with "
+                "tool_calls may leave it out.",
+                param=f"{path}.content",
+            )
+        if message.tool_calls and message.role != "assistant":
+            raise InvalidRequest(
+                f"{path}.tool_calls: only an assistant's message has calls.",
+                param=f"{path}.tool_calls",
+            )
+
+
+def _check_tools(request: ChatRequest) -> None:
+    names = [tool.function.name for tool in request.tools or ()]
+    if len(set(names)) < len(names):
+        raise InvalidRequest("Two tools have the same name; rename one.", param="tools")
+    if request.must_call and not names:
+        raise InvalidRequest("tool_choice asks for a call; send tools.", param="tool_choice")
+    name = forced_name(request.tool_choice)
+    if name is not None and name not in names:
+        raise InvalidRequest(
+            f"tool_choice names {name!r}, which is not among the tools.", param="tool_choice"
+        )

@@ -9,14 +9,25 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from headrace.protocol.tools import (
+    Tool,
+    ToolCall,
+    ToolChoice,
+    is_forced,
+    tool_calls_max,
+    tools_max,
+)
+
 token_id_max = 2**31 - 1
-stop_strings_max = 16
+stop_strings_max = 1024
 stop_string_length_max = 1024  # characters
 stop_token_ids_max = 256
 logit_bias_max = 1024  # tokens
 allowed_token_ids_max = 65_536
 bad_words_max = 256
-choices_max = 1024
+choices_max = 1024  # of guided_choice
+answers_max = 128  # that one request may ask for, over all its prompts
+prompts_max = 128
 grammar_length_max = 128 * 1024  # characters
 top_logprobs_max = 20  # of chat; text completions list as many
 prompt_tokens_max = 4_000_000  # far above any context; bounds the work of a hostile list
@@ -51,21 +62,31 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One turn of a conversation. The fields that only take null are what answers carry."""
 
     role: Role
-    content: str | list[TextPart]
+    content: str | list[TextPart] | None = None  # None only beside tool calls
     name: Name | None = None
     tool_call_id: Name | None = None
     refusal: None = None
     audio: None = None
     function_call: None = None
-    tool_calls: Annotated[list[None], Meta(max_length=0)] | None = None
+    tool_calls: Annotated[list[ToolCall], Meta(max_length=tool_calls_max)] | None = None
     annotations: Annotated[list[None], Meta(max_length=0)] | None = None
+    reasoning_content: str | None = None  # what the model thought in an earlier turn
+    reasoning: str | None = None  # the same by its other name
 
     @property
     def text(self) -> str:
         """The content with its parts joined."""
-        if isinstance(self.content, str):
-            return self.content
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
         return "".join(part.text for part in self.content)
+
+    @property
+    def size_characters(self) -> int:
+        """All the text that a template may write of this message."""
+        calls = self.tool_calls or ()
+        called = sum(len(call.function.name) + len(call.function.arguments) for call in calls)
+        thought = self.reasoning_content or self.reasoning or ""
+        return len(self.text) + called + len(thought) + len(self.name or "")
 
 
 class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,6 +103,16 @@ class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """vLLM's name for what an answer must look like; one of them."""
+
+    json: dict[str, Any] | str | None = None  # a schema
+    regex: Annotated[str, Meta(min_length=1, max_length=grammar_length_max)] | None = None
+    grammar: Annotated[str, Meta(min_length=1, max_length=grammar_length_max)] | None = None
+    choice: Annotated[list[StopString], Meta(min_length=1, max_length=choices_max)] | None = None
+    json_object: bool | None = None
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +137,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[list[TokenId], Meta(min_length=1, max_length=allowed_token_ids_max)] | None
     ) = None
     bad_words: Annotated[list[StopString], Meta(max_length=bad_words_max)] | None = None
-    n: Literal[1] | None = None
+    n: Annotated[int, Meta(ge=1, le=answers_max)] | None = None  # answers to each prompt
     response_format: ResponseFormat | None = None
     guided_json: dict[str, Any] | str | None = None  # a schema
     guided_regex: Annotated[str, Meta(min_length=1, max_length=grammar_length_max)] | None = None
@@ -114,12 +145,29 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     guided_choice: (
         Annotated[list[StopString], Meta(min_length=1, max_length=choices_max)] | None
     ) = None
+    structured_outputs: StructuredOutputs | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None  # false shows control tokens in the answer
+    truncate_prompt_tokens: Annotated[int, Meta(ge=1, le=token_id_max)] | None = None  # the last
+    return_token_ids: bool | None = None  # the prompt's and the answer's
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=top_logprobs_max)] | None = None
+    priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None  # of trusted callers; 0 first
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None  # this and the next ones are for the caller's records only
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+
+    @property
+    def answers_count(self) -> int:
+        """Answers that are sent for each prompt."""
+        return self.n or 1
+
+    @property
+    def sequences_count(self) -> int:
+        """Answers that are generated, over all prompts; each may use the whole output limit."""
+        return self.answers_count
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -151,6 +199,22 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     max_completion_tokens: TokenCount | None = None  # newer name of `max_tokens`
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=top_logprobs_max)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=tools_max)] | None = None
+    tool_choice: ToolChoice | None = None  # auto where there are tools
+    parallel_tool_calls: bool | None = None  # false: one call at most
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    include_reasoning: bool | None = None  # false leaves the reasoning out of the answer
+    chat_template_kwargs: dict[str, Any] | None = None  # variables of the model's template
+
+    @property
+    def offered_tools(self) -> list[Tool]:
+        """The functions that the model may call; none if the choice is none."""
+        return [] if self.tool_choice == "none" else self.tools or []
+
+    @property
+    def must_call(self) -> bool:
+        """Whether the answer has to be a call."""
+        return is_forced(self.tool_choice)
 
     @property
     def top_logprobs_count(self) -> int | None:
@@ -164,7 +228,7 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
 
 
 class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
-    """POST /v1/completions: one prompt, as text or as token ids."""
+    """POST /v1/completions: one or several prompts, each as text or as token ids."""
 
     prompt: (
         str
@@ -175,6 +239,9 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     )
 
     logprobs: Annotated[int, Meta(ge=0, le=top_logprobs_max)] | None = None
+    echo: bool | None = None  # the prompt's text before the answer's
+    # Answers that are made, of which the `n` with the likeliest tokens on average are sent.
+    best_of: Annotated[int, Meta(ge=1, le=answers_max)] | None = None
 
     @property
     def top_logprobs_count(self) -> int | None:
@@ -182,18 +249,15 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
         return self.logprobs
 
     @property
-    def prompt_text(self) -> str | None:
-        """The prompt if it was sent as text."""
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, each as text or as token ids."""
         if isinstance(self.prompt, str):
-            return self.prompt
-        first = self.prompt[0]
-        return first if isinstance(first, str) else None
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [[item for item in self.prompt if isinstance(item, int)]]
+        return [item for item in self.prompt if not isinstance(item, int)]
 
     @property
-    def prompt_token_ids(self) -> tuple[int, ...]:
-        """The prompt if it was sent as token ids; empty if it was text."""
-        if isinstance(self.prompt, str):
-            return ()
-        first = self.prompt[0]
-        ids = first if isinstance(first, list) else self.prompt
-        return tuple(item for item in ids if isinstance(item, int))
+    def sequences_count(self) -> int:
+        """Answers that are generated, over all prompts; each may use the whole output limit."""
+        return len(self.prompts) * max(self.answers_count, self.best_of or 1)

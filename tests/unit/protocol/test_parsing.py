@@ -105,9 +105,13 @@ def test_null_means_not_given() -> None:
         ({"seed": 2**64}, "seed"),
         ({"stop": ""}, "stop"),
         ({"stop": ["a", ""]}, "stop[1]"),
-        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": ["a"] * 1025}, "stop"),
         ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
-        ({"n": 2}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": 129}, "n"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}] * 2}, "tools"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
@@ -120,7 +124,7 @@ def test_null_means_not_given() -> None:
         ({"presence_penalty": -2.5}, "presence_penalty"),
         ({"allowed_token_ids": []}, "allowed_token_ids"),
         ({"bad_words": [""]}, "bad_words[0]"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"guided_regex": ""}, "guided_regex"),
         ({"guided_choice": []}, "guided_choice"),
@@ -139,7 +143,7 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"n": 2}, "it may be 1; send a request for each answer"),
+        ({"tool_choice": "any"}, "it may be none, auto, required, or a function by name"),
         (
             {"messages": [{"role": "robot", "content": "x"}]},
             "it may be system, developer, user, assistant, tool",
@@ -202,15 +206,40 @@ def test_replaced_fields_leave_the_others_byte_for_byte() -> None:
     assert changed == b'{"model":"b","temperature":0.10000,"messages":[ ],"stream":true}'
 
 
-def test_a_prompt_is_text_or_token_ids() -> None:
-    assert parse_completion_request(text_body(prompt=["one"])).prompt_text == "one"
-    assert parse_completion_request(text_body(prompt="one")).prompt_text == "one"
-    assert parse_completion_request(text_body(prompt=[1, 2])).prompt_token_ids == (1, 2)
-    assert parse_completion_request(text_body(prompt=[[1, 2]])).prompt_token_ids == (1, 2)
+@pytest.mark.parametrize(
+    ("sent", "prompts"),
+    [
+        ("one", ["one"]),
+        (["one"], ["one"]),
+        (["one", "two"], ["one", "two"]),
+        ([1, 2], [[1, 2]]),
+        ([[1, 2]], [[1, 2]]),
+        ([[1], [2, 3]], [[1], [2, 3]]),
+    ],
+)
+def test_prompts_are_texts_or_token_ids(sent: object, prompts: object) -> None:
+    assert parse_completion_request(text_body(prompt=sent)).prompts == prompts
 
 
 @pytest.mark.parametrize(
-    "prompt", [[], [[]], ["a", "b"], [[1], [2]], [1, "a"], [1.5], [-1], 7, None, [[[1]]], [["a"]]]
+    ("fields", "param"),
+    [
+        ({"best_of": 1, "n": 2}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"prompt": ["a"] * 129}, "prompt"),
+        ({"prompt": ["a"] * 65, "n": 2}, "n"),
+        ({"suffix": "end"}, "suffix"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ],
+)
+def test_a_wrong_field_of_a_completion_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_completion_request(text_body(**fields))
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    "prompt", [[], [[]], [1, "a"], [[1], "a"], [1.5], [-1], 7, None, [[[1]]], [["a"]]]
 )
 def test_any_other_prompt_is_refused(prompt: object) -> None:
     with pytest.raises(InvalidRequest) as caught:
