@@ -1,6 +1,11 @@
-"""One open database: the two stores in it."""
+"""One open database: the stores in it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from headrace.base.clock import Clock
+from headrace.storage.audit import AuditLog
+from headrace.storage.events import EventStore
 from headrace.storage.ledger_store import LedgerStore
 from headrace.storage.sessions import Sessions
 from headrace.storage.store import Store
@@ -13,6 +18,14 @@ class Database:
         self._sessions = sessions
         self.store = Store(sessions)
         self.ledger = LedgerStore(sessions, clock)
+        self.audit = AuditLog(sessions)
+        self.events = EventStore(sessions)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What this thread writes in the block is committed together, or not at all."""
+        with self._sessions.write():
+            yield
 
     def close(self) -> None:
         """Give back every connection; the stores are of no use afterwards."""

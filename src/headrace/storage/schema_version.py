@@ -4,8 +4,8 @@ from sqlalchemy import Connection, column, inspect, select, table
 
 from headrace.base.errors import ConfigurationError
 
-head_revision = "0001"  # the last step in `migrations/versions`; a test keeps it true
-released_revisions = ("0001",)
+head_revision = "0002"  # the last step in `migrations/versions`; a test keeps it true
+released_revisions = ("0001", "0002")
 
 version_table = table("alembic_version", column("version_num"))
 
