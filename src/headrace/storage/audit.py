@@ -164,6 +164,8 @@ def _findings(
     findings = []
     if row.sequence != expected:
         findings.append(f"record {expected} is missing; {row.sequence} comes in its place")
+    if not isinstance(row.body, bytes):  # SQLite keeps whatever type it is given
+        return [*findings, f"record {row.sequence} can't be read"]
     if chain_hash(previous, row.body) != row.hash:
         findings.append(f"record {row.sequence} does not follow from the one before it")
     try:

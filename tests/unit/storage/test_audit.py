@@ -90,6 +90,7 @@ def test_the_database_refuses_to_change_the_past(database: Database, change: str
         ("DELETE FROM audit_records WHERE sequence = 3", "3 records were written"),
         ("UPDATE audit_records SET actor_id = 'usr_2' WHERE sequence = 1", "other values"),
         ("UPDATE audit_records SET body = CAST('x' AS BLOB) WHERE sequence = 3", "can't be read"),
+        ("UPDATE audit_records SET body = 'text' WHERE sequence = 1", "can't be read"),
     ],
 )
 def test_damage_is_found(tmp_path: Path, damage: str, finding: str) -> None:
