@@ -83,7 +83,8 @@ def test_the_database_refuses_to_change_the_past(database: Database, change: str
     ("damage", "finding"),
     [
         (
-            "UPDATE audit_records SET body = replace(body, 'ada', 'eve') WHERE sequence = 2",
+            "UPDATE audit_records SET body = CAST(replace(body, 'ada', 'eve') AS BLOB) "
+            "WHERE sequence = 2",
             "2 does",
         ),
         ("DELETE FROM audit_records WHERE sequence = 2", "2 is missing"),
