@@ -12,6 +12,7 @@ from headrace.router.endpoint import Endpoint, EndpointSpec
 from headrace.router.endpoint_set import EndpointSet
 from headrace.router.lease import Lease, Work
 from headrace.router.picker import Picker, Saturated
+from headrace.router.policy import LeastTokens
 
 replica_ids = [f"rep_{number}" for number in range(5)]
 specs = st.builds(
@@ -32,7 +33,7 @@ class RouterMachine(RuleBasedStateMachine):
         super().__init__()
         self.now_s = 0.0
         self.endpoints = EndpointSet()
-        self.picker = Picker(self.endpoints, random.Random(3))
+        self.picker = Picker(self.endpoints, random.Random(3), LeastTokens())
         self.leases: list[Lease] = []
         self.released: list[Lease] = []
 
@@ -94,7 +95,7 @@ class RouterMachine(RuleBasedStateMachine):
         elif verdict == "fail":
             lease.fail(self.now_s)
         elif verdict == "prefilled":
-            lease.prefilled()
+            lease.prefilled(self.now_s)
         else:
             lease.release()
             if lease in self.leases:
@@ -108,6 +109,16 @@ class RouterMachine(RuleBasedStateMachine):
             own = [lease for lease in self.leases if lease.endpoint is endpoint]
             assert endpoint.in_flight_requests == len(own)
             assert endpoint.in_flight_tokens == sum(lease.held_tokens for lease in own)
+            assert 0 <= endpoint.queued_prefill_tokens <= endpoint.held_fresh_tokens
+            if not own:
+                assert endpoint.held_fresh_tokens == 0
+                assert endpoint.pressure_s == 0
+
+    @invariant()
+    def endpoints_of_a_pool_have_slots_of_their_own(self) -> None:
+        for name in ("ver_1", "ver_2"):
+            slots = [endpoint.slot for endpoint in self.endpoints.pool(name)]
+            assert len(slots) == len(set(slots))
 
     @invariant()
     def no_probe_is_forgotten(self) -> None:

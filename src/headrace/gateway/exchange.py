@@ -263,8 +263,9 @@ class Exchange:
         self._forwarding.counters.ejections += 1
 
     def _note_first_output(self, lease: Lease) -> None:
-        lease.prefilled()
-        self.first_output_s = self._forwarding.clock.monotonic_s() - self._start_s
+        now_s = self._forwarding.clock.monotonic_s()
+        lease.prefilled(now_s)
+        self.first_output_s = now_s - self._start_s
 
     def _observe(self, rewriter: StreamRewriter) -> None:
         """Tell the account what passed; without the engine's counts a chunk is a token."""

@@ -1,9 +1,17 @@
 """An endpoint: the address of a replica and the live load that this router put on it."""
 
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
+from headrace.router.adapters_loaded import LoadedAdapters
 from headrace.router.breaker import Breaker
 from headrace.router.capacity import Capacity
+from headrace.router.service_rate import ServiceRate
+
+kv_tokens_prior = 131_072  # of an engine that does not tell
+kv_pressure_s = 0.15  # of k / (1 - k), as in sglang's least_load
+kv_share_max = 0.95  # beyond it the barrier would be infinite
+answer_tokens_held = 128.0  # half of a typical answer: what a request holds of KV on average
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +25,12 @@ class EndpointSpec:
     engine: str = "headrace"  # an adapter's name
     engine_key: str = field(default="", repr=False)  # the engine's credential
     served_model_name: str = ""  # what the engine calls the model
+    deployment_id: str = ""  # its endpoints run on like devices
+    region: str = ""  # empty: everywhere is equally near
+    zone: str = ""
+    kv_tokens: int = 0  # room for KV; 0: not known
+    cohort: str = ""  # of a canary: old or new; empty: no split
+    cohort_weight: int = 0  # its share of the pool's requests against the other cohorts
 
     def is_same_process(self, other: "EndpointSpec") -> bool:
         """Whether load and health of one hold for the other; a relaunch gets a new key."""
@@ -27,17 +41,46 @@ class EndpointSpec:
         )
 
 
+def name_hash(name: str) -> int:
+    """64 bits of a name, the same in every process."""
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
+
+
 class Endpoint:
     """A replica's process as the router sees it. Only leases change its load."""
 
-    __slots__ = ("breaker", "capacity", "in_flight_requests", "in_flight_tokens", "spec")
+    __slots__ = (
+        "adapters",
+        "breaker",
+        "capacity",
+        "first_token_s",
+        "held_fresh_tokens",
+        "in_flight_requests",
+        "in_flight_tokens",
+        "name_hash",
+        "pressure_s",
+        "queued_prefill_tokens",
+        "rate",
+        "slot",
+        "spec",
+    )
 
-    def __init__(self, spec: EndpointSpec) -> None:
+    def __init__(
+        self, spec: EndpointSpec, *, slot: int = 0, rate: ServiceRate | None = None
+    ) -> None:
         self.spec = spec
+        self.name_hash = name_hash(spec.id)
+        self.slot = slot  # its place in the pool's prefix index
+        self.rate = rate or ServiceRate()
         self.breaker = Breaker()
         self.capacity = Capacity()
+        self.adapters = LoadedAdapters()
         self.in_flight_tokens = 0  # prompt tokens not known to be computed, and output to come
         self.in_flight_requests = 0
+        self.queued_prefill_tokens = 0  # sent and not computed, without what its cache should have
+        self.held_fresh_tokens = 0  # the same, until their requests end: KV that they need
+        self.pressure_s = 0.0  # what KV in use costs, in seconds
+        self.first_token_s = 0.0  # when the last prompt was done
 
     def is_available(self, now_s: float) -> bool:
         """Whether a request may go there now."""
@@ -46,3 +89,13 @@ class Endpoint:
     def is_full(self) -> bool:
         """Whether more requests would only wait inside it."""
         return self.in_flight_requests >= self.capacity.requests_max
+
+    def kv_share(self, more_tokens: int = 0) -> float:
+        """The share of its KV that its requests hold, by estimate; bounded below one."""
+        held = self.held_fresh_tokens + self.in_flight_requests * answer_tokens_held + more_tokens
+        return min(kv_share_max, held / (self.spec.kv_tokens or kv_tokens_prior))
+
+    def reckon_pressure(self) -> None:
+        """Follow a change of the load."""
+        share = self.kv_share()
+        self.pressure_s = kv_pressure_s * share / (1.0 - share)

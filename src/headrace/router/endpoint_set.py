@@ -3,6 +3,53 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from headrace.router.endpoint import Endpoint, EndpointSpec
+from headrace.router.prefix_index import PrefixIndex
+from headrace.router.service_rate import ServiceRate
+
+
+class Pool:
+    """The endpoints of one model version, and what is known of them together."""
+
+    __slots__ = (
+        "_free_slots",
+        "_rates",
+        "accepting",
+        "has_cohorts",
+        "index",
+        "members",
+        "slot_count",
+    )
+
+    def __init__(self) -> None:
+        self.members: tuple[Endpoint, ...] = ()
+        self.accepting: tuple[Endpoint, ...] = ()  # those that take requests, by the store
+        self.has_cohorts = False  # a canary splits its requests
+        self.index = PrefixIndex()
+        self.slot_count = 0  # one more than the highest slot there ever was at once
+        self._free_slots: list[int] = []
+        self._rates: dict[str, ServiceRate] = {}  # by deployment
+
+    def endpoint(self, spec: EndpointSpec) -> Endpoint:
+        """A new endpoint, with the lowest free slot and its deployment's rate."""
+        if self._free_slots:
+            slot = self._free_slots.pop()
+        else:
+            slot = self.slot_count
+            self.slot_count += 1
+        rate = self._rates.setdefault(spec.deployment_id, ServiceRate())
+        return Endpoint(spec, slot=slot, rate=rate)
+
+    def replace_members(self, members: Sequence[Endpoint]) -> None:
+        """Take the endpoints that there are now; forget what was known of others."""
+        for gone in set(self.members).difference(members):
+            self.index.forget(gone.slot)
+            self._free_slots.append(gone.slot)
+        self._free_slots.sort(reverse=True)
+        self.members = tuple(members)
+        self.accepting = tuple(member for member in members if member.spec.accepts_requests)
+        self.has_cohorts = any(member.spec.cohort_weight for member in members)
+        present = {member.spec.deployment_id for member in members}
+        self._rates = {name: rate for name, rate in self._rates.items() if name in present}
 
 
 class EndpointSet:
@@ -10,29 +57,41 @@ class EndpointSet:
 
     def __init__(self) -> None:
         self._endpoints: dict[str, Endpoint] = {}
-        self._pools: dict[str, tuple[Endpoint, ...]] = {}
+        self._pools: dict[str, Pool] = {}
 
     def update(self, specs: Iterable[EndpointSpec]) -> None:
         """Make the set equal to `specs`. Leases on what went away stay valid and count nowhere."""
         endpoints: dict[str, Endpoint] = {}
-        pools: dict[str, list[Endpoint]] = {}
+        members: dict[str, list[Endpoint]] = {}
         for spec in specs:
             if spec.id in endpoints:
                 continue  # the first of an id counts
+            pool = self._pools.setdefault(spec.pool, Pool())
             known = self._endpoints.get(spec.id)
-            if known is not None and known.spec.is_same_process(spec):
+            if (
+                known is not None
+                and known.spec.is_same_process(spec)
+                and known.spec.pool == spec.pool
+            ):
                 known.spec = spec
                 endpoint = known
             else:
-                endpoint = Endpoint(spec)
+                endpoint = pool.endpoint(spec)
             endpoints[spec.id] = endpoint
-            pools.setdefault(spec.pool, []).append(endpoint)
+            members.setdefault(spec.pool, []).append(endpoint)
         self._endpoints = endpoints
-        self._pools = {name: tuple(members) for name, members in pools.items()}
+        for name, pool in self._pools.items():
+            pool.replace_members(members.get(name, ()))
+        self._pools = {name: pool for name, pool in self._pools.items() if pool.members}
 
     def pool(self, name: str) -> Sequence[Endpoint]:
         """The endpoints of a model version, available or not; empty if there are none."""
-        return self._pools.get(name, ())
+        found = self._pools.get(name)
+        return () if found is None else found.members
+
+    def whole_pool(self, name: str) -> Pool | None:
+        """The same with what is known of them together, or None."""
+        return self._pools.get(name)
 
     def find(self, endpoint_id: str) -> Endpoint | None:
         """The endpoint of a replica, or None."""

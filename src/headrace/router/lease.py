@@ -3,42 +3,70 @@
 from dataclasses import dataclass
 
 from headrace.router.endpoint import Endpoint
+from headrace.router.prompt_prefix import PromptPrefix, no_prefix
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a request is expected to cost an endpoint, in tokens."""
+    """A request as far as its replica matters: what it costs, and what makes one suit it."""
 
     prefill_tokens: int
     decode_tokens: int
+    prefix: PromptPrefix = no_prefix
+    session: str = ""  # requests of one session prefer one endpoint; empty: none
+    adapter: str = ""  # LoRA; endpoints that were sent it lately have it loaded
+    request_id: str = ""  # under which the choice can be explained
 
 
 class Lease:
     """Counts a request on an endpoint until `release`; each method may be called again."""
 
-    __slots__ = ("_held_tokens", "_is_probe", "_prefill_tokens", "_released", "endpoint")
+    __slots__ = (
+        "_fresh_tokens",
+        "_held_tokens",
+        "_is_probe",
+        "_prefill_tokens",
+        "_released",
+        "_taken_s",
+        "endpoint",
+        "predicted_tokens",
+    )
 
-    def __init__(self, endpoint: Endpoint, work: Work, now_s: float) -> None:
-        """Count the request; the endpoint must be available."""
+    def __init__(
+        self, endpoint: Endpoint, work: Work, now_s: float, *, predicted_tokens: int = 0
+    ) -> None:
+        """Count the request; the endpoint must be available.
+
+        `predicted_tokens` of the prompt should be in its cache, and cost nothing."""
         assert work.prefill_tokens >= 0
         assert work.decode_tokens >= 0
         self.endpoint = endpoint
+        self.predicted_tokens = min(predicted_tokens, work.prefill_tokens)
+        self._taken_s = now_s
         self._is_probe = endpoint.breaker.begin(now_s)
-        self._prefill_tokens = work.prefill_tokens
-        self._held_tokens = work.prefill_tokens + work.decode_tokens
+        self._fresh_tokens = work.prefill_tokens - self.predicted_tokens
+        self._prefill_tokens = self._fresh_tokens
+        self._held_tokens = self._fresh_tokens + work.decode_tokens
         self._released = False
         endpoint.in_flight_tokens += self._held_tokens
         endpoint.in_flight_requests += 1
+        endpoint.queued_prefill_tokens += self._fresh_tokens
+        endpoint.held_fresh_tokens += self._fresh_tokens
+        endpoint.reckon_pressure()
 
     @property
     def held_tokens(self) -> int:
         """What it counts for now."""
         return self._held_tokens
 
-    def prefilled(self) -> None:
+    def prefilled(self, now_s: float) -> None:
         """The first token came, so the prompt is no work any more."""
-        self._give_back(self._prefill_tokens)
-        self._prefill_tokens = 0
+        if self._prefill_tokens:
+            endpoint = self.endpoint
+            began_s = max(self._taken_s, endpoint.first_token_s)
+            endpoint.rate.observe(self._prefill_tokens, now_s - began_s)
+            endpoint.first_token_s = now_s
+        self._end_prefill()
 
     def succeed(self) -> None:
         """The endpoint answered; call it early, so that a long stream is no long probe."""
@@ -55,12 +83,22 @@ class Lease:
         if self._released:
             return
         self._released = True
+        endpoint = self.endpoint
         if self._is_probe:
-            self.endpoint.breaker.abandon_probe()
+            endpoint.breaker.abandon_probe()
             self._is_probe = False
-        self._prefill_tokens = 0
+        self._end_prefill()
         self._give_back(self._held_tokens)
-        self.endpoint.in_flight_requests -= 1
+        endpoint.in_flight_requests -= 1
+        endpoint.held_fresh_tokens -= self._fresh_tokens
+        assert endpoint.held_fresh_tokens >= 0
+        endpoint.reckon_pressure()
+
+    def _end_prefill(self) -> None:
+        self._give_back(self._prefill_tokens)
+        self.endpoint.queued_prefill_tokens -= self._prefill_tokens
+        self._prefill_tokens = 0
+        assert self.endpoint.queued_prefill_tokens >= 0
 
     def _give_back(self, tokens: int) -> None:
         self._held_tokens -= tokens

@@ -1,26 +1,33 @@
-"""Chooses an endpoint: available and not full, then the least tokens in flight, ties at random.
+"""Chooses an endpoint for a request: filters, then the policy's least cost, ties at random.
 
 A model points at pools by weight (its versions). A pool is drawn by weight among those that have
-an available endpoint, so that a version without one sends its share to the others.
+an available endpoint, so that a version without one sends its share to the others. A session's
+endpoint goes before the cost, and a cost before chance.
 """
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 from headrace.base.errors import Unavailable
+from headrace.router.adapters_loaded import adapter_load_s
+from headrace.router.candidates import (
+    Candidates,
+    Place,
+    anywhere,
+    narrow,
+    overbooked_owners,
+    usable,
+    why_left_out,
+)
+from headrace.router.cost_policy import least_harm
+from headrace.router.decision_log import CandidateView, Decision, DecisionLog, candidates_max
 from headrace.router.endpoint import Endpoint
-from headrace.router.endpoint_set import EndpointSet
+from headrace.router.endpoint_set import EndpointSet, Pool
 from headrace.router.lease import Lease, Work
+from headrace.router.policy import Rng, RoutingPolicy
+from headrace.router.stickiness import preferred
 
 retry_after_s_default = 1.0  # when nothing tells when an endpoint will be there
-
-
-class Rng(Protocol):
-    """Where random numbers come from."""
-
-    def random(self) -> float:
-        """A number in [0, 1)."""
-        ...
 
 
 class Saturated(Unavailable):
@@ -30,41 +37,56 @@ class Saturated(Unavailable):
 WeightedPool = tuple[str, int]  # a pool's name and its share
 
 
-def least_loaded(
-    endpoints: Sequence[Endpoint],
-    now_s: float,
-    rng: Rng,
-    excluded: Collection[str] = (),
-    *,
-    over_capacity: bool = False,
-) -> Endpoint | None:
-    """The available endpoint with the least tokens in flight, or None if all are full or away."""
-    chosen: Endpoint | None = None
-    least_tokens = 0
-    tie_count = 0
-    for endpoint in endpoints:
-        tokens = endpoint.in_flight_tokens
-        if chosen is not None and tokens > least_tokens:
-            continue  # the cheap test first: most endpoints end here
-        if endpoint.is_full() and not over_capacity:
-            continue
-        if not endpoint.is_available(now_s) or endpoint.spec.id in excluded:
-            continue
-        if chosen is None or tokens < least_tokens:
-            chosen, least_tokens, tie_count = endpoint, tokens, 1
-            continue
-        tie_count += 1
-        if rng.random() * tie_count < 1:  # the n-th of n equals replaces with chance 1/n
-            chosen = endpoint
-    return chosen
+@dataclass(slots=True)
+class PredictionRecord:
+    """How well the prefix index predicted, in tokens summed over requests."""
+
+    requests: int = 0
+    predicted_tokens: int = 0
+    cached_tokens: int = 0  # what engines reported
+    missed_tokens: int = 0  # predicted and not there
+    surprise_tokens: int = 0  # there and not predicted
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One request and the pool that was drawn for it."""
+
+    pool_name: str
+    pool: Pool
+    work: Work
+    now_s: float
+    excluded: Collection[str]
+    matched: Sequence[int]  # tokens of the prompt by slot; empty if the policy asks for none
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A candidate and why it was taken."""
+
+    at: int  # its position among the candidates
+    reason: str
+    costs: Sequence[float]  # of the candidates, in their order; empty if none were reckoned
 
 
 class Picker:
     """Routes requests over an endpoint set."""
 
-    def __init__(self, endpoints: EndpointSet, rng: Rng) -> None:
+    def __init__(
+        self,
+        endpoints: EndpointSet,
+        rng: Rng,
+        policy: RoutingPolicy | None = None,
+        *,
+        place: Place = anywhere,
+        log: DecisionLog | None = None,
+    ) -> None:
         self._endpoints = endpoints
         self._rng = rng
+        self.policy = policy or least_harm()
+        self._place = place
+        self.log = log  # None: no decision is kept
+        self.predictions = PredictionRecord()
 
     def lease(
         self,
@@ -82,18 +104,138 @@ class Picker:
         left = [pool for pool in pools if pool[1] > 0]
         while left:
             drawn = self._draw(left)
-            members = self._endpoints.pool(drawn[0])
-            endpoint = least_loaded(
-                members, now_s, self._rng, excluded, over_capacity=over_capacity
-            )
-            if endpoint is not None:
-                return Lease(endpoint, work, now_s)
+            search = self._search(drawn[0], work, now_s, excluded)
+            able = self._able(search, over_capacity=over_capacity) if search else ()
+            if search is not None and able:
+                return self._lease_one_of(able, search)
             left.remove(drawn)
         if any(self._has_available(name, now_s, excluded) for name, weight in pools if weight > 0):
             raise Saturated("every replica of this model is full; try again")
         raise Unavailable(
             "no replica of this model can take the request now; try again",
             retry_after_s=self._retry_after_s(pools, now_s),
+        )
+
+    def answered(self, lease: Lease, cached_tokens: int) -> None:
+        """An engine reported how much of a prompt it had: learn how good the prediction was."""
+        pool = self._endpoints.whole_pool(lease.endpoint.spec.pool)
+        if pool is None or not self.policy.needs_prefixes:
+            return
+        predicted = lease.predicted_tokens
+        record = self.predictions
+        record.requests += 1
+        record.predicted_tokens += predicted
+        record.cached_tokens += cached_tokens
+        record.missed_tokens += max(0, predicted - cached_tokens)
+        record.surprise_tokens += max(0, cached_tokens - predicted)
+        pool.index.observe(lease.endpoint.slot, predicted, cached_tokens)
+
+    def _search(
+        self, pool_name: str, work: Work, now_s: float, excluded: Collection[str]
+    ) -> Search | None:
+        pool = self._endpoints.whole_pool(pool_name)
+        if pool is None:
+            return None
+        matched: Sequence[int] = ()
+        if self.policy.needs_prefixes:
+            matched = pool.index.match(work.prefix, pool.slot_count)
+        return Search(pool_name, pool, work, now_s, excluded, matched)
+
+    @staticmethod
+    def _able(search: Search, *, over_capacity: bool) -> Sequence[Endpoint]:
+        accepting, now_s, excluded = search.pool.accepting, search.now_s, search.excluded
+        able = usable(accepting, now_s, excluded, over_capacity=over_capacity)
+        if over_capacity or len(able) == len(accepting) or not search.matched:
+            return able
+        return [
+            *able,
+            *overbooked_owners(search.pool, search.work, search.matched, now_s, excluded),
+        ]
+
+    def _lease_one_of(self, able: Sequence[Endpoint], search: Search) -> Lease:
+        candidates = narrow(able, search.pool, self._place, self._rng)
+        choice = self._choose(candidates.endpoints, search.work, search.matched)
+        endpoint = candidates.endpoints[choice.at]
+        work = search.work
+        if self.log is not None and work.request_id:
+            self.log.add(self._decision(choice, candidates, search))
+        predicted = 0
+        if search.matched:
+            predicted = min(search.matched[endpoint.slot], work.prefill_tokens)
+            kv_tokens = endpoint.spec.kv_tokens
+            search.pool.index.sent(endpoint.slot, work.prefix, search.now_s, kv_tokens)
+        if work.adapter:
+            endpoint.adapters.sent(work.adapter)
+        return Lease(endpoint, work, search.now_s, predicted_tokens=predicted)
+
+    def _choose(self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]) -> Choice:
+        if len(endpoints) == 1:
+            return Choice(0, "the only one left", ())
+        if work.session:
+            at = endpoints.index(preferred(work.session, endpoints))
+            return Choice(at, "session", ())
+        costs = self.policy.costs(endpoints, work, matched)
+        if work.adapter:
+            costs = [
+                cost + adapter_load_s * (work.adapter not in endpoint.adapters)
+                for endpoint, cost in zip(endpoints, costs, strict=True)
+            ]
+        least = min(costs)
+        ties = [at for at, cost in enumerate(costs) if cost == least]
+        at = ties[0] if len(ties) == 1 else ties[int(self._rng.random() * len(ties))]
+        return Choice(at, "least cost", costs)
+
+    def _decision(self, choice: Choice, candidates: Candidates, search: Search) -> Decision:
+        pool, work, matched = search.pool, search.work, search.matched
+        endpoints = candidates.endpoints
+        costs = choice.costs or self.policy.costs(endpoints, work, matched)
+        bound = cheap_enough(costs)
+        kept = [at for at, cost in enumerate(costs) if cost <= bound]
+        kept = sorted(kept, key=costs.__getitem__)[:candidates_max]
+        if choice.at not in kept:
+            kept.append(choice.at)
+        views = [
+            self._view(endpoints[at], costs[at], work, matched, is_chosen=at == choice.at)
+            for at in kept
+        ]
+        is_whole = len(endpoints) == len(pool.members)
+        assert self.log is not None
+        return Decision(
+            request_id=work.request_id,
+            attempt=self.log.attempts(work.request_id) + 1,
+            monotonic_s=search.now_s,
+            pool=search.pool_name,
+            policy=self.policy.name,
+            reason=choice.reason,
+            endpoint_count=len(pool.members),
+            filtered={} if is_whole else why_left_out(pool.members, search.now_s, search.excluded),
+            tier=candidates.tier,
+            prompt_tokens=work.prefill_tokens,
+            candidates=tuple(views),
+            chosen_id=endpoints[choice.at].spec.id,
+        )
+
+    def _view(
+        self,
+        endpoint: Endpoint,
+        cost: float,
+        work: Work,
+        matched: Sequence[int],
+        *,
+        is_chosen: bool,
+    ) -> CandidateView:
+        tokens = matched[endpoint.slot] if matched else 0
+        terms = dict(self.policy.terms(endpoint, work, tokens))
+        if work.adapter and work.adapter not in endpoint.adapters:
+            terms["adapter_s"] = adapter_load_s
+        return CandidateView(
+            endpoint_id=endpoint.spec.id,
+            cost=cost,
+            terms=terms,
+            matched_tokens=tokens,
+            in_flight_requests=endpoint.in_flight_requests,
+            kv_share=endpoint.kv_share(),
+            is_chosen=is_chosen,
         )
 
     def _has_available(self, pool: str, now_s: float, excluded: Collection[str]) -> bool:
@@ -121,3 +263,13 @@ class Picker:
             if endpoint.spec.accepts_requests
         ]
         return min(waits_s, default=0.0) or retry_after_s_default
+
+
+def cheap_enough(costs: Sequence[float]) -> float:
+    """A cost that at least some of the cheapest do not exceed; of a sample, where there are many.
+
+    Sorting a thousand costs for the log would take as long as the choice."""
+    if len(costs) <= 4 * candidates_max:
+        return max(costs)
+    sample = sorted(costs[:: len(costs) // (4 * candidates_max)])
+    return sample[1]

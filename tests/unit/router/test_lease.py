@@ -24,11 +24,11 @@ def test_release_gives_everything_back_once() -> None:
 def test_the_first_token_gives_back_the_prompt() -> None:
     endpoint = make_endpoint()
     lease = Lease(endpoint, Work(100, 20), 0.0)
-    lease.prefilled()
-    lease.prefilled()
+    lease.prefilled(1.0)
+    lease.prefilled(1.0)
     assert endpoint.in_flight_tokens == lease.held_tokens == 20
     lease.release()
-    lease.prefilled()
+    lease.prefilled(1.0)
     assert endpoint.in_flight_tokens == 0
 
 

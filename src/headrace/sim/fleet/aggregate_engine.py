@@ -16,6 +16,7 @@ import heapq
 import math
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 
 from headrace.base.errors import Conflict, ContextLengthExceeded, RateLimited
 from headrace.engine.growth import (
@@ -27,11 +28,12 @@ from headrace.engine.growth import (
     share_start,
 )
 from headrace.engine.scheduler import deferred_max
+from headrace.router.prompt_prefix import PromptPrefix
 from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.histogram import Histogram
 from headrace.sim.fleet.prefix_cache import SegmentCache
-from headrace.sim.fleet.request import Attempt, Listener, SimRequest, answer_key, prefix_keys
+from headrace.sim.fleet.request import Attempt, Listener, answer_key, prefix_keys
 
 
 @dataclass(eq=False, slots=True)
@@ -151,10 +153,10 @@ class AggregateEngine:
         """Requests that run and that wait."""
         return self._running_count, len(self._waiting)
 
-    def known_tokens(self, request: SimRequest) -> int:
+    def known_tokens(self, prefix: PromptPrefix) -> int:
         """Tokens of the prompt whose KV it has, or is computing."""
-        keys = prefix_keys(request.segments, request.tenant)
-        return self.cache.match(keys, [segment.tokens for segment in request.segments])[0]
+        sizes = [end - start for start, end in pairwise((0, *prefix.tokens))]
+        return self.cache.match(list(prefix.keys), sizes)[0]
 
     def slow_down(self, factor: float) -> None:
         """Take `factor` times as long as the device's model says, from the next step on."""

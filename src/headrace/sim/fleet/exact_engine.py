@@ -17,6 +17,7 @@ from headrace.engine.request import (
 )
 from headrace.engine.runner import RunnerInfo, StepBatch, StepResult
 from headrace.engine.scheduler import SchedulerConfig
+from headrace.router.prompt_prefix import PromptPrefix
 from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.histogram import Histogram
@@ -24,7 +25,6 @@ from headrace.sim.fleet.request import (
     Attempt,
     Listener,
     Segment,
-    SimRequest,
     answer_content,
     prefix_keys,
 )
@@ -138,14 +138,13 @@ class ExactEngine:
         stats = self.core.stats()
         return stats.running_requests, stats.waiting_requests
 
-    def known_tokens(self, request: SimRequest) -> int:
+    def known_tokens(self, prefix: PromptPrefix) -> int:
         """Tokens that the last answered prompts share with it: the segments seen here."""
         known = 0
-        keys = prefix_keys(request.segments, request.tenant)
-        for key, segment in zip(keys, request.segments, strict=True):
+        for key, end in zip(prefix.keys, prefix.tokens, strict=True):
             if key not in self._seen:
                 break
-            known += segment.tokens
+            known = end
         return known
 
     def stats(self) -> EngineStats:

@@ -3,25 +3,28 @@
     arrive -> reserve -> lease (or wait) -> send ~ latency ~> engine ~> first token ~> end -> settle
                            ^-- retry, before the first token, within the retry budget --'
 
-Under the policy `headrace` the real picker, the learnt limits of endpoints and the fair queue
-decide; the others choose by a `Policy`. Leases, breakers and the retry budget are the real ones for
-all. It mirrors `gateway/exchange.py`, which is the same order of calls over real connections.
+The picker, its prefix index, leases, breakers and the retry budget are the real ones. Under the
+policy `headrace` endpoints have their learnt limits and the fair queue decides who is next; under
+the others nothing is limited here. It mirrors `gateway/exchange.py`, which is the same order of
+calls over real connections.
 """
 
 import random
 from collections.abc import Callable
+from itertools import accumulate
 
 from headrace.base.errors import HeadraceError, RateLimited, Unavailable
 from headrace.router.fair_queue import FairQueue, Ticket, ticket_tokens_max, waiting_requests_max
 from headrace.router.lease import Lease, Work
 from headrace.router.picker import Picker, Saturated
+from headrace.router.policy import RoutingPolicy
+from headrace.router.prompt_prefix import PromptPrefix
 from headrace.router.retry_budget import RetryBudget
 from headrace.sim.fleet.books import Books
 from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.invariants import Invariants
-from headrace.sim.fleet.policies import Policy
 from headrace.sim.fleet.replicas import Replica, Replicas
-from headrace.sim.fleet.request import Attempt, Outcome, SimRequest
+from headrace.sim.fleet.request import Attempt, Outcome, SimRequest, prefix_keys
 from headrace.sim.fleet.scenario import NetworkSpec
 from headrace.spec.priority import Priority
 
@@ -39,7 +42,7 @@ class SimGateway:
         loop: EventLoop,
         replicas: Replicas,
         *,
-        policy: Policy | None,
+        policy: RoutingPolicy | None,
         rng: random.Random,
         network: NetworkSpec,
         invariants: Invariants,
@@ -48,8 +51,8 @@ class SimGateway:
     ) -> None:
         self._loop = loop
         self._replicas = replicas
-        self._policy = policy  # None: headrace's own
-        self._picker = Picker(replicas.endpoints, rng)
+        self._has_limits = policy is None  # headrace's own
+        self._picker = Picker(replicas.endpoints, rng, policy)
         self._rng = rng
         self._network = network
         self._invariants = invariants
@@ -76,7 +79,7 @@ class SimGateway:
             return
         self.admitted_total += 1
         self._retries.deposit()
-        if self._policy is None and request.deployment in self._queues:
+        if self._has_limits and request.deployment in self._queues:
             self._wait(request)
         else:
             self._try(request, None)
@@ -93,18 +96,14 @@ class SimGateway:
             self._send(request, lease)
 
     def _lease(self, request: SimRequest) -> Lease:
-        work = Work(request.prompt_tokens, request.max_tokens)
         excluded = self._excluded.get(request.id, ())
-        pool, now_s = f"pool-{request.deployment}", self._loop.now_s
-        if self._policy is None:
-            return self._picker.lease(
-                ((pool, 1),), work, now_s, excluded, over_capacity=bool(excluded)
-            )
-        members = self._replicas.endpoints.pool(pool)
-        endpoint = self._policy.choose(members, request, now_s, excluded)
-        if endpoint is None:
-            raise Unavailable("no replica can take the request")
-        return Lease(endpoint, work, now_s)
+        return self._picker.lease(
+            ((f"pool-{request.deployment}", 1),),
+            work_of(request),
+            self._loop.now_s,
+            excluded,
+            over_capacity=bool(excluded) or not self._has_limits,
+        )
 
     def _send(self, request: SimRequest, lease: Lease) -> None:
         request.attempts += 1
@@ -112,10 +111,8 @@ class SimGateway:
         self._invariants.sent(endpoint, self._loop.now_s)
         replica = self._replicas.replica_of(endpoint)
         attempt = Attempt(request, request.attempts, lease, replica.index)
-        if self._policy is None:
+        if self._has_limits:
             self._note_busy(replica)
-        else:
-            self._policy.routed(endpoint, attempt)
         network = self._network
         if network.lost_share and self._rng.random() < network.lost_share:
             self._loop.after(network.connect_timeout_s, self._refused, attempt)
@@ -179,9 +176,8 @@ class SimGateway:
         attempt.has_output = True
         request.first_token_s = self._loop.now_s
         request.cached_tokens = attempt.cached_tokens
-        lease.prefilled()
-        if self._policy is not None:
-            self._policy.prefilled(lease.endpoint, attempt)
+        lease.prefilled(self._loop.now_s)
+        self._picker.answered(lease, attempt.cached_tokens)
 
     def _on_complete(self, attempt: Attempt) -> None:
         if attempt.lease is None:
@@ -247,9 +243,7 @@ class SimGateway:
         lease.release()
         attempt.lease = None
         self._invariants.released()
-        if self._policy is not None:
-            self._policy.ended(lease.endpoint, attempt)
-        else:
+        if self._has_limits:
             self._pump(attempt.request.deployment)
 
     def _on_connection_cut(self, attempt: Attempt) -> None:
@@ -348,3 +342,11 @@ class SimGateway:
         if self._polls_pending:
             interval_s = 0.1 if self._queues else poll_interval_s
             self._loop.after(interval_s, self._poll, None)
+
+
+def work_of(request: SimRequest) -> Work:
+    """What a gateway knows of a request: tokens stand for its text, segments for its blocks."""
+    keys = prefix_keys(request.segments, request.tenant)
+    ends = accumulate(segment.tokens for segment in request.segments)
+    prefix = PromptPrefix(tuple(keys), tuple(ends))
+    return Work(request.prompt_tokens, request.max_tokens, prefix)

@@ -43,6 +43,7 @@ class Replicas:
         *,
         detect_s: float,
         start_s: float,
+        kv_tokens: int,
     ) -> None:
         self.all: list[Replica] = []
         self.endpoints = EndpointSet()
@@ -54,6 +55,7 @@ class Replicas:
         self._new_engine = new_engine
         self._detect_s = detect_s
         self._start_s = start_s
+        self._kv_tokens = kv_tokens
 
     def add(self, deployment: int, zone: int) -> None:
         """One more, up from the start; `publish` makes it known."""
@@ -127,4 +129,5 @@ class Replicas:
             address=f"sim://{replica.name}",
             accepts_requests=not replica.is_removed,
             engine_key=str(replica.launches),
+            kv_tokens=self._kv_tokens,
         )

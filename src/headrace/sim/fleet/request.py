@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 from headrace.router.lease import Lease
+from headrace.router.prompt_prefix import PromptPrefix
 
 
 class Segment(NamedTuple):
@@ -97,7 +98,7 @@ class SimEngine(Protocol):
         """Requests that run and that wait."""
         ...
 
-    def known_tokens(self, request: SimRequest) -> int:
+    def known_tokens(self, prefix: PromptPrefix) -> int:
         """Tokens of the prompt whose KV it has; what a router with the engine's events knows."""
         ...
 

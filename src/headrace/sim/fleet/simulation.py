@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 from headrace.base.money import nanousd_per_usd
 from headrace.router.endpoint import Endpoint
+from headrace.router.lease import Work
+from headrace.router.policy import RoutingPolicy
 from headrace.sim.fleet.aggregate_engine import AggregateEngine
 from headrace.sim.fleet.books import Books
 from headrace.sim.fleet.event_loop import EventLoop
@@ -11,7 +13,7 @@ from headrace.sim.fleet.exact_engine import ExactEngine
 from headrace.sim.fleet.faults import FaultInjector
 from headrace.sim.fleet.gateway import SimGateway
 from headrace.sim.fleet.invariants import Invariants
-from headrace.sim.fleet.policies import Policy, headrace, policies
+from headrace.sim.fleet.policies import PolicyContext, headrace, policies
 from headrace.sim.fleet.randomness import stream
 from headrace.sim.fleet.replicas import Replicas
 from headrace.sim.fleet.report import Recorder, Report, histogram_latency, latency
@@ -39,6 +41,7 @@ class Simulation:
             self._new_engine,
             detect_s=fleet.detect_s,
             start_s=fleet.start_s,
+            kv_tokens=scenario.device.kv_tokens,
         )
         self.books = self._new_books()
         self.gateway = SimGateway(
@@ -122,15 +125,15 @@ class Simulation:
             duplicate_share=self.scenario.network.duplicate_share,
         )
 
-    def _new_policy(self) -> Policy | None:
+    def _new_policy(self) -> RoutingPolicy | None:
         if self.scenario.policy == headrace:
             return None
 
-        def known_tokens(endpoint: Endpoint, request: SimRequest) -> int:
-            return self.replicas.replica_of(endpoint).engine.known_tokens(request)
+        def known_tokens(endpoint: Endpoint, work: Work) -> int:
+            return self.replicas.replica_of(endpoint).engine.known_tokens(work.prefix)
 
-        kind = policies[self.scenario.policy]
-        return kind(stream(self.seed, "policy"), self.scenario.device, known_tokens)
+        make = policies[self.scenario.policy]
+        return make(PolicyContext(stream(self.seed, "policy"), known_tokens))
 
     def _report(self) -> Report:
         recorder, counts = self.recorder, self.recorder.counts

@@ -1,0 +1,113 @@
+"""How long does a routing decision take? A long prompt is hashed, matched and routed.
+
+    python bench/router_choice.py [--endpoints 1000] [--prompt-tokens 32768] [--choices 400]
+
+Prints microseconds of hashing, of the choice with its lease, and of both, for each policy; half of
+the prompts share a prefix that every endpoint has, a quarter one that a few have, and a quarter are
+new.
+"""
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from headrace.router.cost_policy import least_harm, least_work
+from headrace.router.decision_log import DecisionLog
+from headrace.router.endpoint import EndpointSpec
+from headrace.router.endpoint_set import EndpointSet
+from headrace.router.lease import Lease, Work
+from headrace.router.picker import Picker
+from headrace.router.policy import (
+    LeastRequests,
+    PrefixAffinity,
+    RoundRobin,
+    RoutingPolicy,
+    TwoChoices,
+)
+from headrace.router.prompt_prefix import bytes_per_token, prefix_of_body
+
+
+def make_bodies(prompt_tokens: int, count: int, rng: random.Random) -> list[bytes]:
+    size = prompt_tokens * bytes_per_token
+    common = rng.randbytes(size).hex()[:size].encode()
+    rare = [rng.randbytes(size).hex()[:size].encode() for _ in range(8)]
+    bodies = []
+    for number in range(count):
+        if number % 2 == 0:
+            text = common
+        elif number % 4 == 1:
+            text = rare[number % 8]
+        else:
+            text = rng.randbytes(size).hex()[:size].encode()
+        bodies.append(b'{"model":"m","messages":[{"role":"user","content":"' + text + b'"}]}')
+    return bodies
+
+
+def make_policy(name: str, rng: random.Random) -> RoutingPolicy:
+    factories: dict[str, Callable[[], RoutingPolicy]] = {
+        "least-harm": least_harm,
+        "least-work": least_work,
+        "prefix-affinity": PrefixAffinity,
+        "round-robin": RoundRobin,
+        "least-requests": LeastRequests,
+        "two-choices": lambda: TwoChoices(rng),
+    }
+    return factories[name]()
+
+
+def measure(
+    policy_name: str, endpoint_count: int, bodies: Sequence[bytes]
+) -> dict[str, float | str]:
+    rng = random.Random(1)
+    policy = make_policy(policy_name, rng)
+    endpoints = EndpointSet()
+    endpoints.update(
+        EndpointSpec(f"rep_{number}", "ver_1", f"http://10.0.0.1:{number}")
+        for number in range(endpoint_count)
+    )
+    picker = Picker(endpoints, rng, policy, log=DecisionLog())
+    pool = endpoints.whole_pool("ver_1")
+    assert pool is not None
+    for endpoint in pool.members:
+        pool.index.sent(endpoint.slot, prefix_of_body(bodies[0], "tenant"), 0.0)
+    held: list[Lease] = []
+    hash_us: list[float] = []
+    choice_us: list[float] = []
+    for number, body in enumerate(bodies):
+        start_s = time.perf_counter()
+        prefix = prefix_of_body(body, "tenant")
+        hashed_s = time.perf_counter()
+        work = Work(len(body) // bytes_per_token, 256, prefix, request_id=f"req_{number}")
+        lease = picker.lease([("ver_1", 1)], work, hashed_s)
+        chosen_s = time.perf_counter()
+        hash_us.append((hashed_s - start_s) * 1e6)
+        choice_us.append((chosen_s - hashed_s) * 1e6)
+        held.append(lease)
+        if len(held) > endpoint_count:
+            held.pop(rng.randrange(len(held))).release()
+    both = sorted(a + b for a, b in zip(hash_us, choice_us, strict=True))
+    return {
+        "policy": policy_name,
+        "hash_p50_us": round(sorted(hash_us)[len(bodies) // 2], 1),
+        "choice_p50_us": round(sorted(choice_us)[len(bodies) // 2], 1),
+        "both_p50_us": round(both[len(both) // 2], 1),
+        "both_p99_us": round(both[len(both) * 99 // 100], 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--endpoints", type=int, default=1000)
+    parser.add_argument("--prompt-tokens", type=int, default=32_768)
+    parser.add_argument("--choices", type=int, default=400)
+    parser.add_argument("--policies", default="least-harm,prefix-affinity,two-choices")
+    options = parser.parse_args()
+    bodies = make_bodies(options.prompt_tokens, options.choices, random.Random(7))
+    for name in options.policies.split(","):
+        print(json.dumps(measure(name, options.endpoints, bodies)))
+
+
+if __name__ == "__main__":
+    main()

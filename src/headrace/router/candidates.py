@@ -1,0 +1,126 @@
+"""Which endpoints of a pool a request may go to: availability, room, canary share, nearness.
+
+    pool -> available, not tried, not full -> one cohort of a canary -> the nearest that are left
+
+An endpoint that has most of the prompt may be overbooked by half: a stray copy of a prefix costs a
+fleet more than a short wait, because each one evicts another (docs/concepts/router.md). Nearness
+is a filter and not a cost: the gateway's own zone answers as long as anything there has room, then
+its region, then anybody. Fullness is the learnt limit of `capacity`, so requests spill over when
+more would only wait.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from headrace.router.breaker import BreakerState
+from headrace.router.endpoint import Endpoint
+from headrace.router.endpoint_set import Pool
+from headrace.router.lease import Work
+from headrace.router.policy import Rng
+
+overbooking = 1.5  # of its learnt limit, for who has the prefix; 1.25 was enough in simulations
+owner_share_min = 0.5  # of the prompt
+told_max = 128  # endpoints looked at for an explanation
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a gateway is; empty names are nowhere in particular."""
+
+    region: str = ""
+    zone: str = ""
+
+
+anywhere = Place()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """The endpoints that are left, and how near they are."""
+
+    endpoints: Sequence[Endpoint]
+    tier: str  # zone, region or anywhere
+
+
+def usable(
+    accepting: Sequence[Endpoint], now_s: float, excluded: Collection[str], *, over_capacity: bool
+) -> list[Endpoint]:
+    """Those that are healthy, were not tried, and have room unless that does not matter."""
+    closed = BreakerState.CLOSED
+    able = [
+        e
+        for e in accepting
+        if (over_capacity or e.in_flight_requests < e.capacity.requests_max)
+        and (e.breaker.state is closed or e.breaker.permits(now_s))
+    ]
+    return [e for e in able if e.spec.id not in excluded] if excluded else able
+
+
+def overbooked_owners(
+    pool: Pool, work: Work, matched: Sequence[int], now_s: float, excluded: Collection[str]
+) -> list[Endpoint]:
+    """Full endpoints that have most of the prompt, and are not beyond their overbooking."""
+    enough = max(1.0, owner_share_min * work.prefill_tokens)
+    if max(matched, default=0) < enough:
+        return []
+    return [
+        e
+        for e in pool.accepting
+        if matched[e.slot] >= enough
+        and e.capacity.requests_max <= e.in_flight_requests < overbooking * e.capacity.requests_max
+        and e.breaker.permits(now_s)
+        and e.spec.id not in excluded
+    ]
+
+
+def narrow(able: Sequence[Endpoint], pool: Pool, place: Place, rng: Rng) -> Candidates:
+    """One cohort of them, and of it the nearest."""
+    if pool.has_cohorts:
+        able = drawn_cohort(able, rng)
+    if place == anywhere or not able:
+        return Candidates(able, "anywhere")
+    near = [e for e in able if e.spec.region == place.region] if place.region else able
+    if place.zone:
+        nearest = [e for e in near if e.spec.zone == place.zone]
+        if nearest:
+            return Candidates(nearest, "zone")
+    if near and place.region:
+        return Candidates(near, "region")
+    return Candidates(able, "anywhere")
+
+
+def drawn_cohort(able: Sequence[Endpoint], rng: Rng) -> Sequence[Endpoint]:
+    """The endpoints of one cohort, drawn by weight among those that have any; all if none has.
+
+    Endpoints of weight 0 beside weighted ones get nothing unless they are all that is left."""
+    weights = {e.spec.cohort: e.spec.cohort_weight for e in able}
+    total = sum(weights.values())
+    if len(weights) < 2 or total == 0:
+        return able
+    point = rng.random() * total
+    for cohort, weight in weights.items():
+        point -= weight
+        if point < 0:
+            return [e for e in able if e.spec.cohort == cohort]
+    return able
+
+
+def why_left_out(
+    members: Sequence[Endpoint], now_s: float, excluded: Collection[str]
+) -> dict[str, int]:
+    """How many endpoints cannot be used, by reason; of a sample where there are many.
+
+    The sample keeps a decision on a thousand endpoints as short as its choice."""
+    members = members[:: 1 + len(members) // told_max]
+    reasons: Counter[str] = Counter()
+    for endpoint in members:
+        if not endpoint.spec.accepts_requests:
+            reasons["loading, draining or failed"] += 1
+        elif not endpoint.breaker.permits(now_s):
+            reasons["ejected after failures"] += 1
+        elif endpoint.spec.id in excluded:
+            reasons["tried before"] += 1
+        elif endpoint.is_full():
+            reasons["full"] += 1
+    return dict(reasons)

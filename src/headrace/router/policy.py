@@ -1,0 +1,149 @@
+"""How a router prefers one endpoint to another: a cost for each, the least of which is chosen.
+
+    round-robin      each in turn
+    least-requests   the fewest requests of this router
+    two-choices      the less loaded of two that were drawn (Mitzenmacher 2001)
+    least-tokens     the fewest tokens in flight
+    prefix-affinity  the longest prefix, whatever the load
+    least-work       the least seconds that the request itself waits
+    least-harm       the least seconds that it costs everybody; the default (`cost_policy`)
+
+A policy sees only endpoints that may be used; filters, ties and leases are the picker's.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from headrace.router.endpoint import Endpoint
+from headrace.router.lease import Work
+
+
+class Rng(Protocol):
+    """Where random numbers come from."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+        ...
+
+
+class RoutingPolicy(Protocol):
+    """Prefers endpoints."""
+
+    @property
+    def name(self) -> str:
+        """What settings and explanations call it."""
+        ...
+
+    @property
+    def needs_prefixes(self) -> bool:
+        """Whether it asks how much of a prompt each endpoint has."""
+        ...
+
+    def costs(
+        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
+    ) -> list[float]:
+        """The cost of each endpoint; `matched` are tokens by slot, empty if none are needed."""
+        ...
+
+    def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
+        """What the cost of an endpoint is made of, for people."""
+        ...
+
+
+class RoundRobin:
+    """Each in turn, by pool."""
+
+    name = "round-robin"
+    needs_prefixes = False
+
+    def __init__(self) -> None:
+        self._turn = 0
+
+    def costs(
+        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
+    ) -> list[float]:
+        """How many come before it."""
+        count = len(endpoints)
+        turn = self._turn
+        self._turn += 1
+        return [float((position - turn) % count) for position in range(count)]
+
+    def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
+        """Nothing but the turn."""
+        return {}
+
+
+class LeastRequests:
+    """The fewest requests of this router."""
+
+    name = "least-requests"
+    needs_prefixes = False
+
+    def costs(
+        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
+    ) -> list[float]:
+        """Requests in flight."""
+        return [float(endpoint.in_flight_requests) for endpoint in endpoints]
+
+    def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
+        """Requests in flight."""
+        return {"requests": float(endpoint.in_flight_requests)}
+
+
+class TwoChoices(LeastRequests):
+    """The less loaded of two that were drawn; the others cost infinitely much."""
+
+    name = "two-choices"
+
+    def __init__(self, rng: Rng) -> None:
+        self._rng = rng
+
+    def costs(
+        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
+    ) -> list[float]:
+        """Requests in flight of two of them."""
+        count = len(endpoints)
+        costs = [math.inf] * count
+        first = int(self._rng.random() * count)
+        second = (first + 1 + int(self._rng.random() * (count - 1))) % count
+        for drawn in (first, second):
+            costs[drawn] = float(endpoints[drawn].in_flight_requests)
+        return costs
+
+
+class LeastTokens:
+    """The fewest tokens in flight."""
+
+    name = "least-tokens"
+    needs_prefixes = False
+
+    def costs(
+        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
+    ) -> list[float]:
+        """Tokens in flight."""
+        return [float(endpoint.in_flight_tokens) for endpoint in endpoints]
+
+    def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
+        """Tokens in flight."""
+        return {"tokens": float(endpoint.in_flight_tokens)}
+
+
+class PrefixAffinity:
+    """The longest known prefix, whatever the load."""
+
+    name = "prefix-affinity"
+    needs_prefixes = True
+
+    def costs(
+        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
+    ) -> list[float]:
+        """Tokens that it would have to compute."""
+        return [float(work.prefill_tokens - matched[endpoint.slot]) for endpoint in endpoints]
+
+    def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
+        """Tokens that it would have to compute."""
+        return {"fresh_tokens": float(work.prefill_tokens - matched_tokens)}
+
+
+PolicyFactory = Callable[[Rng], RoutingPolicy]

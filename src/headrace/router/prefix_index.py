@@ -1,0 +1,184 @@
+"""Which endpoints of a pool should have which beginnings of prompts in their caches.
+
+    key -> set of slots, as the bits of one integer: a thousand endpoints are met at once
+    slot -> its keys, the least recently sent first: what its engine will evict first
+
+An endpoint's keys are those that it was sent lately (a prediction, bounded by its cache and by
+time), or those that its engine says it has (`learn_stored`, `learn_removed`: exact). Predictions
+are checked by what engines report: one that has less than was predicted is believed to keep less.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from headrace.router.prompt_prefix import PromptPrefix
+
+keys_max = 262_144  # of all slots together; about 60 MB
+keys_per_slot_min = 512
+unused_s_max = 1800.0  # other gateways and long answers evict what was not sent again by then
+capacity_tokens_max = 1 << 24  # when nothing is known of an engine's cache
+capacity_tokens_min = 4096
+shrink, growth = 0.9, 1.02  # of the believed capacity, after a wrong and a right prediction
+dense_share = 4  # from a quarter of set bits on, walking over all beats searching for each
+error_share_max = 0.25  # of the predicted tokens; less is granularity
+
+
+class SlotBeliefs:
+    """What one endpoint is believed to hold."""
+
+    __slots__ = ("capacity_tokens", "is_exact", "keys", "tokens", "tokens_max")
+
+    def __init__(self, tokens_max: int) -> None:
+        self.keys: OrderedDict[int, tuple[int, float]] = OrderedDict()  # key: (tokens, sent at)
+        self.tokens = 0
+        self.tokens_max = tokens_max  # of the engine's cache, where it is known
+        self.capacity_tokens = float(tokens_max)  # as learnt
+        self.is_exact = False  # its engine tells
+
+
+class PrefixIndex:
+    """The beliefs about the endpoints of one pool, by slot."""
+
+    def __init__(self) -> None:
+        self._holders: dict[int, int] = {}  # key -> bits of slots
+        self._slots: dict[int, SlotBeliefs] = {}
+
+    @property
+    def key_count(self) -> int:
+        """How many different beginnings are known."""
+        return len(self._holders)
+
+    def match(self, prefix: PromptPrefix, slot_count: int) -> list[int]:
+        """Tokens from the start on that each slot should have; a list by slot."""
+        matched = [0] * slot_count
+        holders = self._holders
+        alive = -1  # every slot
+        depth = 0
+        for key in prefix.keys:
+            still = alive & holders.get(key, 0)
+            if still != alive:
+                if alive > 0:
+                    _set_bits(matched, alive & ~still, prefix.tokens[depth - 1])
+                alive = still
+                if not alive:
+                    return matched
+            depth += 1
+        if alive > 0:
+            _set_bits(matched, alive, prefix.tokens[depth - 1])
+        return matched
+
+    def matched(self, slot: int, prefix: PromptPrefix) -> int:
+        """The same for one slot."""
+        bit = 1 << slot
+        tokens = 0
+        for key, end in zip(prefix.keys, prefix.tokens, strict=True):
+            if not self._holders.get(key, 0) & bit:
+                break
+            tokens = end
+        return tokens
+
+    def sent(self, slot: int, prefix: PromptPrefix, now_s: float, tokens_max: int = 0) -> None:
+        """A request with this prompt goes to the endpoint, which will then have all of it.
+
+        `tokens_max` is the size of the engine's cache; 0: it is not known."""
+        if not prefix:
+            return
+        beliefs = self._beliefs(slot, tokens_max)
+        keys, ends = prefix.keys, prefix.tokens
+        for depth in range(len(keys) - 1, -1, -1):  # so that the deepest is forgotten first
+            tokens = ends[depth] - (ends[depth - 1] if depth else 0)
+            self._add(slot, beliefs, keys[depth], tokens, now_s)
+        self._evict(slot, beliefs, now_s)
+
+    def observe(self, slot: int, predicted_tokens: int, cached_tokens: int) -> None:
+        """What an engine really had of a prompt of which so much was predicted."""
+        beliefs = self._slots.get(slot)
+        if beliefs is None or beliefs.is_exact or predicted_tokens == 0:
+            return
+        if predicted_tokens - cached_tokens > error_share_max * predicted_tokens:
+            held = min(beliefs.capacity_tokens, float(max(beliefs.tokens, 1)))
+            beliefs.capacity_tokens = max(capacity_tokens_min, shrink * held)
+        else:
+            grown = growth * beliefs.capacity_tokens
+            beliefs.capacity_tokens = min(beliefs.tokens_max, grown)
+
+    def learn_stored(self, slot: int, blocks: Iterable[tuple[int, int]], now_s: float) -> None:
+        """The engine says that it holds these (key, tokens) from now on."""
+        beliefs = self._beliefs(slot, 0)
+        beliefs.is_exact = True
+        for key, tokens in blocks:
+            self._add(slot, beliefs, key, tokens, now_s)
+        self._evict(slot, beliefs, now_s)
+
+    def learn_removed(self, slot: int, keys: Iterable[int]) -> None:
+        """The engine says that it no longer holds these."""
+        beliefs = self._beliefs(slot, 0)
+        beliefs.is_exact = True
+        for key in keys:
+            found = beliefs.keys.pop(key, None)
+            if found is not None:
+                beliefs.tokens -= found[0]
+                self._clear_bit(slot, key)
+
+    def is_exact(self, slot: int) -> bool:
+        """Whether the endpoint's engine tells what it holds."""
+        beliefs = self._slots.get(slot)
+        return beliefs is not None and beliefs.is_exact
+
+    def forget(self, slot: int) -> None:
+        """The endpoint is gone, or its cache is."""
+        beliefs = self._slots.pop(slot, None)
+        if beliefs is not None:
+            for key in beliefs.keys:
+                self._clear_bit(slot, key)
+
+    def _beliefs(self, slot: int, tokens_max: int) -> SlotBeliefs:
+        beliefs = self._slots.get(slot)
+        if beliefs is None:
+            beliefs = self._slots[slot] = SlotBeliefs(tokens_max or capacity_tokens_max)
+        elif tokens_max and beliefs.tokens_max != tokens_max:
+            beliefs.tokens_max = tokens_max
+            beliefs.capacity_tokens = min(beliefs.capacity_tokens, float(tokens_max))
+        return beliefs
+
+    def _add(self, slot: int, beliefs: SlotBeliefs, key: int, tokens: int, now_s: float) -> None:
+        if key in beliefs.keys:
+            beliefs.keys.move_to_end(key)
+            beliefs.keys[key] = (tokens, now_s)
+            return
+        beliefs.keys[key] = (tokens, now_s)
+        beliefs.tokens += tokens
+        self._holders[key] = self._holders.get(key, 0) | (1 << slot)
+
+    def _evict(self, slot: int, beliefs: SlotBeliefs, now_s: float) -> None:
+        count_max = max(keys_per_slot_min, keys_max // max(1, len(self._slots)))
+        while beliefs.keys:
+            key, (tokens, sent_s) = next(iter(beliefs.keys.items()))
+            is_over = beliefs.tokens > beliefs.capacity_tokens or len(beliefs.keys) > count_max
+            is_old = not beliefs.is_exact and now_s - sent_s > unused_s_max
+            if not (is_over or is_old) or len(beliefs.keys) == 1:
+                return
+            del beliefs.keys[key]
+            beliefs.tokens -= tokens
+            self._clear_bit(slot, key)
+
+    def _clear_bit(self, slot: int, key: int) -> None:
+        left = self._holders[key] & ~(1 << slot)
+        if left:
+            self._holders[key] = left
+        else:
+            del self._holders[key]
+
+
+def _set_bits(matched: list[int], bits: int, tokens: int) -> None:
+    """Write `tokens` at every slot whose bit is set, in time of the set ones if they are few."""
+    text = f"{bits:b}"[::-1]
+    if bits.bit_count() * dense_share > len(text):
+        for slot, bit in enumerate(text):
+            if bit == "1":
+                matched[slot] = tokens
+        return
+    slot = text.find("1")
+    while slot >= 0:
+        matched[slot] = tokens
+        slot = text.find("1", slot + 1)

@@ -1,0 +1,68 @@
+"""A prompt as a chain of hashes, so that an index can tell how much of it an endpoint has seen.
+
+    text    [ 16 blocks of 512 B ][ 28 of 2 KiB ][ 48 of 4 KiB ][ 120 of 16 KiB ]
+    keys    k1 = hash(root, b1)   k2 = hash(k1, b2)   ...
+
+Blocks grow with the depth, so that a long prompt costs few hashes and a short one is told apart
+finely; boundaries depend on the position alone, so equal beginnings have equal keys. The root
+separates what must not share a cache: tenants, models, adapters. Python's keyed `hash` is enough:
+keys never leave the process, and a collision only costs a poorer choice.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+block_plan = ((16, 512), (28, 2048), (48, 4096), (120, 16_384))  # (blocks, bytes of each)
+bytes_per_token = 4  # typical; the router's tokens are estimates
+prompt_marks = (b'"messages"', b'"prompt"', b'"input"')  # where a body's prompt begins
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPrefix:
+    """The keys of a prompt's beginnings, and the tokens up to the end of each."""
+
+    keys: tuple[int, ...]
+    tokens: tuple[int, ...]  # cumulative, as many as `keys`, growing
+
+    def __bool__(self) -> bool:
+        return bool(self.keys)
+
+
+no_prefix = PromptPrefix((), ())
+
+
+def _block_ends() -> Iterator[int]:
+    end = 0
+    for count, size in block_plan:
+        for _ in range(count):
+            end += size
+            yield end
+
+
+block_ends = tuple(_block_ends())
+
+
+def prefix_of_body(body: bytes, root: object) -> PromptPrefix:
+    """The prefix of an API request's prompt; `root` is hashed first and separates caches.
+
+    Fields before the prompt differ between callers and are no part of what an engine computes, so
+    hashing starts at the first field that carries one."""
+    start = next((at for mark in prompt_marks if (at := body.find(mark)) >= 0), 0)
+    return prefix_of_text(body[start:] if start else body, root)
+
+
+def prefix_of_text(text: bytes, root: object) -> PromptPrefix:
+    """The prefix of a prompt's bytes; the part of a last block that is not full is left out."""
+    keys: list[int] = []
+    tokens: list[int] = []
+    key = hash(root)
+    start = 0
+    length = len(text)
+    for end in block_ends:
+        if end > length:
+            break
+        key = hash((key, text[start:end]))
+        keys.append(key)
+        tokens.append(end // bytes_per_token)
+        start = end
+    return PromptPrefix(tuple(keys), tuple(tokens))

@@ -1,0 +1,73 @@
+"""What each policy prefers."""
+
+import math
+import random
+
+from headrace.router.cost_policy import harm_weight, least_harm, least_work
+from headrace.router.endpoint import Endpoint, EndpointSpec
+from headrace.router.lease import Lease, Work
+from headrace.router.policy import LeastRequests, PrefixAffinity, RoundRobin, TwoChoices
+
+work = Work(1000, 10)
+
+
+def make_endpoints(count: int = 3) -> list[Endpoint]:
+    return [
+        Endpoint(EndpointSpec(f"rep_{slot}", "ver_1", "http://x"), slot=slot)
+        for slot in range(count)
+    ]
+
+
+def best(costs: list[float]) -> int:
+    return costs.index(min(costs))
+
+
+def test_round_robin_takes_each_in_turn() -> None:
+    policy, endpoints = RoundRobin(), make_endpoints()
+    assert [best(policy.costs(endpoints, work, ())) for _ in range(4)] == [0, 1, 2, 0]
+
+
+def test_least_requests_counts_requests_not_tokens() -> None:
+    endpoints = make_endpoints(2)
+    Lease(endpoints[0], Work(9000, 10), 0.0)
+    for _ in range(2):
+        Lease(endpoints[1], Work(1, 1), 0.0)
+    assert best(LeastRequests().costs(endpoints, work, ())) == 0
+
+
+def test_two_choices_draws_two_and_takes_the_less_loaded() -> None:
+    endpoints = make_endpoints(4)
+    for endpoint in endpoints[:3]:
+        Lease(endpoint, work, 0.0)
+    policy = TwoChoices(random.Random(5))
+    for _ in range(50):
+        costs = policy.costs(endpoints, work, ())
+        assert sum(cost < math.inf for cost in costs) == 2
+    (only,) = policy.costs(endpoints[:1], work, ())
+    assert only == 1.0
+
+
+def test_prefix_affinity_ignores_load() -> None:
+    endpoints = make_endpoints(2)
+    for _ in range(10):
+        Lease(endpoints[1], work, 0.0)
+    assert best(PrefixAffinity().costs(endpoints, work, [0, 600])) == 1
+
+
+def test_least_work_leaves_a_prefix_for_a_shorter_queue_and_least_harm_does_not() -> None:
+    endpoints = make_endpoints(2)
+    Lease(endpoints[1], Work(700, 10), 0.0)
+    matched = [0, 600]
+    assert best(least_work().costs(endpoints, work, matched)) == 0
+    assert best(least_harm().costs(endpoints, work, matched)) == 1
+    Lease(endpoints[1], Work(round(harm_weight * 600), 10), 0.0)
+    assert best(least_harm().costs(endpoints, work, matched)) == 0
+
+
+def test_a_cost_is_the_sum_of_its_terms() -> None:
+    endpoints = make_endpoints(2)
+    Lease(endpoints[1], Work(5000, 10), 0.0)
+    policy = least_harm()
+    for endpoint, cost in zip(endpoints, policy.costs(endpoints, work, [100, 300]), strict=True):
+        terms = policy.terms(endpoint, work, [100, 300][endpoint.slot])
+        assert math.isclose(sum(terms.values()), cost)
