@@ -3,10 +3,12 @@
 Most chunks of a stream differ in the text alone, so a chunk costs one string escape and one join.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
+from headrace.protocol.deltas import ArgumentsDelta, CallDelta, ContentDelta, Delta, ReasoningDelta
 from headrace.protocol.responses import ChatLogprobs, TextLogprobs, Usage
 
 ChunkKind = Literal["chat", "text"]
@@ -19,37 +21,49 @@ class ChunkWriter:
     """Encodes the chunks of one stream: `opening`, any number of `text`, `finish`, `usage`."""
 
     def __init__(
-        self, kind: ChunkKind, stream_id: str, created: int, model: str, *, usage_chunk: bool
+        self,
+        kind: ChunkKind,
+        stream_id: str,
+        created: int,
+        model: str,
+        *,
+        usage_chunk: bool,
+        index: int = 0,
     ) -> None:
-        """With `usage_chunk` every other chunk says `"usage":null`, as OpenAI's API does."""
+        """`index` is the choice's. With `usage_chunk` every other chunk says `"usage":null`."""
         self._kind = kind
+        self._choice = b',"choices":[{"index":%d,' % index
         head = {"id": stream_id, "object": _objects[kind], "created": created, "model": model}
         self._head = b"data: " + _encode(head)[:-1]
         self._no_usage = b',"usage":null' if usage_chunk else b""
         content_key = b'"delta":{"content":' if kind == "chat" else b'"text":'
-        self._before_text = self._head + b',"choices":[{"index":0,' + content_key
+        self._before_text = self._head + self._choice + content_key
         self._after_key = b"}" if kind == "chat" else b""
         self._after_text = self._end_of_choice(None)
 
-    def opening(self, usage: Usage | None = None) -> bytes:
+    def opening(
+        self, usage: Usage | None = None, prompt_token_ids: Sequence[int] | None = None
+    ) -> bytes:
         """The first chunk of a chat, which names the role; nothing for a text completion."""
         if self._kind == "text":
             return b""
         delta = b'"delta":{"role":"assistant","content":""}'
-        return self._chunk(delta + b',"logprobs":null,"finish_reason":null', usage)
+        asked = b"" if prompt_token_ids is None else _field("prompt_token_ids", prompt_token_ids)
+        return self._chunk(delta + b',"logprobs":null,"finish_reason":null', usage, asked)
 
     def text(
         self,
         text: str,
         usage: Usage | None = None,
         logprobs: ChatLogprobs | TextLogprobs | None = None,
+        extra: Mapping[str, object] | None = None,
     ) -> bytes:
-        """A chunk with more text; `usage` is what the request used so far, if it is wanted."""
-        if logprobs is not None:
+        """A chunk with more text; `usage` is what the request used so far, if it is wanted.
+
+        `extra` are further fields of the choice."""
+        if logprobs is not None or extra:
             key = b'"delta":{"content":%b}' if self._kind == "chat" else b'"text":%b'
-            content = key % _encode(text)
-            tail = b',"logprobs":%b,"finish_reason":null' % _encode(logprobs)
-            return self._chunk(content + tail, usage)
+            return self._marked(key % _encode(text), usage, logprobs, extra)
         if usage is None:
             return b"%b%b%b%b}\n\n" % (
                 self._before_text,
@@ -64,6 +78,33 @@ class ChunkWriter:
             b',"usage":' + _encode(usage),
         )
 
+    def delta(
+        self,
+        delta: Delta,
+        call_id: str,
+        usage: Usage | None = None,
+        logprobs: ChatLogprobs | None = None,
+        extra: Mapping[str, object] | None = None,
+    ) -> bytes:
+        """A chunk with what a chat's answer gained; `call_id` is that of a call's beginning."""
+        assert self._kind == "chat", "a text completion has text alone"
+        if isinstance(delta, ContentDelta):
+            return self.text(delta.text, usage, logprobs, extra)
+        return self._marked(
+            b'"delta":' + _encode(_delta_fields(delta, call_id)), usage, logprobs, extra
+        )
+
+    def _marked(
+        self,
+        content: bytes,
+        usage: Usage | None,
+        logprobs: ChatLogprobs | TextLogprobs | None,
+        extra: Mapping[str, object] | None,
+    ) -> bytes:
+        fields = b"".join(_field(name, value) for name, value in (extra or {}).items())
+        tail = b',"logprobs":%b,"finish_reason":null%b' % (_encode(logprobs), fields)
+        return self._chunk(content + tail, usage)
+
     def finish(self, reason: str, usage: Usage | None = None) -> bytes:
         """The chunk with the finish reason, the last one of the choice."""
         empty = b'"delta":{}' if self._kind == "chat" else b'"text":""'
@@ -73,9 +114,25 @@ class ChunkWriter:
         """The chunk after the last one, without a choice."""
         return self._head + b',"choices":[],"usage":' + _encode(usage) + b"}\n\n"
 
-    def _chunk(self, choice: bytes, usage: Usage | None) -> bytes:
-        tail = self._no_usage if usage is None else b',"usage":' + _encode(usage)
-        return self._head + b',"choices":[{"index":0,' + choice + b"}]" + tail + b"}\n\n"
+    def _chunk(self, choice: bytes, usage: Usage | None, more: bytes = b"") -> bytes:
+        tail = more + (self._no_usage if usage is None else b',"usage":' + _encode(usage))
+        return self._head + self._choice + choice + b"}]" + tail + b"}\n\n"
 
     def _end_of_choice(self, reason: str | None) -> bytes:
         return self._after_key + b',"logprobs":null,"finish_reason":' + _encode(reason) + b"}]"
+
+
+def _field(name: str, value: object) -> bytes:
+    return b',"%b":%b' % (name.encode(), _encode(value))
+
+
+def _delta_fields(delta: ReasoningDelta | CallDelta | ArgumentsDelta, call_id: str) -> object:
+    """A delta as OpenAI's clients read it; thoughts have two names among clients."""
+    if isinstance(delta, ReasoningDelta):
+        return {"reasoning_content": delta.text, "reasoning": delta.text}
+    if isinstance(delta, CallDelta):
+        begun = {"name": delta.name, "arguments": ""}
+        call = {"index": delta.call_index, "id": call_id, "type": "function", "function": begun}
+    else:
+        call = {"index": delta.call_index, "function": {"arguments": delta.text}}
+    return {"tool_calls": [call]}

@@ -1,14 +1,24 @@
 """What clients get in one piece: completions, usage, the list of models."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
+
+from headrace.protocol.tools import ToolCall
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
     """How the prompt tokens were had."""
 
     cached_tokens: int = 0
+
+
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """What the output tokens were."""
+
+    reasoning_tokens: int = 0
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -18,6 +28,7 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails = PromptTokensDetails()
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET  # where any is known
 
     @classmethod
     def of(cls, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> "Usage":
@@ -58,26 +69,42 @@ class TextLogprobs(msgspec.Struct, frozen=True):
     """The log-probabilities of a text completion's tokens, as columns."""
 
     text_offset: list[int]  # characters of the answer before the token
-    token_logprobs: list[float]
+    token_logprobs: Sequence[float | None]  # None for the first of an echoed prompt
     tokens: list[str]
-    top_logprobs: list[dict[str, float]] | None
+    top_logprobs: Sequence[dict[str, float] | None] | None
+
+
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """A token that stands, or could have stood, at a place of the prompt."""
+
+    logprob: float
+    rank: int | None  # 1 is the likeliest; None if it is not among those listed
+    decoded_token: str
+
+
+# For each token of the prompt, by token id; None for the first, which follows nothing.
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
 class AssistantMessage(msgspec.Struct, frozen=True):
     """The answer's message."""
 
-    content: str
+    content: str | None  # None beside calls
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET  # the same, by the other name that clients read
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
     """One answer to a conversation."""
 
     message: AssistantMessage
-    finish_reason: str
+    finish_reason: str  # stop, length, tool_calls
     index: int = 0
     logprobs: ChatLogprobs | None = None
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, frozen=True):
@@ -89,15 +116,20 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     choices: list[ChatChoice]
     usage: Usage
     object: Literal["chat.completion"] = "chat.completion"
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class TextChoice(msgspec.Struct, frozen=True):
     """One continuation of a prompt."""
 
     text: str
-    finish_reason: str
+    finish_reason: str  # stop, length
     index: int = 0
     logprobs: TextLogprobs | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class TextCompletion(msgspec.Struct, frozen=True):
@@ -119,6 +151,12 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     object: str
     owned_by: str
     max_model_len: int | None = None  # tokens of prompt and output together
+    root: str | None = None  # the model that this one is, or builds on
+    modalities: list[str] | None = None  # what goes in and comes out
+    quantization: str | None = None  # the type that most of the weights have
+    supported_parameters: list[str] | None = None  # of generating requests
+    tool_parser: str | None = None  # how calls of tools are read
+    reasoning_parser: str | None = None  # how thoughts are told from answers
 
 
 class ModelList(msgspec.Struct, frozen=True):
