@@ -1,4 +1,4 @@
-"""Random arrivals, lengths, classes, salts, aborts and tiny pools: the engine equals the oracle.
+"""Random arrivals, choices, classes, salts, aborts and tiny pools: the engine equals the oracle.
 
 After every step the invariants hold, every request's tokens are a prefix of what the model says
 for it alone, and the oldest request of the top class gets on. A failure prints the blob that
@@ -6,6 +6,7 @@ repeats it.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -54,13 +55,19 @@ samplings = st.builds(
 )
 
 
-class Expectation:
-    """One live request: what it must answer and what it has answered."""
+Key = tuple[str, int]  # request id and choice
 
-    def __init__(self, request: EngineRequest, model: FakeModel, limit: int, arrival: int) -> None:
+
+class Expectation:
+    """One live choice: what it must answer and what it has answered."""
+
+    def __init__(
+        self, request: EngineRequest, model: FakeModel, limit: int, arrival: int, index: int
+    ) -> None:
         self.request = request
         self.order = (request.priority, arrival)
-        self.tokens, self.reason = model.generate(request.prompt_token_ids, request.sampling, limit)
+        sampling = replace(request.sampling, seed=request.sampling.seed + index)
+        self.tokens, self.reason = model.generate(request.prompt_token_ids, sampling, limit)
         self.received: list[int] = []
         self.aborted = False
         max_tokens = min(request.sampling.max_tokens, limit - len(request.prompt_token_ids))
@@ -75,9 +82,12 @@ class Expectation:
             assert self.aborted
             assert (self.received, usage) == ([], RequestUsage(0, 0, 0))
             return
-        assert usage.prompt_tokens == len(self.request.prompt_token_ids)
         assert usage.completion_tokens == len(self.received)
-        assert 0 <= usage.cached_tokens < usage.prompt_tokens
+        if usage.prompt_tokens or self.request.choice_count == 1:
+            assert usage.prompt_tokens == len(self.request.prompt_token_ids)
+            assert 0 <= usage.cached_tokens < usage.prompt_tokens
+        else:  # another choice counts the prompt
+            assert usage.cached_tokens == 0
         if output.finish_reason is FinishReason.ABORT:
             assert self.aborted
         elif output.finish_reason is not None:
@@ -108,7 +118,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     ) -> None:
         self.model = FakeModel(vocab_size, poison)
         self.limit = min(max_model_len, num_blocks * block_size_tokens)
-        self.abort_during_step: list[str] = []
+        self.abort_during_step: list[Key] = []
         self.runner = FakeRunner(
             self.model,
             num_blocks=num_blocks,
@@ -124,7 +134,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.waiting_max = waiting_max
         self.clock = ManualClock()
         self.core = EngineCore(self.runner, config, self.clock)
-        self.live: dict[str, Expectation] = {}
+        self.live: dict[Key, Expectation] = {}
         self.arrival_count = 0
         self.head: Expectation | None = None
         self.head_is_known = True  # until classes change by ageing
@@ -132,37 +142,49 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def abort_some(self, _: StepBatch) -> None:
         while self.abort_during_step:
-            self.core.abort(self.abort_during_step.pop())
+            self.core.abort(*self.abort_during_step.pop())
 
     @rule(
         prompt=st.one_of(prompts, shared_prompts),
         sampling=samplings,
         priority=st.integers(0, 2),
         salt=st.sampled_from(["", "tenant"]),
+        choice_count=st.integers(1, 3),
     )
     def submit(
-        self, prompt: tuple[int, ...], sampling: SamplingParams, priority: int, salt: str
+        self,
+        prompt: tuple[int, ...],
+        sampling: SamplingParams,
+        priority: int,
+        salt: str,
+        choice_count: int,
     ) -> None:
         prompt = prompt[: self.limit - 1]
+        choice_count = min(choice_count, self.waiting_max)
         request_id = f"r{self.arrival_count}"
-        request = EngineRequest(request_id, prompt, sampling, priority, salt)
-        if self.core.stats().waiting_requests >= self.waiting_max:
+        request = EngineRequest(
+            request_id, prompt, sampling, priority, salt, choice_count=choice_count
+        )
+        if self.core.stats().waiting_requests + choice_count > self.waiting_max:
             with pytest.raises(RateLimited):
                 self.core.submit(request)
             return
         self.core.submit(request)
-        self.arrival_count += 1
-        self.live[request_id] = Expectation(request, self.model, self.limit, self.arrival_count)
+        for index in range(choice_count):
+            self.arrival_count += 1
+            self.live[request_id, index] = Expectation(
+                request, self.model, self.limit, self.arrival_count, index
+            )
 
     @precondition(lambda self: self.live)
     @rule(data=st.data(), during_step=st.booleans())
     def abort(self, data: st.DataObject, during_step: bool) -> None:
-        request_id = data.draw(st.sampled_from(sorted(self.live)))
-        self.live[request_id].aborted = True
+        key = data.draw(st.sampled_from(sorted(self.live)))
+        self.live[key].aborted = True
         if during_step:
-            self.abort_during_step.append(request_id)
+            self.abort_during_step.append(key)
         else:
-            self.core.abort(request_id)
+            self.core.abort(*key)
 
     @rule(seconds=st.floats(1.0, 40.0))
     def let_waiting_requests_age(self, seconds: float) -> None:
@@ -182,11 +204,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     def step_once(self) -> None:
         steps_before = self.runner.steps
         outputs = self.core.step()
-        assert len({output.request_id for output in outputs}) == len(outputs)
-        for output in outputs:
-            self.live[output.request_id].take(output)
+        keys = [(output.request_id, output.index) for output in outputs]
+        assert len(set(keys)) == len(outputs)
+        for key, output in zip(keys, outputs, strict=True):
+            self.live[key].take(output)
             if output.finish_reason is not None:
-                del self.live[output.request_id]
+                del self.live[key]
         assert self.runner.steps == steps_before + 1 or not self.live, "live requests, no step"
         self.core.check_invariants()
         self.check_head()

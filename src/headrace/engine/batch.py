@@ -101,7 +101,7 @@ class BatchBuilder:
         self._top_k[slot] = sampling.top_k
         self._top_p[slot] = sampling.top_p
         self._min_p[slot] = sampling.min_p
-        self._seed[slot] = sampling.seed & seed_mask
+        self._seed[slot] = sequence.seed & seed_mask
         self._top_counts[slot] = sampling.top_logprobs or 0
         self._editors[slot] = (
             LogitEditor(sequence, self._vocab_size) if edits_logits(sequence.request) else None

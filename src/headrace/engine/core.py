@@ -6,12 +6,13 @@ that a step empties. Everything else belongs to the thread that steps.
 
 from collections import deque
 from dataclasses import replace
+from heapq import heappop, heappush
 
 from headrace.base.clock import Clock
-from headrace.base.errors import Conflict, RateLimited
+from headrace.base.errors import Conflict, InvalidRequest, RateLimited
 from headrace.engine.batch import BatchBuilder
 from headrace.engine.drain_rate import DrainRate
-from headrace.engine.intake import accepted_max_tokens, context_limit
+from headrace.engine.intake import context_limit, output_limits
 from headrace.engine.request import (
     EngineRequest,
     EngineStats,
@@ -33,6 +34,10 @@ not_finite_error = (
     "The model's output for this request was not finite; the request failed, others did not. "
     "Send it again; if it fails again, the model file or this prompt is the cause."
 )
+deadline_error = (
+    "The request's deadline passed before its output was complete; allow it more time, or lower "
+    "max_tokens."
+)
 
 
 class EngineCore:
@@ -50,9 +55,11 @@ class EngineCore:
             self._scheduler.kv.block_count(context_limit(runner.info)),
             runner.info.vocab_size,
         )
-        self._sequences: dict[str, Sequence] = {}
+        self._choices: dict[str, list[Sequence]] = {}  # those of a request that have not ended
         self._arrivals: deque[Sequence] = deque()
-        self._aborts: deque[str] = deque()
+        self._aborts: deque[tuple[str, int | None]] = deque()
+        self._new_deadlines: deque[tuple[float, int, str]] = deque()
+        self._deadlines: list[tuple[float, int, str]] = []  # a heap; the number breaks ties
         self._arrival_count = 0
         self._drain_rate = DrainRate()
         self._stats = EngineStats()
@@ -62,48 +69,60 @@ class EngineCore:
 
         Raises InvalidRequest, ContextLengthExceeded, Conflict for an id that is live, RateLimited
         if the queue is full. `max_tokens` is cut to what the context leaves after the prompt."""
-        max_tokens = accepted_max_tokens(request, self._info)
-        if request.request_id in self._sequences:
+        limits = output_limits(request, self._info)
+        if request.request_id in self._choices:
             raise Conflict(
                 f"Request id {request.request_id} is in use; send a new id for each request.",
                 param="request_id",
             )
-        waiting_count = len(self._scheduler.waiting) + len(self._arrivals)
-        if waiting_count >= self._config.waiting_max:
-            retry_after_s = self._drain_rate.retry_after_s(self._clock.monotonic_s())
-            raise RateLimited(
-                f"The queue is full: {waiting_count} requests wait. Try again in "
-                f"{retry_after_s:.1f} s.",
-                retry_after_s=retry_after_s,
-                waiting_requests=waiting_count,
-            )
-        self._arrival_count += 1
+        self._check_room(len(limits) * request.choice_count)
         now_s = self._clock.monotonic_s()
-        sequence = Sequence(request, self._arrival_count, now_s, max_tokens)
-        self._sequences[request.request_id] = sequence
-        self._arrivals.append(sequence)
+        choices: list[Sequence] = []
+        for max_tokens in limits:
+            leader: Sequence | None = None
+            for _ in range(request.choice_count):
+                self._arrival_count += 1
+                sequence = Sequence(
+                    request,
+                    self._arrival_count,
+                    now_s,
+                    max_tokens,
+                    index=len(choices),
+                    leader=leader,
+                )
+                leader = leader or sequence
+                choices.append(sequence)
+        self._choices[request.request_id] = choices
+        if request.deadline_s is not None:
+            due = (request.deadline_s, self._arrival_count, request.request_id)
+            self._new_deadlines.append(due)
+        self._arrivals.extend(choices)
 
-    def abort(self, request_id: str) -> None:
-        """End a request with the next step, which frees what it holds; unknown ids are ignored."""
-        self._aborts.append(request_id)
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """End a request, or one choice of it, with the next step, which frees what it holds.
+
+        Unknown ids are ignored."""
+        self._aborts.append((request_id, index))
 
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
-        return bool(self._sequences or self._aborts)
+        return bool(self._choices or self._aborts)
 
     def step(self) -> list[RequestOutput]:
-        """Run one step; what it produced, at most one output a request.
+        """Run one step; what it produced, at most one output a choice.
 
         An abort that arrives while the runner works takes effect in this step."""
         start_s = self._clock.monotonic_s()
         outputs: list[RequestOutput] = []
         self._take_arrivals()
         self._apply_aborts(outputs)
+        self._end_overdue(start_s, outputs)
         scheduled = self._scheduler.schedule(start_s)
         run_s = 0.0
         if scheduled:
             self._count_scheduled(scheduled, start_s)
             batch, sampled = self._builder.build(scheduled)
+            self._runner.copy_blocks(self._scheduler.kv.take_copies())
             run_start_s = self._clock.monotonic_s()
             result = self._runner.execute(batch)
             run_s = self._clock.monotonic_s() - run_start_s
@@ -132,12 +151,31 @@ class EngineCore:
         self._scheduler.check_invariants()
         arrivals = [s for s in self._arrivals if s.state is SequenceState.WAITING]
         live = [*self._scheduler.waiting, *self._scheduler.running, *arrivals]
-        assert len(live) == len(self._sequences), "a request is lost or doubled"
+        known = [sequence for choices in self._choices.values() for sequence in choices]
+        assert sorted(map(id, live)) == sorted(map(id, known)), "a choice is lost or doubled"
         for sequence in live:
-            assert self._sequences[sequence.request_id] is sequence
-            assert sequence.completion_count < sequence.max_tokens
+            assert sequence.completion_count < max(1, sequence.max_tokens)
+
+    def _check_room(self, count: int) -> None:
+        waiting_count = len(self._scheduler.waiting) + len(self._arrivals)
+        if count > self._config.waiting_max:
+            raise InvalidRequest(
+                f"The request asks for {count} outputs; this engine queues "
+                f"{self._config.waiting_max} at most. Ask for fewer.",
+                param="n",
+            )
+        if waiting_count + count > self._config.waiting_max:
+            retry_after_s = self._drain_rate.retry_after_s(self._clock.monotonic_s())
+            raise RateLimited(
+                f"The queue is full: {waiting_count} requests wait. Try again in "
+                f"{retry_after_s:.1f} s.",
+                retry_after_s=retry_after_s,
+                waiting_requests=waiting_count,
+            )
 
     def _take_arrivals(self) -> None:
+        while self._new_deadlines:
+            heappush(self._deadlines, self._new_deadlines.popleft())
         while self._arrivals:
             sequence = self._arrivals.popleft()
             if sequence.state is SequenceState.WAITING:  # not aborted on its way here
@@ -145,19 +183,28 @@ class EngineCore:
 
     def _apply_aborts(self, outputs: list[RequestOutput]) -> None:
         while self._aborts:
-            sequence = self._sequences.get(self._aborts.popleft())
-            if sequence is not None:
-                outputs.append(self._finish(sequence, (), FinishReason.ABORT))
+            request_id, index = self._aborts.popleft()
+            for sequence in tuple(self._choices.get(request_id, ())):
+                if index is None or index == sequence.index:
+                    outputs.append(self._finish(sequence, (), FinishReason.ABORT))
+
+    def _end_overdue(self, now_s: float, outputs: list[RequestOutput]) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            due_s, _, request_id = heappop(self._deadlines)
+            for sequence in tuple(self._choices.get(request_id, ())):
+                if sequence.request.deadline_s == due_s:  # else the id was used again
+                    reason = FinishReason.TIMEOUT
+                    outputs.append(self._finish(sequence, (), reason, error=deadline_error))
 
     def _count_scheduled(self, scheduled: list[ScheduledSequence], now_s: float) -> None:
         """Count prompts when first scheduled, and tokens that are computed again."""
         stats = self._stats
         for sequence, row_count in scheduled:
             if sequence.queue_s is None:
-                sequence.queue_s = now_s - sequence.arrival_s
-                sequence.cached_tokens = sequence.computed
-                stats.prompt_tokens_total += sequence.prompt_count
-                stats.cached_tokens_total += sequence.computed
+                sequence.start(now_s - sequence.arrival_s)
+                if sequence.counts_prompt:
+                    stats.prompt_tokens_total += sequence.prompt_count
+                    stats.cached_tokens_total += sequence.computed
                 self._drain_rate.record(now_s)
             if sequence.computed < sequence.peak_computed:
                 again = min(sequence.computed + row_count, sequence.peak_computed)
@@ -224,7 +271,10 @@ class EngineCore:
         """End a request and free all it holds."""
         output = _output(sequence, token_ids, reason, error, logprobs)
         self._scheduler.remove(sequence)
-        del self._sequences[sequence.request_id]
+        choices = self._choices[sequence.request_id]
+        choices.remove(sequence)
+        if not choices:
+            del self._choices[sequence.request_id]
         finished = self._stats.finished_total
         finished[reason.value] = finished.get(reason.value, 0) + 1
         return output
@@ -238,7 +288,15 @@ def _output(
     logprobs: tuple[TokenLogprobs, ...] = (),
 ) -> RequestOutput:
     return RequestOutput(
-        sequence.request_id, token_ids, reason, sequence.usage, error, sequence.queue_s, logprobs
+        sequence.request_id,
+        token_ids,
+        reason,
+        sequence.usage,
+        error,
+        sequence.queue_s,
+        logprobs,
+        sequence.index,
+        sequence.cumulative_logprob,
     )
 
 

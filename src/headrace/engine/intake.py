@@ -9,6 +9,7 @@ from headrace.engine.request import EngineRequest, SamplingParams
 from headrace.engine.runner import RunnerInfo
 
 top_logprobs_max = 20
+choices_max = 128  # outputs of one request
 
 
 def context_limit(info: RunnerInfo) -> int:
@@ -16,27 +17,35 @@ def context_limit(info: RunnerInfo) -> int:
     return min(info.max_model_len, info.num_blocks * info.block_size_tokens)
 
 
-def accepted_max_tokens(request: EngineRequest, info: RunnerInfo) -> int:
-    """The request's output limit, cut to what the context leaves after its prompt.
+def output_limits(request: EngineRequest, info: RunnerInfo) -> list[int]:
+    """The output limit for each prompt, cut to what the context leaves after it.
 
     Raises InvalidRequest, or ContextLengthExceeded if not even one token fits."""
     check_sampling(request.sampling)
     check_token_ids(request.sampling, info.vocab_size)
-    prompt_count = len(request.prompt_token_ids)
-    if not prompt_count:
+    count = len(request.prompts) * request.choice_count
+    if not 1 <= count <= choices_max:
+        raise InvalidRequest(
+            f"The request asks for {count} outputs; ask for 1 to {choices_max}.", param="n"
+        )
+    return [_output_limit(prompt, request.sampling, info) for prompt in request.prompts]
+
+
+def _output_limit(prompt: tuple[int, ...], sampling: SamplingParams, info: RunnerInfo) -> int:
+    if not prompt:
         raise InvalidRequest("The prompt has no tokens; send at least one.", param="prompt")
     limit = context_limit(info)
-    if prompt_count >= limit:
+    if len(prompt) >= limit:
         raise ContextLengthExceeded(
-            f"The prompt has {prompt_count} tokens and this model's context holds {limit}, of "
+            f"The prompt has {len(prompt)} tokens and this model's context holds {limit}, of "
             "which the output needs at least one. Shorten the prompt.",
             param="prompt",
-            prompt_tokens=prompt_count,
+            prompt_tokens=len(prompt),
             max_model_len=limit,
-            max_tokens=request.sampling.max_tokens,
+            max_tokens=sampling.max_tokens,
         )
     try:
-        token_ids = np.array(request.prompt_token_ids, np.int32)
+        token_ids = np.array(prompt, np.int32)
     except OverflowError:
         token_ids = np.array([-1], np.int32)
     if token_ids.min() < 0 or token_ids.max() >= info.vocab_size:
@@ -45,7 +54,7 @@ def accepted_max_tokens(request: EngineRequest, info: RunnerInfo) -> int:
             f"{info.vocab_size - 1}.",
             param="prompt",
         )
-    return min(request.sampling.max_tokens, limit - prompt_count)
+    return min(sampling.max_tokens, limit - len(prompt))
 
 
 def check_token_ids(sampling: SamplingParams, vocab_size: int) -> None:

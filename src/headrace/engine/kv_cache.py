@@ -9,6 +9,9 @@ A full block's hash chains over everything before it:
 with H = BLAKE2b of 128 bits, keyed by a secret of this process, so that nobody outside can make two
 prompts collide or compute a hash. Content is findable only after its step has run. A hit never
 covers the last token: its logits are needed.
+
+A choice whose leader has computed their prompt shares the leader's blocks, cached or not, up to the
+one with the prompt's last token, of which it gets a copy: both write on in theirs.
 """
 
 from array import array
@@ -33,6 +36,7 @@ class KvCache:
         self.block_size_tokens = block_size_tokens
         self._prefix_key = prefix_key
         self._namespace = namespace.encode()
+        self._copies: list[tuple[int, int]] = []  # blocks to copy before the next step
         self._promised: dict[bytes, Sequence] = {}  # content that a running sequence will compute
 
     def block_count(self, token_count: int) -> int:
@@ -41,6 +45,9 @@ class KvCache:
 
     def find_prefix(self, sequence: Sequence) -> list[int]:
         """The blocks that hold the sequence's longest known prefix, its last token excluded."""
+        leader = self._ready_leader(sequence)
+        if leader is not None:
+            return leader.blocks[: self._shareable_blocks(sequence)]
         if self._prefix_key is None:
             return []
         hits: list[int] = []
@@ -54,6 +61,8 @@ class KvCache:
 
     def promised_by(self, sequence: Sequence, hit_count: int) -> Sequence | None:
         """The running sequence that is about to compute the first block `find_prefix` missed."""
+        if self._ready_leader(sequence) is not None:
+            return None
         if self._prefix_key is None or hit_count >= self._shareable_blocks(sequence):
             return None
         return self._promised.get(sequence.block_hashes[hit_count])
@@ -75,6 +84,10 @@ class KvCache:
         sequence.table = np.empty(full_length, np.int32)
         sequence.table[:needed] = sequence.blocks
         sequence.computed = len(hits) * self.block_size_tokens
+        leader = self._ready_leader(sequence)
+        if leader is not None and sequence.computed < sequence.prompt_count - 1:
+            sequence.computed = sequence.prompt_count - 1
+            self._copies.append((leader.blocks[len(hits)], sequence.blocks[len(hits)]))
         sequence.committed_blocks = len(hits)
         if self._prefix_key is not None:
             for content_hash in sequence.block_hashes[len(hits) :]:
@@ -91,6 +104,13 @@ class KvCache:
         sequence.blocks.append(block)
         sequence.table[count] = block
         return True
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """The blocks (source, destination) to copy, in order, before the step that was scheduled.
+
+        What was preempted since may have lost one to another, which overwrites it in that step."""
+        copies, self._copies = self._copies, []
+        return copies
 
     def commit(self, sequence: Sequence) -> None:
         """Make the full blocks among the computed tokens findable."""
@@ -129,6 +149,13 @@ class KvCache:
             assert sequence.committed_blocks * self.block_size_tokens <= sequence.computed
         for owner in self._promised.values():
             assert any(owner is sequence for sequence in sequences), "promised by no running one"
+
+    def _ready_leader(self, sequence: Sequence) -> Sequence | None:
+        """The leader of a choice that has no output yet, if it holds the KV of their prompt."""
+        leader = sequence.leader
+        if leader is None or sequence.completion_count or not leader.blocks:
+            return None
+        return leader if leader.computed >= sequence.prompt_count - 1 else None
 
     def _shareable_blocks(self, sequence: Sequence) -> int:
         """Full blocks before the last token."""

@@ -62,7 +62,7 @@ class LogitEditor:
 
     def mask(self) -> NDArray[np.uint32] | None:
         """The tokens that the next sample may be; None if all."""
-        sequence, constraint = self._sequence, self._sequence.request.constraint
+        sequence, constraint = self._sequence, self._sequence.constraint
         if constraint is None:
             return self._allowed
         words = constraint.mask_after(sequence.tokens[sequence.prompt_count :])

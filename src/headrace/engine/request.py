@@ -18,6 +18,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # a stop token was sampled
     LENGTH = "length"  # max_tokens or the context length was reached
     ABORT = "abort"  # the caller went away
+    TIMEOUT = "timeout"  # its deadline passed
     ERROR = "error"  # this request failed; `RequestOutput.error` says how
 
 
@@ -34,7 +35,7 @@ class SamplingParams:
     top_p: float = 1.0  # (0, 1]
     min_p: float = 0.0  # [0, 1)
     seed: int = 0  # 64 bits; the server draws one where the client gave none
-    max_tokens: int = 16
+    max_tokens: int = 16  # 0 only with `prompt_logprobs`: the prompt alone is computed
     min_tokens: int = 0
     stop_token_ids: frozenset[int] = frozenset()  # includes the model's end-of-turn ids
     ignore_eos: bool = False
@@ -45,6 +46,7 @@ class SamplingParams:
     allowed_token_ids: frozenset[int] | None = None  # None allows all
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that the output must not have
     top_logprobs: int | None = None  # likeliest tokens to list; None reports no log-probabilities
+    prompt_logprobs: int | None = None  # the same for each token of the prompt but the first
 
 
 class TokenConstraint(Protocol):
@@ -54,10 +56,17 @@ class TokenConstraint(Protocol):
         """Bit i % 32 of word i // 32 allows token i after this output; it is read at once."""
         ...
 
+    def fresh(self) -> "TokenConstraint":
+        """The same rule for another output, which is still empty."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One sequence to generate."""
+    """One or more prompts, and for each of them one or more outputs: the request's choices.
+
+    Choice `p * choice_count + i` is the i-th output of prompt p, and what a request of that prompt
+    alone gives with the seed `seed + i`. The choices of a prompt share its KV blocks."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
@@ -65,13 +74,22 @@ class EngineRequest:
     priority: int = 0  # a smaller number is a higher class
     cache_salt: str = ""  # separates tenants' prefix cache; set by trusted callers only
     constraint: TokenConstraint | None = None  # of this request alone
+    choice_count: int = 1  # outputs of each prompt
+    more_prompts: tuple[tuple[int, ...], ...] = ()
+    deadline_s: float | None = None  # by the engine's clock; what is unfinished then ends
+
+    @property
+    def prompts(self) -> tuple[tuple[int, ...], ...]:
+        """All prompts, the first one first."""
+        return (self.prompt_token_ids, *self.more_prompts)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestUsage:
-    """Counts from the scheduler's own token ids, right also after preemption and abort.
+    """One choice's counts from the scheduler's own token ids, right also after preemption.
 
-    A request that was never scheduled used nothing: all three are 0."""
+    The choices' counts add up to the request's: the first choice of a prompt that is scheduled
+    counts the prompt. A choice that was never scheduled used nothing: all three are 0."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -88,7 +106,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """What one step produced for one request."""
+    """What one step produced for one choice of a request."""
 
     request_id: str
     token_ids: tuple[int, ...]  # new ones only; a stop token is not among them
@@ -97,6 +115,9 @@ class RequestOutput:
     error: str | None = None
     queue_s: float | None = None  # from arrival to the first scheduled step; None before that
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of `token_ids`, if asked for
+    index: int = 0  # of the choice
+    cumulative_logprob: float = 0.0  # of all tokens of the choice so far
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # once, with a prompt's first output
 
 
 @dataclass(slots=True)

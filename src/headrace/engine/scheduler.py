@@ -17,6 +17,8 @@ Ageing: a request rises one class for each `aging_s` since it arrived, as far as
 default. So a stream of higher ones delays it and cannot starve it. Running ones rise too, or else a
 younger one of the same class would rise above them while it waits, and evict them.
 
+The choices of one prompt wait until the first of them has computed it, then copy it.
+
 Preemption frees all blocks and computes again later; the prefix cache often still has them.
 """
 
@@ -160,6 +162,9 @@ class Scheduler:
         index = 0
         while rows_left and index < len(self.waiting):
             sequence = self.waiting[index]
+            if _awaits_leader(sequence):
+                index += 1
+                continue
             hits = self.kv.find_prefix(sequence)
             if self._is_deferred(sequence, len(hits)):
                 deferred += 1
@@ -182,7 +187,7 @@ class Scheduler:
         if not self.waiting or not self.running:
             return
         sequence = self.waiting[0]
-        if sequence.priority >= self.running[-1].priority:
+        if sequence.priority >= self.running[-1].priority or _awaits_leader(sequence):
             return
         hits = self.kv.find_prefix(sequence)
         if self._is_deferred(sequence, len(hits)):
@@ -244,3 +249,14 @@ class Scheduler:
         self._free_slots.append(sequence.slot)
         sequence.slot = -1
         self.kv.release(sequence)
+
+
+def _awaits_leader(sequence: Sequence) -> bool:
+    """Whether a choice waits for its leader, which comes before it, to compute their prompt."""
+    leader = sequence.leader
+    return (
+        leader is not None
+        and not sequence.completion_count
+        and leader.state is not SequenceState.FINISHED
+        and leader.computed < sequence.prompt_count - 1
+    )

@@ -1,4 +1,4 @@
-"""One request's state in the engine: its tokens and how many of them have their KV computed.
+"""One choice's state in the engine: its tokens and how many of them have their KV computed.
 
 `computed` catches up with `total`, whatever the reason that it lags behind:
 
@@ -29,7 +29,9 @@ class SequenceState(Enum):
 
 
 class Sequence:
-    """Tokens, progress and KV blocks of one request."""
+    """Tokens, progress and KV blocks of one choice of a request.
+
+    The first choice of a prompt is the leader of the others, which copy the prompt's KV from it."""
 
     __slots__ = (
         "arrival",
@@ -39,6 +41,11 @@ class Sequence:
         "cached_tokens",
         "committed_blocks",
         "computed",
+        "constraint",
+        "counts_prompt",
+        "cumulative_logprob",
+        "index",
+        "leader",
         "max_tokens",
         "min_tokens",
         "order",
@@ -46,9 +53,11 @@ class Sequence:
         "preemption_count",
         "priority",
         "prompt_count",
+        "prompt_is_counted",
         "queue_s",
         "request",
         "request_id",
+        "seed",
         "slot",
         "state",
         "stop_token_ids",
@@ -57,11 +66,24 @@ class Sequence:
     )
 
     def __init__(
-        self, request: EngineRequest, arrival: int, arrival_s: float, max_tokens: int
+        self,
+        request: EngineRequest,
+        arrival: int,
+        arrival_s: float,
+        max_tokens: int,
+        *,
+        index: int = 0,
+        leader: "Sequence | None" = None,
     ) -> None:
         sampling = request.sampling
+        prompt_index, nth = divmod(index, request.choice_count)
         self.request = request
         self.request_id = request.request_id
+        self.index = index  # of the choice
+        self.leader = leader  # the first choice of the same prompt, if this is another
+        self.seed = sampling.seed + nth
+        constraint = request.constraint
+        self.constraint = constraint if constraint is None or index == 0 else constraint.fresh()
         self.arrival = arrival
         self.arrival_s = arrival_s
         self.priority = request.priority  # the class it is in now; ageing lowers the number
@@ -69,7 +91,7 @@ class Sequence:
         self.state = SequenceState.WAITING
         self.slot = -1  # row of the sampling table while running
 
-        self.tokens = array("i", request.prompt_token_ids)  # the prompt, then the output
+        self.tokens = array("i", request.prompts[prompt_index])  # the prompt, then the output
         self.prompt_count = len(self.tokens)
         self.max_tokens = max_tokens
         self.min_tokens = sampling.min_tokens
@@ -80,6 +102,9 @@ class Sequence:
         self.cached_tokens = 0  # of the prompt, found in the cache at first admission
         self.preemption_count = 0
         self.queue_s: float | None = None  # how long it waited for its first step
+        self.prompt_is_counted = False  # of a leader: one of the choices counts the prompt
+        self.counts_prompt = False
+        self.cumulative_logprob = 0.0
 
         self.blocks: list[int] = []
         self.table = no_table  # (blocks at full length,) int32, its first len(blocks) are valid
@@ -106,9 +131,18 @@ class Sequence:
         """Tokens that may still be generated."""
         return self.prompt_count + self.max_tokens - len(self.tokens)
 
+    def start(self, queue_s: float) -> None:
+        """Note the first step, and count the prompt unless another choice of it does."""
+        head = self.leader or self
+        self.queue_s = queue_s
+        self.cached_tokens = self.computed
+        self.counts_prompt, head.prompt_is_counted = not head.prompt_is_counted, True
+
     @property
     def usage(self) -> RequestUsage:
-        """What the request has used so far: nothing before its first step."""
+        """What the choice has used so far: nothing before its first step."""
         if self.queue_s is None:
             return unused
+        if not self.counts_prompt:
+            return RequestUsage(0, 0, self.completion_count)
         return RequestUsage(self.prompt_count, self.cached_tokens, self.completion_count)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from headrace.base.clock import Clock
 from headrace.base.errors import (
     Conflict,
@@ -62,16 +64,38 @@ class EngineStatus:
 class RequestStream:
     """One request's outputs as they come."""
 
-    __slots__ = ("_error", "_outputs", "_waiter", "abandoned", "last", "sent_count", "submit")
+    __slots__ = (
+        "_error",
+        "_last",
+        "_open",
+        "_outputs",
+        "_waiter",
+        "abandoned",
+        "deadline_s",
+        "sent_count",
+        "submit",
+    )
 
-    def __init__(self, submit: Submit) -> None:
+    def __init__(self, submit: Submit, now_s: float) -> None:
         self.submit = submit
+        self.deadline_s = None if submit.timeout_s is None else now_s + submit.timeout_s
         self.sent_count = 0  # how often it went to an engine
         self.abandoned = False  # nobody reads it any more
-        self.last: Output | None = None
+        self._open = set(range(submit.choices))
+        self._last: dict[int, Output] = {}
         self._outputs: list[Output] = []
         self._error: HeadraceError | None = None
         self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def last(self) -> Output | None:
+        """The request's usage up to now, as its last output would say it; None before the first."""
+        return _sum_of(list(self._last.values()))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a choice has not ended."""
+        return bool(self._open)
 
     async def next(self) -> list[Output]:
         """All outputs since the last call, at least one; raises what ended the request early."""
@@ -87,10 +111,22 @@ class RequestStream:
         return outputs
 
     def push(self, output: Output) -> None:
-        """Add an output and wake the reader."""
-        self.last = output
+        """Add an output and wake the reader; what comes of a choice after its end is dropped."""
+        if output.index not in self._open:
+            return
+        self._last[output.index] = output
+        if output.finish_reason is not None:
+            self._open.remove(output.index)
         self._outputs.append(output)
         self._wake()
+
+    def end_choice(self, output: Output) -> bool:
+        """End a choice at this output of it; False if it has ended already."""
+        if output.index not in self._open:
+            return False
+        self._open.remove(output.index)
+        self._last[output.index] = output
+        return True
 
     def fail(self, error: HeadraceError) -> None:
         """End the stream with an error, after the outputs that are there."""
@@ -101,6 +137,22 @@ class RequestStream:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def _sum_of(outputs: list[Output]) -> Output | None:
+    """One output with the usage of these, one of each choice."""
+    if len(outputs) < 2:
+        return outputs[0] if outputs else None
+    waits_s = [output.queue_s for output in outputs if output.queue_s is not None]
+    return Output(
+        outputs[0].request_id,
+        [],
+        None,
+        sum(output.prompt_tokens for output in outputs),
+        sum(output.cached_tokens for output in outputs),
+        sum(output.completion_tokens for output in outputs),
+        queue_s=min(waits_s, default=None),
+    )
 
 
 # Called exactly once for each submitted request that was not rejected, with its last usage.
@@ -178,7 +230,7 @@ class EngineClient:
         self.check_available()
         if submit.request_id in self._streams:
             raise Conflict(f"Request id {submit.request_id} is in use; send a new id.")
-        stream = RequestStream(submit)
+        stream = RequestStream(submit, self._clock.monotonic_s())
         if self._status.state is EngineState.READY:
             self._send(stream)
         elif len(self._streams) >= self._config.waiting_max:
@@ -213,16 +265,16 @@ class EngineClient:
             self._end(stream, "abort")
 
     def stop(self, request_id: str, output: Output) -> bool:
-        """End a request at the output that completed a stop string; False if it ended before.
+        """End a choice at the output that completed a stop string; False if it ended before.
 
         What the engine still computes of it until it hears of this is not counted."""
         stream = self._streams.get(request_id)
-        if stream is None:
+        if stream is None or not stream.end_choice(output):
             return False
         if self._child is not None:
-            self._child.send(messages.Abort(request_id))
-        stream.last = output
-        self._end(stream, "stop")
+            self._child.send(messages.Abort(request_id, output.index))
+        if not stream.is_open:
+            self._end(stream, "stop")
         return True
 
     async def stats(self) -> Stats:
@@ -263,8 +315,8 @@ class EngineClient:
         if stream is None:
             return  # stopped here, and the engine did not know yet
         stream.push(output)
-        if output.finish_reason is not None:
-            self._end(stream, output.finish_reason)
+        if not stream.is_open:
+            self._end(stream, output.finish_reason or "stop")
 
     def _on_rejected(self, message: messages.Rejected) -> None:
         stream = self._streams.pop(message.request_id, None)
@@ -353,7 +405,11 @@ class EngineClient:
     def _send(self, stream: RequestStream) -> None:
         assert self._child is not None
         stream.sent_count += 1
-        self._child.send(stream.submit)
+        submit = stream.submit
+        if stream.deadline_s is not None:
+            left_s = max(0.0, stream.deadline_s - self._clock.monotonic_s())
+            submit = msgspec.structs.replace(submit, timeout_s=left_s)
+        self._child.send(submit)
 
     def _fail(self, stream: RequestStream, message: str) -> None:
         stream.fail(Unavailable(message, retry_after_s=loading_retry_after_s))

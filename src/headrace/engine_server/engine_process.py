@@ -24,7 +24,13 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import HeadraceError
 from headrace.engine.core import EngineCore
 from headrace.engine.intake import context_limit
-from headrace.engine.request import EngineRequest, RequestOutput, SamplingParams, TokenConstraint
+from headrace.engine.request import (
+    EngineRequest,
+    RequestOutput,
+    SamplingParams,
+    TokenConstraint,
+    TokenLogprobs,
+)
 from headrace.engine.runner import ModelRunner
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.engine_server import messages
@@ -48,6 +54,7 @@ class EngineProcess:
 
     def __init__(self, sock: socket.socket, load_runner: LoadRunner) -> None:
         self._sock = sock
+        self._clock = SystemClock()
         self._load_runner = load_runner
         self._grammars: GrammarCompiler | None = None
         self._send_lock = threading.Lock()
@@ -90,9 +97,9 @@ class EngineProcess:
             sequences_max=config.sequences_max,
             waiting_max=config.waiting_max,
         )
-        _warm_up(EngineCore(runner, scheduler, SystemClock()))
+        _warm_up(EngineCore(runner, scheduler, self._clock))
         # A core of its own, so that the warm-up is in no counter and in no cache.
-        core = EngineCore(runner, scheduler, SystemClock())
+        core = EngineCore(runner, scheduler, self._clock)
         info = runner.info
         self._grammars = GrammarCompiler(Path(config.model_path), info.vocab_size)
         self._send(
@@ -143,11 +150,11 @@ class EngineProcess:
                 if message.grammar is not None:  # in this thread, so that steps go on
                     assert self._grammars is not None, "requests come after the start"
                     constraint = self._grammars.compile(message.grammar)
-                core.submit(_engine_request(message, constraint))
+                core.submit(_engine_request(message, constraint, self._clock.monotonic_s()))
             except HeadraceError as error:
                 self._send(_rejection(message.request_id, error))
         elif isinstance(message, messages.Abort):
-            core.abort(message.request_id)
+            core.abort(message.request_id, message.index)
         else:
             assert isinstance(message, messages.AskStats), "the configuration comes once"
             self._send(_wire_stats(core))
@@ -198,7 +205,9 @@ def _warm_up(core: EngineCore) -> None:
         core.step()
 
 
-def _engine_request(message: messages.Submit, constraint: TokenConstraint | None) -> EngineRequest:
+def _engine_request(
+    message: messages.Submit, constraint: TokenConstraint | None, now_s: float
+) -> EngineRequest:
     return EngineRequest(
         request_id=message.request_id,
         prompt_token_ids=tuple(message.prompt_token_ids),
@@ -218,9 +227,15 @@ def _engine_request(message: messages.Submit, constraint: TokenConstraint | None
             allowed_token_ids=_frozen(message.allowed_token_ids),
             bad_words=message.bad_words,
             top_logprobs=message.top_logprobs,
+            prompt_logprobs=message.prompt_logprobs,
+            ignore_eos=message.ignore_eos,
         ),
+        priority=message.priority,
         cache_salt=message.cache_salt,
         constraint=constraint,
+        choice_count=message.choice_count,
+        more_prompts=message.more_prompts,
+        deadline_s=None if message.timeout_s is None else now_s + message.timeout_s,
     )
 
 
@@ -239,8 +254,15 @@ def _wire_output(output: RequestOutput) -> messages.Output:
         usage.completion_tokens,
         output.error,
         output.queue_s,
-        tuple((token.logprob, token.top) for token in output.logprobs),
+        _wire_logprobs(output.logprobs),
+        output.index,
+        output.cumulative_logprob,
+        _wire_logprobs(output.prompt_logprobs),
     )
+
+
+def _wire_logprobs(tokens: tuple[TokenLogprobs, ...]) -> tuple[messages.WireLogprobs, ...]:
+    return tuple((token.logprob, token.top) for token in tokens)
 
 
 def _wire_stats(core: EngineCore) -> messages.Stats:

@@ -29,6 +29,7 @@ class GrammarConstraint:
 
     def __init__(self, matcher: llguidance.LLMatcher, vocab_size: int) -> None:
         self._matcher = matcher
+        self._vocab_size = vocab_size
         self._consumed_count = 0
         self._mask = np.zeros((1, (vocab_size + 31) // 32), np.int32)
 
@@ -46,6 +47,11 @@ class GrammarConstraint:
             self._mask[:] = 0
         words: NDArray[np.uint32] = self._mask[0].view(np.uint32)
         return words
+
+    def fresh(self) -> "GrammarConstraint":
+        """The grammar at its start."""
+        assert not self._consumed_count, "choices are made before the first has an output"
+        return GrammarConstraint(self._matcher.deep_copy(), self._vocab_size)
 
 
 class GrammarCompiler:

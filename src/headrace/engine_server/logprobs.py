@@ -70,7 +70,7 @@ def text_logprobs(
     def text_of(token_id: int) -> str:
         return tokenizer.token_bytes(token_id).decode(errors="replace")
 
-    top = [
+    top: list[dict[str, float] | None] = [
         {text_of(i): logprob for i, logprob in reversed((*t.top, (t.token_id, t.logprob)))}
         for t in tokens
     ]

@@ -14,6 +14,8 @@ import msgspec
 frame_bytes_max = 32 * 1024 * 1024  # a prompt of millions of token ids; more is a broken peer
 _length = struct.Struct(">I")
 
+WireLogprobs = tuple[float, tuple[tuple[int, float], ...]]
+
 
 class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     """What the engine process is to load; settings that are None are chosen from the machine."""
@@ -58,12 +60,24 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
     bad_words: tuple[tuple[int, ...], ...] = ()
     top_logprobs: int | None = None
     grammar: Grammar | None = None
+    choice_count: int = 1  # outputs of each prompt
+    more_prompts: tuple[tuple[int, ...], ...] = ()
+    priority: int = 0  # a smaller number is a higher class; set for trusted callers only
+    timeout_s: float | None = None  # from now on; what is unfinished then ends with `timeout`
+    prompt_logprobs: int | None = None
+    ignore_eos: bool = False
+
+    @property
+    def choices(self) -> int:
+        """The outputs of all prompts: choice p * choice_count + i is the i-th of prompt p."""
+        return self.choice_count * (1 + len(self.more_prompts))
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
-    """End a request with the next step."""
+    """End a request, or one choice of it, with the next step."""
 
     request_id: str
+    index: int | None = None
 
 
 class AskStats(msgspec.Struct, frozen=True, tag="ask_stats", array_like=True):
@@ -105,7 +119,7 @@ class Rejected(msgspec.Struct, frozen=True, tag="rejected", array_like=True):
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True):
-    """One request's share of a step; the fields are those of RequestOutput and RequestUsage."""
+    """One choice's share of a step; the fields are those of RequestOutput and RequestUsage."""
 
     request_id: str
     token_ids: list[int]
@@ -116,7 +130,11 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
     queue_s: float | None = None
     # For each of `token_ids`, if asked for: log-probability, and the likeliest tokens with theirs.
-    logprobs: tuple[tuple[float, tuple[tuple[int, float], ...]], ...] = ()
+    logprobs: tuple[WireLogprobs, ...] = ()
+    index: int = 0  # of the choice
+    cumulative_logprob: float = 0.0  # of all tokens of the choice so far
+    # Of a prompt's tokens but the first, once, with the first output of its first choice.
+    prompt_logprobs: tuple[WireLogprobs, ...] = ()
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs", array_like=True):

@@ -1,31 +1,35 @@
-"""From token ids to text: bytes, complete characters, the earliest stop match, a piece.
+"""A request's choices as text, in pieces as they come; leaving early aborts the request.
 
-Streamed and unstreamed answers read the same pieces, so their texts are equal byte for byte.
+Streamed and unstreamed answers read the same pieces, so their texts are equal byte for byte. What
+makes a choice's text of its tokens is `ChoiceText`.
 """
 
+from collections import deque
 from types import TracebackType
 from typing import NamedTuple
 
-from headrace.base.errors import UpstreamFailed
+from headrace.base.errors import DeadlineExceeded, UpstreamFailed
+from headrace.engine_server.choice_text import ChoiceText
 from headrace.engine_server.engine_client import EngineClient
-from headrace.engine_server.logprobs import HeldTokens, PlacedToken
-from headrace.engine_server.messages import Output, Submit
-from headrace.tokenizer.detokenizer import IncrementalDetokenizer
-from headrace.tokenizer.stop_matcher import StopMatcher
+from headrace.engine_server.logprobs import PlacedToken
+from headrace.engine_server.messages import Output, Submit, WireLogprobs
 from headrace.tokenizer.tokenizer import Tokenizer
 
 
 class TextPiece(NamedTuple):
-    """What one or more steps added to an answer."""
+    """What one or more steps added to one choice of an answer."""
 
     text: str  # may be empty: half a character, or what may become a stop string
-    finish_reason: str | None  # stop or length, in the last piece
-    output: Output  # the last one of the piece, for its usage
+    finish_reason: str | None  # stop or length, in the choice's last piece
+    output: Output  # with the usage of the whole request up to now, all choices together
     tokens: tuple[PlacedToken, ...] = ()  # those that begin in the text, with log-probabilities
+    choice: int = 0  # prompt number * outputs of each prompt + output number
+    token_ids: tuple[int, ...] = ()  # those that came, whatever of their text is shown yet
+    cumulative_logprob: float = 0.0  # of the choice up to now
 
 
 class TextStream:
-    """`with TextStream(...) as text: await text.next()`: leaving early aborts the request."""
+    """`with TextStream(...) as text: while text.is_open: await text.next()`."""
 
     def __init__(
         self,
@@ -37,14 +41,10 @@ class TextStream:
         """Send the request; raises what `EngineClient.submit` raises."""
         self._client = client
         self._request_id = submit.request_id
-        self._min_tokens = submit.min_tokens
-        self._tokenizer = tokenizer
-        self._detokenizer = IncrementalDetokenizer(tokenizer)
-        self._held = None if submit.top_logprobs is None else HeldTokens()
-        self._characters = 0  # of the whole output, counted only for `_held`
-        self._matcher = StopMatcher(stop_strings) if stop_strings else None
-        self._ended = False
-        self._stop_matched = False
+        self._choices = [ChoiceText(tokenizer, submit, stop_strings) for _ in range(submit.choices)]
+        self._pieces: deque[TextPiece] = deque()
+        # Of a prompt's tokens but the first, by the index of its first choice, once there.
+        self.prompt_logprobs: dict[int, tuple[WireLogprobs, ...]] = {}
         self._stream = client.submit(submit)
 
     def __enter__(self) -> "TextStream":
@@ -56,68 +56,63 @@ class TextStream:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if not self._ended:
+        if not all(choice.ended for choice in self._choices):
             self._client.abort(self._request_id)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there are more pieces."""
+        return bool(self._pieces) or not all(choice.ended for choice in self._choices)
+
     async def next(self) -> TextPiece:
-        """The next piece; raises what ended the request early."""
-        piece = await self._next()
-        if self._held is None:
-            return piece
-        tokens = self._held.release(piece.text)
-        if self._ended and not self._stop_matched:
-            tokens += self._held.release_all()
-        return piece._replace(tokens=tokens)
+        """The next piece of any choice; raises what ended the request early."""
+        while not self._pieces:
+            self._read(await self._stream.next())
+        return self._pieces.popleft()
 
-    async def _next(self) -> TextPiece:
-        text = ""
-        outputs = await self._stream.next()
+    def _read(self, outputs: list[Output]) -> None:
+        """Make one piece for each choice that these outputs are of, in the order they came."""
+        by_choice: dict[int, list[Output]] = {}
         for output in outputs:
-            added, stopped = self._read(output)
+            _raise_failure(output)
+            by_choice.setdefault(output.index, []).append(output)
+            if output.prompt_logprobs:
+                self.prompt_logprobs[output.index] = output.prompt_logprobs
+        for index, own in by_choice.items():
+            if not self._choices[index].ended:
+                self._pieces.append(self._piece(index, own))
+
+    def _piece(self, index: int, outputs: list[Output]) -> TextPiece:
+        choice = self._choices[index]
+        text, last, token_ids = "", outputs[-1], []
+        for output in outputs:
+            added, at_stop = choice.read(output)
             text += added
-            if stopped:
-                self._ended = self._stop_matched = True
-                stopped_early = self._client.stop(self._request_id, output)
-                return TextPiece(text, "stop", output if stopped_early else outputs[-1])
+            if at_stop is not None:
+                self._client.stop(self._request_id, at_stop)
+                last = at_stop
+                token_ids += at_stop.token_ids
+                break
+            token_ids += output.token_ids
             if output.finish_reason is not None:
-                self._ended = True
-                return self._last_piece(text, output)
-        return TextPiece(text, None, outputs[-1])
+                text += choice.finish(output.finish_reason)
+        usage = self._stream.last
+        assert usage is not None, "an output came"
+        return TextPiece(
+            text,
+            choice.finish_reason,
+            usage,
+            choice.release_tokens(text),
+            index,
+            tuple(token_ids),
+            last.cumulative_logprob,
+        )
 
-    def _read(self, output: Output) -> tuple[str, bool]:
-        """An output's text that may be shown, and whether a stop string ended the answer."""
-        text = self._push(output)
-        if self._matcher is None or output.completion_tokens <= self._min_tokens:
-            return text, False
-        result = self._matcher.push(text)
-        return result.text_to_emit, result.matched is not None
 
-    def _push(self, output: Output) -> str:
-        """An output's text; where log-probabilities are wanted, its tokens are noted one by one."""
-        if self._held is None:
-            return self._detokenizer.push(output.token_ids)
-        text = ""
-        for token_id, (logprob, top) in zip(output.token_ids, output.logprobs, strict=True):
-            added = self._detokenizer.push([token_id])
-            start, self._characters = self._characters, self._characters + len(added)
-            # Bytes of an earlier token that proved to be no character come out before its own.
-            own = len(self._tokenizer.text_bytes(token_id).decode(errors="replace"))
-            start = max(start, self._characters - own)
-            self._held.add(PlacedToken(start, token_id, logprob, top))
-            text += added
-        return text
-
-    def _last_piece(self, text: str, output: Output) -> TextPiece:
-        if output.error is not None:
-            raise UpstreamFailed(output.error)
-        if output.finish_reason == "abort":
-            raise UpstreamFailed("The engine ended this request early; try again.")
-        rest = self._detokenizer.finish()
-        if self._matcher is None:
-            return TextPiece(text + rest, output.finish_reason, output)
-        result = self._matcher.push(rest)
-        if result.matched is not None:
-            self._stop_matched = True
-            return TextPiece(text + result.text_to_emit, "stop", output)
-        text += result.text_to_emit + self._matcher.finish()
-        return TextPiece(text, output.finish_reason, output)
+def _raise_failure(output: Output) -> None:
+    if output.finish_reason == "timeout":
+        raise DeadlineExceeded(output.error or "The request's deadline passed.")
+    if output.error is not None:
+        raise UpstreamFailed(output.error)
+    if output.finish_reason == "abort":
+        raise UpstreamFailed("The engine ended this request early; try again.")

@@ -1,7 +1,9 @@
 """An engine over the fake runner, with a record of every batch it ran."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -56,23 +58,27 @@ class Harness:
         salt: str = "",
         sampling: SamplingParams | None = None,
         max_tokens: int = 8,
+        **fields: Any,
     ) -> None:
         if isinstance(prompt, int):  # a prompt of that length that shares nothing with others
             start = 100 * (len(self.requests) + 1)
             prompt = tuple(range(start, start + prompt))
         sampling = sampling or SamplingParams(temperature=0, max_tokens=max_tokens)
-        request = EngineRequest(request_id, prompt, sampling, priority, salt)
+        request = EngineRequest(request_id, prompt, sampling, priority, salt, **fields)
         self.core.submit(request)
         self.requests[request_id] = request
         self.tokens[request_id] = []
+        for index in range(1, len(request.prompts) * request.choice_count):
+            self.tokens[f"{request_id}#{index}"] = []
 
     def step(self, count: int = 1) -> None:
         for _ in range(count):
             for output in self.core.step():
-                self.tokens[output.request_id] += output.token_ids
-                self.last[output.request_id] = output
+                name = output.request_id + (f"#{output.index}" if output.index else "")
+                self.tokens[name] += output.token_ids
+                self.last[name] = output
                 if output.finish_reason is not None:
-                    self.finish_order.append(output.request_id)
+                    self.finish_order.append(name)
             self.core.check_invariants()
 
     def run(self) -> None:
@@ -89,9 +95,13 @@ class Harness:
         return self.last[request_id].finish_reason if request_id in self.last else None
 
     def expected(self, request_id: str) -> list[int]:
+        """The tokens of a choice, named as `tokens` does, by the model alone."""
+        request_id, _, index = request_id.partition("#")
         request = self.requests[request_id]
+        prompt, nth = divmod(int(index or 0), request.choice_count)
+        sampling = replace(request.sampling, seed=request.sampling.seed + nth)
         limit = self.runner.info.max_model_len
-        return self.model.generate(request.prompt_token_ids, request.sampling, limit)[0]
+        return self.model.generate(request.prompts[prompt], sampling, limit)[0]
 
     def _record(self, batch: StepBatch) -> None:
         starts = batch.row_starts.tolist()

@@ -172,6 +172,9 @@ class Ascending:
         assert words is not None
         return words
 
+    def fresh(self) -> "Ascending":
+        return Ascending()
+
 
 def test_a_constraint_decides_every_token_of_its_request_alone() -> None:
     core = EngineCore(

@@ -1,6 +1,7 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -30,7 +31,10 @@ def engine_config() -> EngineConfig:
 @pytest.fixture
 def make_submit() -> MakeSubmit:
     def make(
-        request_id: str = "r", max_tokens: int = 5, prompt: tuple[int, ...] = (1, 2)
+        request_id: str = "r",
+        max_tokens: int = 5,
+        prompt: tuple[int, ...] = (1, 2),
+        **fields: Any,
     ) -> Submit:
         return Submit(
             request_id=request_id,
@@ -44,6 +48,7 @@ def make_submit() -> MakeSubmit:
             min_tokens=0,
             stop_token_ids=[],
             cache_salt="",
+            **fields,
         )
 
     return make

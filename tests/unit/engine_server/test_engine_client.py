@@ -208,3 +208,49 @@ async def test_closing_ends_the_process_and_every_request(
     assert pid is not None
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_a_requests_choices_come_by_index_and_count_as_one(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    async with run_engine() as (client, usage):
+        usage.begin("r")
+        stream = client.submit(make_submit(choice_count=2, more_prompts=((7, 8, 9),)))
+        tokens: dict[int, int] = {}
+        while stream.is_open:
+            for output in await stream.next():
+                tokens[output.index] = tokens.get(output.index, 0) + len(output.token_ids)
+        assert tokens == {0: 5, 1: 5, 2: 5, 3: 5}
+        ended = await usage.find("r", 0)
+        assert (ended.usage.prompt_tokens, ended.usage.completion_tokens) == (2 + 3, 4 * 5)
+        assert client.streams == ()
+
+
+async def test_a_stop_ends_its_choice_and_the_last_one_the_request(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    async with run_engine() as (client, usage):
+        usage.begin("r")
+        stream = client.submit(make_submit(max_tokens=endless, choice_count=2))
+        firsts: dict[int, Output] = {}
+        while len(firsts) < 2:
+            for output in await stream.next():
+                firsts.setdefault(output.index, output)
+        assert client.stop("r", firsts[0])
+        assert not client.stop("r", firsts[0])
+        assert client.streams == (stream,)
+        assert client.stop("r", firsts[1])
+        ended = await usage.find("r", 0)
+        assert ended.finish_reason == "stop"
+        counted = sum(output.completion_tokens for output in firsts.values())
+        assert ended.usage.completion_tokens == counted
+
+
+async def test_a_request_past_its_deadline_ends(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    async with run_engine() as (client, usage):
+        usage.begin("r")
+        outputs = await read_all(client.submit(make_submit(max_tokens=endless, timeout_s=0.05)))
+        assert outputs[-1].finish_reason == "timeout"
+        assert (await usage.find("r", 0)).finish_reason == "timeout"
