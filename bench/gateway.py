@@ -33,6 +33,8 @@ import aiohttp
 
 from headrace.base.clock import SystemClock
 from headrace.gateway.gateway import Gateway, GatewayConfig
+from headrace.gateway.pauses import shorten_pauses
+from headrace.gateway.posting_process import PostingProcess
 from headrace.http import server
 from headrace.ledger.journal import Journal
 from headrace.sim.engine import Behaviour, FakeEngine
@@ -79,12 +81,14 @@ def run_gateway(pipe: Pipe, engine_url: str, directory: Path, profile: str | Non
     database = open_sqlite(directory / "headrace.db")
     api_key = fill_store(database, [(engine_url, "")], None)
     journal = Journal(directory / "journal")
+    poster = PostingProcess(directory / "headrace.db", journal.directory)
 
     async def main() -> None:
         with (directory / "access.log").open("wb") as log, server.bind("127.0.0.1", 0) as sock:
             async with Gateway(
-                database, journal, GatewayConfig(pepper), SystemClock(), log
+                database, journal, GatewayConfig(pepper), SystemClock(), log, poster=poster
             ) as gateway:
+                shorten_pauses()
                 pipe.send((url_of(sock), api_key))
                 await server.serve(gateway.app, sock, drain_timeout_s=1.0)
 
@@ -95,6 +99,7 @@ def run_gateway(pipe: Pipe, engine_url: str, directory: Path, profile: str | Non
     if profiler:
         profiler.disable()
         profiler.dump_stats(profile or "")
+    poster.close()
     journal.close()
     database.close()
 

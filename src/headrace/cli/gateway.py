@@ -18,8 +18,11 @@ from headrace.base.errors import ConfigurationError
 from headrace.cli.listening import ListenDescriptor, listener
 from headrace.cli.settings import DataDir
 from headrace.gateway.gateway import Gateway, GatewayConfig
+from headrace.gateway.pauses import shorten_pauses
+from headrace.gateway.posting_process import PostingProcess
 from headrace.http import server
 from headrace.ledger.journal import Journal
+from headrace.ledger.poster import Poster
 from headrace.spec.api_key_format import pepper_bytes
 from headrace.storage import Database, open_sqlite
 
@@ -56,27 +59,34 @@ def gateway(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     pepper = read_pepper(data_dir)
     with listener(host, port, listen_descriptor) as sock, ExitStack() as stack:
-        database = open_sqlite(data_dir / "headrace.db")
+        path = data_dir / "headrace.db"
+        database = open_sqlite(path)
         stack.callback(database.close)
         journal = Journal(data_dir / "journal")
         stack.callback(journal.close)
         for problem in journal.problems:
             log.warning("%s", problem)
-        server.run(serve(database, journal, GatewayConfig(pepper), sock, drain_timeout_s))
+        poster = PostingProcess(path, journal.directory)
+        stack.callback(poster.close)
+        config = GatewayConfig(pepper)
+        server.run(serve(database, journal, poster, config, sock, drain_timeout_s=drain_timeout_s))
 
 
 async def serve(
     database: Database,
     journal: Journal,
+    poster: Poster,
     config: GatewayConfig,
     sock: socket.socket,
+    *,
     drain_timeout_s: float,
 ) -> None:
     """Run one gateway on a socket until it has drained."""
-    running = Gateway(database, journal, config, SystemClock(), sys.stderr.buffer)
+    running = Gateway(database, journal, config, SystemClock(), sys.stderr.buffer, poster=poster)
     async with running:
         if running.recovered:
             log.warning("settled %d requests that a crash left running", len(running.recovered))
+        shorten_pauses()
         log.info("gateway on http://%s:%d", *server.address_of(sock))
         await server.serve(
             running.app, sock, drain_timeout_s=drain_timeout_s, on_drain=running.app.drain

@@ -25,6 +25,7 @@ from headrace.ledger.admission import Admission, UnpricedPolicy
 from headrace.ledger.history import read_history
 from headrace.ledger.journal import Journal
 from headrace.ledger.meter import Meter
+from headrace.ledger.poster import Poster
 from headrace.ledger.reservation import Settlement
 from headrace.ledger.shipper import Shipper
 from headrace.router.endpoint_set import EndpointSet
@@ -45,7 +46,7 @@ class GatewayConfig:
 class Gateway:
     """`async with Gateway(...) as gateway`: `gateway.app` serves until the block is left.
 
-    The database and the journal belong to the caller, and outlive it."""
+    The database, the journal and the poster belong to the caller, and outlive it."""
 
     def __init__(
         self,
@@ -54,12 +55,15 @@ class Gateway:
         config: GatewayConfig,
         clock: Clock,
         access_log: BinaryIO | None = None,
+        *,
+        poster: Poster | None = None,
     ) -> None:
+        """Without a `poster` a thread of this process books what the journal holds."""
         self._database = database
         self._journal = journal
         self._clock = clock
         self._admission = Admission(clock, unpriced=config.unpriced)
-        self._shipper = Shipper(journal, database.ledger, self._admission)
+        self._shipper = Shipper(journal, database.ledger, self._admission, poster)
         self._stop_shipping = threading.Event()
         self._shipping = threading.Thread(
             target=self._shipper.run, args=(self._stop_shipping,), name="headrace-shipper"

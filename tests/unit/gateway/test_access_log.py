@@ -1,5 +1,6 @@
 """The access log is bounded, and takes nothing but its fields."""
 
+import asyncio
 import io
 import json
 from collections.abc import Iterator
@@ -41,3 +42,25 @@ async def test_a_full_disk_stops_no_request(full_disk: BinaryIO) -> None:
     log.write(AccessRecord(time=1.0, request_id="req_1"))
     log.flush()
     assert log.dropped == 1
+
+
+async def test_lines_reach_the_file_in_their_order_without_a_flush(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(access_log, "flush_interval_s", 0.0)
+    loop, written = asyncio.get_running_loop(), asyncio.Event()
+
+    class File(io.BytesIO):
+        def flush(self) -> None:
+            loop.call_soon_threadsafe(written.set)
+
+    file = File()
+    log = AccessLog(file)
+    for number in range(20):
+        log.write(AccessRecord(time=1.0, request_id=str(number)))
+        await asyncio.sleep(0)
+    while file.getvalue().count(b"\n") < 20:
+        written.clear()
+        await written.wait()
+    ids = [json.loads(line)["request_id"] for line in file.getvalue().splitlines()]
+    assert ids == [str(number) for number in range(20)]

@@ -109,7 +109,7 @@ def test_a_restarted_shipper_posts_again_and_nothing_is_doubled(
 def test_batches_are_bounded(
     journal: Journal, database: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.ledger.shipper.batch_settlements_max", 7)
+    monkeypatch.setattr("headrace.ledger.poster.batch_settlements_max", 7)
     shipper = Shipper(journal, database.ledger, Admission(clock))
     counts = []
     while count := shipper.ship_once():
@@ -123,7 +123,7 @@ def test_the_thread_survives_an_outage_and_drains_when_it_stops(
     journal: Journal, database: Database, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.ledger.shipper.backoff_s_min", 0.001)
-    monkeypatch.setattr("headrace.ledger.shipper.batch_settlements_max", 7)
+    monkeypatch.setattr("headrace.ledger.poster.batch_settlements_max", 7)
     ledger = UnreliableLedger(database.ledger)
     ledger.failures = ["before"] * 4
     shipper = Shipper(journal, ledger, Admission(clock))

@@ -1,0 +1,142 @@
+"""The process that posts a gateway's journal to the ledger, and the gateway's hold on it.
+
+    python -m headrace.gateway.posting_process DATABASE JOURNAL
+
+It answers one question at a time over its standard input and output, and ends when they close,
+so it never outlives its gateway. It is nicer than the gateway to other work: a settlement may be
+booked late, a token may not come late. One that died is started anew at the next question.
+"""
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from headrace.base.errors import HeadraceError, Unavailable
+from headrace.ledger.poster import BatchPoster, Posted, Poster
+from headrace.storage import open_sqlite
+
+niceness = 5
+end_timeout_s = 10.0  # a transaction that runs is let end
+length = struct.Struct("<I")
+
+
+class PostQuestion(msgspec.Struct, frozen=True, array_like=True):
+    """Post what comes next, up to here."""
+
+    journal_id: str
+    durable_sequence: int
+
+
+class PostAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """What came of it, or why nothing did."""
+
+    posted: Posted | None = None
+    error: str = ""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_question = msgspec.msgpack.Decoder(PostQuestion)
+_answer = msgspec.msgpack.Decoder(PostAnswer)
+
+
+class PostingProcess:
+    """A `Poster` whose work is done by a child; one thread uses it."""
+
+    def __init__(self, database: Path, journal: Path) -> None:
+        self._command = (sys.executable, "-m", "headrace.gateway.posting_process")
+        self._paths = (str(database), str(journal))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def post(self, journal_id: str, durable_sequence: int) -> Posted:
+        """As `Poster.post`; Unavailable if the child says why not, or ended."""
+        process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            write(process.stdin, _encode(PostQuestion(journal_id, durable_sequence)))
+            data = read(process.stdout)
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            raise Unavailable("the process that posts to the ledger ended; it is started anew")
+        answer = _answer.decode(data)
+        if answer.posted is None:
+            raise Unavailable(answer.error)
+        return answer.posted
+
+    def close(self) -> None:
+        """End the child and wait until it has."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError):  # it ended first
+            process.stdin.close()
+        try:
+            process.wait(end_timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._process = subprocess.Popen(  # noqa: S603 -- our own program and our own paths
+            [*self._command, *self._paths], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        return self._process
+
+
+def write(pipe: IO[bytes], data: bytes) -> None:
+    """Send one message."""
+    pipe.write(length.pack(len(data)) + data)
+    pipe.flush()
+
+
+def read(pipe: IO[bytes]) -> bytes:
+    """Receive one message; empty when the other side has gone."""
+    head = pipe.read(length.size)
+    if len(head) < length.size:
+        return b""
+    (size_bytes,) = length.unpack(head)
+    data = pipe.read(size_bytes)
+    return data if len(data) == size_bytes else b""
+
+
+def answer_all(questions: IO[bytes], answers: IO[bytes], make: Callable[[], Poster]) -> None:
+    """Post as asked until nobody asks any more."""
+    poster: Poster | None = None
+    while data := read(questions):
+        question = _question.decode(data)
+        try:
+            poster = poster or make()
+            answer = PostAnswer(poster.post(question.journal_id, question.durable_sequence))
+        except (HeadraceError, OSError) as error:
+            answer = PostAnswer(error=str(error))
+        write(answers, _encode(answer))
+
+
+def main(arguments: list[str]) -> None:
+    """Post the journal of the second argument to the database of the first."""
+    database, journal = (Path(argument) for argument in arguments)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the gateway still ships when it is told to end
+    os.nice(niceness)
+    answer_all(
+        sys.stdin.buffer,
+        sys.stdout.buffer,
+        lambda: BatchPoster(journal, open_sqlite(database).ledger),
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
