@@ -14,6 +14,8 @@ step_rows = 128  # tokens of one step: a prefill chunk, against the pause it mak
 waiting_max = 1024
 kv_tokens_default = 8192
 max_num_seqs_default = 32
+step_timeout_default_s = 120.0
+step_timeout_max_s = 86_400.0
 kv_tokens_max = 2**31 - 1  # the kernels count them in 32 bits
 threads_max = 256
 context_length_max = 2**31 - 1
@@ -37,6 +39,14 @@ context_length = Setting(
 max_num_seqs = Setting(
     "max-num-seqs", int, max_num_seqs_default, "Requests that run at once; others wait."
 )
+step_timeout = Setting(
+    "step-timeout",
+    float,
+    step_timeout_default_s,
+    "How long the engine may have work and make no step before it is ended and started again; "
+    "must be above the longest honest step.",
+    unit="s",
+)
 
 ModelArgument = Annotated[
     str,
@@ -51,6 +61,7 @@ KvTokens = Annotated[int, kv_tokens.option()]
 Threads = Annotated[int | None, threads.option()]
 ContextLength = Annotated[int | None, context_length.option()]
 MaxNumSeqs = Annotated[int, max_num_seqs.option()]
+StepTimeout = Annotated[float, step_timeout.option()]
 
 
 def service_config(
@@ -61,6 +72,7 @@ def service_config(
     threads: int | None,
     context_length: int | None,
     max_num_seqs: int,
+    step_timeout_s: float = step_timeout_default_s,
 ) -> ServiceConfig:
     """The service of one model; ConfigurationError names the option that is out of range."""
     bounds = (
@@ -68,6 +80,7 @@ def service_config(
         ("--threads", threads, 1, threads_max),
         ("--context-length", context_length, 2, context_length_max),
         ("--max-num-seqs", max_num_seqs, 1, max_num_seqs_max),
+        ("--step-timeout", step_timeout_s, 0.1, step_timeout_max_s),
     )
     for option, value, least, most in bounds:
         if value is not None and not least <= value <= most:
@@ -84,5 +97,6 @@ def service_config(
             cache_namespace=served_name,
             threads=threads,
             context_length=context_length,
+            step_timeout_s=step_timeout_s,
         ),
     )

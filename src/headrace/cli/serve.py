@@ -15,10 +15,12 @@ from headrace.cli.engine_settings import (
     KvTokens,
     MaxNumSeqs,
     ModelArgument,
+    StepTimeout,
     Threads,
     kv_tokens_default,
     max_num_seqs_default,
     service_config,
+    step_timeout_default_s,
 )
 from headrace.cli.model_files import resolve_model
 from headrace.cli.output import note
@@ -47,6 +49,7 @@ def serve(
     threads: Threads = None,
     max_num_seqs: MaxNumSeqs = max_num_seqs_default,
     context_length: ContextLength = None,
+    step_timeout: StepTimeout = step_timeout_default_s,
     served_model_name: Annotated[
         str | None, typer.Option(help="What clients call the model; default: its own name.")
     ] = None,
@@ -78,6 +81,7 @@ def serve(
             threads=threads,
             context_length=context_length,
             max_num_seqs=max_num_seqs,
+            step_timeout_s=step_timeout,
         )
         service = ModelService(config, SystemClock())
         server.run(_serve(service, sock, api_key, drain_timeout_s))
@@ -118,12 +122,14 @@ async def _keep_running(service: ModelService, sock: socket.socket, api_key: str
     await service.start()
     await service.engine.wait_ready()
     _announce(service, sock, api_key)
+    state = EngineState.READY
     while True:
         status = await service.engine.status_change()
         if status.state is EngineState.FAILED:
             raise SetupError(status.detail)
-        if status.state is EngineState.RESTARTING and status.progress == 0:
+        if status.state is not state and status.state is not EngineState.READY:
             note(f"headrace: {status.detail}")
+        state = status.state
 
 
 def _announce(service: ModelService, sock: socket.socket, api_key: str | None) -> None:

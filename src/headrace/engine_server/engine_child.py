@@ -75,6 +75,12 @@ class EngineChild(asyncio.Protocol):
             self._process.kill()
             return await self._process.wait()
 
+    def kill(self) -> None:
+        """End a process that does not hear any more."""
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.kill()
+
     def close(self) -> None:
         """Hang up, which ends the process."""
         assert self._transport is not None

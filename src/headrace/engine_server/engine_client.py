@@ -1,11 +1,16 @@
 """The engine as the HTTP process sees it: submit, read, abort; an engine that dies is restarted.
 
     LOADING ──ready──▶ READY ──died──▶ RESTARTING ──ready──▶ READY
-       │                                   │
+       │               │   ▲               │ ▲
+       │          no step  steps again     │ └──killed── HUNG
+       │               ▼   │               │
+       │               HUNG                │
        └────────── cannot start ───────────┴──▶ FAILED
 
-When the engine dies, requests that had produced something fail as retryable; those that had not
-are sent again once it is back, but only once, so that a request that kills engines stops there.
+An engine that makes no step although it has work is unready first, and ended if it stays so
+(`watchdog.py`). When the engine dies, requests that had produced something fail as retryable; those
+that had not are sent again once it is back, but only once, so that a request that kills engines
+stops there.
 """
 
 import asyncio
@@ -29,6 +34,8 @@ from headrace.base.errors import (
 from headrace.engine_server import messages
 from headrace.engine_server.engine_child import EngineChild, engine_command
 from headrace.engine_server.messages import EngineConfig, Output, Stats, Submit
+from headrace.engine_server.request_stream import RequestStream
+from headrace.engine_server.watchdog import Verdict, Watchdog
 
 resubmissions_max = 1
 start_attempts_max = 3  # consecutive ends of the process before it was ready
@@ -48,6 +55,7 @@ class EngineState(StrEnum):
 
     LOADING = "loading"
     READY = "ready"
+    HUNG = "hung"  # it makes no step; it may come back, or it is ended and started again
     RESTARTING = "restarting"
     FAILED = "failed"
 
@@ -59,100 +67,6 @@ class EngineStatus:
     state: EngineState
     progress: float  # 0..1
     detail: str
-
-
-class RequestStream:
-    """One request's outputs as they come."""
-
-    __slots__ = (
-        "_error",
-        "_last",
-        "_open",
-        "_outputs",
-        "_waiter",
-        "abandoned",
-        "deadline_s",
-        "sent_count",
-        "submit",
-    )
-
-    def __init__(self, submit: Submit, now_s: float) -> None:
-        self.submit = submit
-        self.deadline_s = None if submit.timeout_s is None else now_s + submit.timeout_s
-        self.sent_count = 0  # how often it went to an engine
-        self.abandoned = False  # nobody reads it any more
-        self._open = set(range(submit.choices))
-        self._last: dict[int, Output] = {}
-        self._outputs: list[Output] = []
-        self._error: HeadraceError | None = None
-        self._waiter: asyncio.Future[None] | None = None
-
-    @property
-    def last(self) -> Output | None:
-        """The request's usage up to now, as its last output would say it; None before the first."""
-        return _sum_of(list(self._last.values()))
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a choice has not ended."""
-        return bool(self._open)
-
-    async def next(self) -> list[Output]:
-        """All outputs since the last call, at least one; raises what ended the request early."""
-        if not self._outputs:
-            if self._error is not None:
-                raise self._error
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-            if not self._outputs:
-                assert self._error is not None, "a reader is woken by an output or an error"
-                raise self._error
-        outputs, self._outputs = self._outputs, []
-        return outputs
-
-    def push(self, output: Output) -> None:
-        """Add an output and wake the reader; what comes of a choice after its end is dropped."""
-        if output.index not in self._open:
-            return
-        self._last[output.index] = output
-        if output.finish_reason is not None:
-            self._open.remove(output.index)
-        self._outputs.append(output)
-        self._wake()
-
-    def end_choice(self, output: Output) -> bool:
-        """End a choice at this output of it; False if it has ended already."""
-        if output.index not in self._open:
-            return False
-        self._open.remove(output.index)
-        self._last[output.index] = output
-        return True
-
-    def fail(self, error: HeadraceError) -> None:
-        """End the stream with an error, after the outputs that are there."""
-        self._error = error
-        self._wake()
-
-    def _wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-
-def _sum_of(outputs: list[Output]) -> Output | None:
-    """One output with the usage of these, one of each choice."""
-    if len(outputs) < 2:
-        return outputs[0] if outputs else None
-    waits_s = [output.queue_s for output in outputs if output.queue_s is not None]
-    return Output(
-        outputs[0].request_id,
-        [],
-        None,
-        sum(output.prompt_tokens for output in outputs),
-        sum(output.cached_tokens for output in outputs),
-        sum(output.completion_tokens for output in outputs),
-        queue_s=min(waits_s, default=None),
-    )
 
 
 # Called exactly once for each submitted request that was not rejected, with its last usage.
@@ -169,6 +83,7 @@ class EngineClient:
         *,
         on_end: OnEnd,
         command: Sequence[str] = engine_command,
+        watchdog: Watchdog | None = None,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -178,7 +93,8 @@ class EngineClient:
         self._streams: dict[str, RequestStream] = {}
         self._status = EngineStatus(EngineState.LOADING, 0.0, "starting the engine process")
         self._changed = asyncio.Event()
-        self._stats_waiters: list[asyncio.Future[Stats]] = []
+        self._stats_waiters: list[asyncio.Future[Stats | None]] = []
+        self._watchdog = watchdog or Watchdog(config.step_timeout_s)
         self._supervisor: asyncio.Task[None] | None = None
         self.ready: messages.Ready | None = None  # of the engine that runs or ran last
         self.restart_count = 0
@@ -226,7 +142,7 @@ class EngineClient:
     def submit(self, submit: Submit) -> RequestStream:
         """Send a request, or keep it until a restarting engine is back.
 
-        Raises Unavailable while the first engine loads and when none can start."""
+        Raises Unavailable while the first engine loads or hangs and when none can start."""
         self.check_available()
         if submit.request_id in self._streams:
             raise Conflict(f"Request id {submit.request_id} is in use; send a new id.")
@@ -252,6 +168,11 @@ class EngineClient:
                 retry_after_s=loading_retry_after_s,
                 progress=status.progress,
             )
+        if status.state is EngineState.HUNG:
+            raise Unavailable(
+                f"The engine does not answer ({status.detail}); try again.",
+                retry_after_s=loading_retry_after_s,
+            )
 
     def abort(self, request_id: str) -> None:
         """End a request whose reader is gone; its usage comes with the engine's answer."""
@@ -259,7 +180,7 @@ class EngineClient:
         if stream is None:
             return
         stream.abandoned = True
-        if self._child is not None and self._status.state is EngineState.READY:
+        if self._child is not None and self._is_up:
             self._child.send(messages.Abort(request_id))
         else:
             self._end(stream, "abort")
@@ -277,17 +198,19 @@ class EngineClient:
             self._end(stream, "stop")
         return True
 
-    async def stats(self) -> Stats:
-        """The engine's counters now; zeros while none runs."""
-        if self._child is None or self._status.state is not EngineState.READY:
-            return Stats()
-        waiter: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
+    async def stats(self, timeout_s: float = stats_timeout_s) -> Stats | None:
+        """The engine's counters now; None if it does not say: none runs, or it hangs."""
+        if self._child is None or not self._is_up:
+            return None
+        waiter: asyncio.Future[Stats | None] = asyncio.get_running_loop().create_future()
         self._stats_waiters.append(waiter)
         self._child.send(messages.AskStats())
         try:
-            return await asyncio.wait_for(waiter, stats_timeout_s)
+            return await asyncio.wait_for(waiter, timeout_s)
         except TimeoutError:
-            return Stats()
+            if waiter in self._stats_waiters:
+                self._stats_waiters.remove(waiter)
+            return None
 
     # What the engine says.
 
@@ -368,14 +291,37 @@ class EngineClient:
         """Run one engine process to its end; whether it was ever ready, and its exit status."""
         child = await EngineChild.start(self._command, self._on_message)
         self._child = child
+        watch = asyncio.create_task(self._watch(child))
         try:
             child.send(self._config)
             exit_status = await child.wait_closed()
-            return self._status.state is EngineState.READY, exit_status
+            return self._is_up, exit_status
         finally:
+            watch.cancel()
             self._child = None
             child.close()
             await asyncio.shield(child.wait_closed())
+
+    async def _watch(self, child: EngineChild) -> None:
+        """Ask the engine for its counters, again and again, and act on what they say of it."""
+        watchdog = self._watchdog
+        while not self._is_up:
+            await self._changed.wait()
+        watchdog.start(self._clock.monotonic_s())
+        while True:
+            asked_s = self._clock.monotonic_s()
+            stats = await self.stats(watchdog.interval_s)
+            now_s = self._clock.monotonic_s()
+            verdict = watchdog.judge(stats, now_s)
+            silent_s = watchdog.silent_s(now_s)
+            if verdict is Verdict.ALIVE and self._status.state is EngineState.HUNG:
+                self._set_status(EngineState.READY, 1.0, "ready")
+            elif verdict is Verdict.HUNG:
+                self._set_status(EngineState.HUNG, 0.0, f"no step for {silent_s:.0f} s")
+            elif verdict is Verdict.LOST:
+                child.kill()
+                return
+            await asyncio.sleep(max(0.0, watchdog.interval_s - (now_s - asked_s)))
 
     def _on_death(self, exit_status: int, *, last: bool) -> None:
         how = f"signal {-exit_status}" if exit_status < 0 else f"exit status {exit_status}"
@@ -388,7 +334,7 @@ class EngineClient:
             )
         for waiter in self._stats_waiters:
             if not waiter.done():
-                waiter.set_result(Stats())
+                waiter.set_result(None)
         self._stats_waiters.clear()
         for stream in self.streams:
             sent_enough = stream.sent_count > resubmissions_max
@@ -397,6 +343,11 @@ class EngineClient:
         if not self._failed:
             state = EngineState.LOADING if self.ready is None else EngineState.RESTARTING
             self._set_status(state, 0.0, f"the engine process ended with {how}; starting it again")
+
+    @property
+    def _is_up(self) -> bool:
+        """Whether an engine is there that was ready once."""
+        return self._status.state in (EngineState.READY, EngineState.HUNG)
 
     @property
     def _failed(self) -> bool:

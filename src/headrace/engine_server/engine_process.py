@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.base.clock import SystemClock
-from headrace.base.errors import HeadraceError
+from headrace.base.errors import ConfigurationError, HeadraceError
 from headrace.engine.core import EngineCore
 from headrace.engine.intake import context_limit
 from headrace.engine.request import (
@@ -185,8 +185,8 @@ def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
     with open_gguf(Path(config.model_path)) as file:
         spec = read_architecture(file)
         if config.context_length is not None:
-            limit = min(config.context_length, spec.context_length)
-            spec = dataclasses.replace(spec, context_length=limit)
+            check_context_length(config, config.context_length, spec.context_length)
+            spec = dataclasses.replace(spec, context_length=config.context_length)
         report("loading weights", 0.1)
         return CpuRunner(
             file,
@@ -195,6 +195,20 @@ def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
             rows_max=config.step_rows,
             sequences_max=config.sequences_max,
             threads=config.threads,
+        )
+
+
+def check_context_length(config: EngineConfig, wanted: int, model_limit: int) -> None:
+    """Refuse a context that the model or the KV cache cannot hold, rather than lower it."""
+    if wanted > model_limit:
+        raise ConfigurationError(
+            f"--context-length is {wanted}, but this model was made for {model_limit} tokens; "
+            "give at most that."
+        )
+    if wanted > config.kv_tokens:
+        raise ConfigurationError(
+            f"--context-length is {wanted}, but the KV cache holds {config.kv_tokens} tokens; "
+            "lower it, or raise --kv-tokens."
         )
 
 

@@ -28,6 +28,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     cache_namespace: str
     threads: int | None = None
     context_length: int | None = None
+    step_timeout_s: float = 120.0  # without a step despite work, after which the engine is ended
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):

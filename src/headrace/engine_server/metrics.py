@@ -24,7 +24,9 @@ async def metrics_text(
 ) -> bytes:
     """Everything in Prometheus' text format."""
     stats = await engine.stats()
-    values = [*_engine_values(engine, stats), *_usage_values(engine, usage)]
+    values = [*_usage_values(engine, usage), (names.restarts_total, engine.restart_count)]
+    if stats is not None:  # what the engine does not say is left out: it is not zero
+        values += _engine_values(engine, stats)
     values += [
         (names.queue_seconds, usage.queue_s),
         (names.first_token_seconds, timings.first_token_s),
@@ -49,7 +51,6 @@ def _engine_values(engine: EngineClient, stats: Stats) -> list[tuple[MetricDecla
         (names.steps_total, stats.steps_total),
         (names.step_seconds_total, stats.step_seconds_total),
         (names.scheduler_seconds_total, stats.scheduler_seconds_total),
-        (names.restarts_total, engine.restart_count),
     ]
 
 

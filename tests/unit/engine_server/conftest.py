@@ -10,6 +10,7 @@ from headrace.base.clock import SystemClock
 from headrace.engine_server.engine_client import EngineClient
 from headrace.engine_server.messages import EngineConfig, Submit
 from headrace.engine_server.usage_log import UsageLog
+from headrace.engine_server.watchdog import Watchdog
 from headrace.sim import engine_process
 
 MakeSubmit = Callable[..., Submit]
@@ -60,7 +61,7 @@ def run_engine(engine_config: EngineConfig) -> RunEngine:
 
     @asynccontextmanager
     async def run(
-        behaviour: str = "serve", *, wait: bool = True
+        behaviour: str = "serve", *, wait: bool = True, watchdog: Watchdog | None = None
     ) -> AsyncIterator[tuple[EngineClient, UsageLog]]:
         usage = UsageLog()
         client = EngineClient(
@@ -68,6 +69,7 @@ def run_engine(engine_config: EngineConfig) -> RunEngine:
             SystemClock(),
             on_end=usage.end,
             command=engine_process.command(behaviour),
+            watchdog=watchdog,
         )
         client.start()
         try:

@@ -15,11 +15,12 @@ from headrace.engine.request import SamplingParams
 from headrace.engine_server.engine_client import (
     EngineClient,
     EngineState,
-    RequestStream,
     resubmissions_max,
     start_attempts_max,
 )
-from headrace.engine_server.messages import Output
+from headrace.engine_server.messages import Output, Stats
+from headrace.engine_server.request_stream import RequestStream
+from headrace.engine_server.watchdog import Watchdog
 from headrace.sim import engine_process
 from headrace.sim.runner import FakeModel
 
@@ -34,6 +35,12 @@ async def read_all(stream: RequestStream) -> list[Output]:
     while not outputs or outputs[-1].finish_reason is None:
         outputs += await stream.next()
     return outputs
+
+
+async def stats_of(client: EngineClient) -> Stats:
+    stats = await client.stats()
+    assert stats is not None
+    return stats
 
 
 async def wait_for_state(client: EngineClient, state: EngineState) -> None:
@@ -71,12 +78,12 @@ async def test_an_abort_frees_the_engines_blocks(
         usage.begin("r")
         stream = client.submit(make_submit(max_tokens=endless))
         await stream.next()
-        assert (await client.stats()).kv_blocks_used > 0
+        assert (await stats_of(client)).kv_blocks_used > 0
         client.abort("r")
         ended = await usage.find("r", 30)
         assert ended.finish_reason == "abort"
         assert ended.usage.completion_tokens >= 1
-        assert (await client.stats()).kv_blocks_used == 0
+        assert (await stats_of(client)).kv_blocks_used == 0
 
 
 async def test_a_stop_counts_nothing_after_it(
@@ -152,7 +159,7 @@ async def test_a_request_whose_reader_left_is_not_sent_to_the_next_engine(
         client.abort("r")
         assert (await usage.find("r", 0)).finish_reason == "abort"
         await client.wait_ready()
-        assert (await client.stats()).running_requests == 0
+        assert (await stats_of(client)).running_requests == 0
 
 
 async def test_a_request_that_kills_engines_is_given_up(
@@ -254,3 +261,45 @@ async def test_a_request_past_its_deadline_ends(
         outputs = await read_all(client.submit(make_submit(max_tokens=endless, timeout_s=0.05)))
         assert outputs[-1].finish_reason == "timeout"
         assert (await usage.find("r", 0)).finish_reason == "timeout"
+
+
+async def test_a_stopped_engine_is_unready_then_replaced_and_loses_only_what_it_had_begun(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    watchdog = Watchdog(step_timeout_s=0.6, hung_after_s=0.2)
+    async with run_engine(watchdog=watchdog) as (client, usage):
+        for request_id in ("begun", "queued"):
+            usage.begin(request_id)
+        begun = client.submit(make_submit("begun", endless))
+        await begun.next()
+        pid = client.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        queued = client.submit(make_submit("queued"))
+        await wait_for_state(client, EngineState.HUNG)
+        assert await client.stats(timeout_s=0.01) is None
+        with pytest.raises(Unavailable, match="does not answer"):
+            client.submit(make_submit("too late"))
+        with pytest.raises(Unavailable, match="try again"):
+            await read_all(begun)
+        assert len([i for o in await read_all(queued) for i in o.token_ids]) == 5
+        assert client.pid != pid
+        assert (await usage.find("begun", 0)).finish_reason == "error"
+        assert (await usage.find("queued", 0)).finish_reason == "length"
+
+
+async def test_an_engine_that_goes_on_in_time_is_ready_again_and_has_lost_nothing(
+    run_engine: "RunEngine", make_submit: "MakeSubmit"
+) -> None:
+    watchdog = Watchdog(step_timeout_s=60.0, hung_after_s=0.2)
+    async with run_engine(watchdog=watchdog) as (client, _):
+        stream = client.submit(make_submit(max_tokens=endless))
+        await stream.next()
+        pid = client.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        await wait_for_state(client, EngineState.HUNG)
+        os.kill(pid, signal.SIGCONT)
+        await wait_for_state(client, EngineState.READY)
+        await stream.next()
+        assert (client.pid, client.restart_count) == (pid, 0)
