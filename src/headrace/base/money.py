@@ -7,17 +7,25 @@ can take, far below what anyone charges.
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 
 nanousd_per_usd = 1_000_000_000
+nanousd_per_cent = nanousd_per_usd // 100
 tokens_per_price_unit = 1_000_000
 
 
 def cost_nanousd(token_count: int, price_nanousd_per_million: int) -> int:
     """Price `token_count` tokens; rounds half to even, once, at the line of a bill."""
-    quotient, remainder = divmod(token_count * price_nanousd_per_million, tokens_per_price_unit)
+    return divided(token_count * price_nanousd_per_million, tokens_per_price_unit)
+
+
+def to_cents(amount_nanousd: int) -> int:
+    """The nearest whole cents, in nano-dollars; half a cent goes to the even one."""
+    return divided(amount_nanousd, nanousd_per_cent) * nanousd_per_cent
+
+
+def divided(amount: int, parts: int) -> int:
+    """An integer quotient of positive `parts`, rounded half to even."""
+    quotient, remainder = divmod(amount, parts)
     doubled = remainder * 2
-    rounds_up = doubled > tokens_per_price_unit or (
-        doubled == tokens_per_price_unit and quotient % 2 == 1
-    )
-    return quotient + rounds_up
+    return quotient + (doubled > parts or (doubled == parts and quotient % 2 == 1))
 
 
 def parse_usd(text: str) -> int:

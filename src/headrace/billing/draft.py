@@ -1,0 +1,188 @@
+"""Draw an invoice from sums of settlements.
+
+subtotal = what the requests of the period were charged, exact
+rounded  = subtotal to whole cents: the one rounding of the net amount
+tax      = rounded x rate, to whole cents, for each rule that holds
+total    = rounded + taxes
+due      = total less what prepaid credit covered; the account pays net amounts, never tax
+"""
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from headrace.base.errors import Conflict, InvalidRequest
+from headrace.base.money import divided, nanousd_per_cent, to_cents
+from headrace.spec.invoices import (
+    Account,
+    BillingProfile,
+    Invoice,
+    InvoiceLine,
+    InvoiceState,
+    InvoiceTax,
+    Party,
+    RatedUse,
+    Seller,
+    TaxRule,
+    TokenClass,
+    invoice_lines_max,
+    tax_rate_ppm_max,
+)
+from headrace.spec.prices import Price, PriceBook
+from headrace.spec.tenancy import Tenant
+
+
+def draw(
+    invoice_id: str,
+    tenant: Tenant,
+    days: tuple[datetime.date, datetime.date],
+    *,
+    seller: Seller,
+    profile: BillingProfile | None,
+    uses: Iterable[RatedUse],
+    books: Mapping[str, PriceBook],
+    account: Account,
+) -> Invoice:
+    """A draft for the days from the first to the last, both included."""
+    first_day, last_day = days
+    if last_day < first_day:
+        raise InvalidRequest("an invoice's last day is not before its first", param="until")
+    uses = sorted(uses, key=lambda use: (use.model, use.price_book_id or ""))
+    lines = tuple(line for use in uses for line in lines_of(use, books))
+    if len(lines) > invoice_lines_max:
+        raise InvalidRequest(
+            f"an invoice has at most {invoice_lines_max:,} lines, and this period has "
+            f"{len(lines):,}; draw one for fewer days",
+            param="until",
+        )
+    buyer = Party(name=tenant.name) if profile is None else profile.party
+    subtotal = sum(line.amount_nanousd for line in lines)
+    rounded = to_cents(subtotal)
+    exempt = profile is not None and profile.tax_exempt
+    taxes = () if exempt else taxes_of(seller.taxes, buyer, rounded)
+    total = rounded + sum(tax.amount_nanousd for tax in taxes)
+    paid = paid_from_credit(rounded, account)
+    return Invoice(
+        id=invoice_id,
+        tenant_id=tenant.id,
+        tenant_name=tenant.name,
+        first_day=first_day.isoformat(),
+        last_day=last_day.isoformat(),
+        seller=seller.party,
+        buyer=buyer,
+        lines=lines,
+        subtotal_nanousd=subtotal,
+        rounding_nanousd=rounded - subtotal,
+        taxes=taxes,
+        total_nanousd=total,
+        paid_from_credit_nanousd=paid,
+        due_nanousd=total - paid,
+        unrated_requests=sum(use.requests for use in uses if use.price_book_id is None),
+        payment_note=seller.payment_note,
+    )
+
+
+def lines_of(use: RatedUse, books: Mapping[str, PriceBook]) -> list[InvoiceLine]:
+    """The lines of one use; classes that were not used have none."""
+    if use.price_book_id is None:
+        return []
+    book = books.get(use.price_book_id)
+    price = None if book is None else book.prices.get(use.model)
+    classes = (
+        (TokenClass.INPUT, use.uncached_tokens, use.input_nanousd),
+        (TokenClass.CACHED_INPUT, use.cached_tokens, use.cached_input_nanousd),
+        (TokenClass.OUTPUT, use.completion_tokens, use.output_nanousd),
+        (TokenClass.WAIVED, 0, -use.waived_nanousd),
+    )
+    return [
+        InvoiceLine(
+            model=use.model,
+            token_class=token_class,
+            price_book_id=use.price_book_id,
+            requests=use.requests,
+            tokens=tokens,
+            price_nanousd_per_million=price_of(price, token_class),
+            amount_nanousd=amount,
+        )
+        for token_class, tokens, amount in classes
+        if tokens or amount
+    ]
+
+
+def price_of(price: Price | None, token_class: TokenClass) -> int | None:
+    """The quoted price of a class, where the book is still there and has one."""
+    if price is None:
+        return None
+    match token_class:
+        case TokenClass.INPUT:
+            return price.input_nanousd_per_million
+        case TokenClass.CACHED_INPUT:
+            return price.cached_input_nanousd_per_million
+        case TokenClass.OUTPUT:
+            return price.output_nanousd_per_million
+        case TokenClass.WAIVED:
+            return None
+
+
+def taxes_of(rules: Sequence[TaxRule], buyer: Party, net_nanousd: int) -> tuple[InvoiceTax, ...]:
+    """The tax of the first rule that fits the buyer; none if none does."""
+    for rule in rules:
+        if rule.countries is not None and buyer.country not in rule.countries:
+            continue
+        if rule.without_tax_id_only and buyer.tax_id:
+            continue
+        return (
+            InvoiceTax(
+                name=rule.name,
+                rate_ppm=rule.rate_ppm,
+                amount_nanousd=share(net_nanousd, rule.rate_ppm),
+                note=rule.note,
+            ),
+        )
+    return ()
+
+
+def share(amount_nanousd: int, rate_ppm: int) -> int:
+    """A rate of an amount in whole cents."""
+    cents = divided(amount_nanousd * rate_ppm, tax_rate_ppm_max * nanousd_per_cent)
+    return cents * nanousd_per_cent
+
+
+def paid_from_credit(net_nanousd: int, account: Account) -> int:
+    """How much of the net was prepaid: what was left over from before, and came in meanwhile."""
+    available = max(0, account.opening_nanousd + account.credits_nanousd)
+    return min(max(0, net_nanousd), available - available % nanousd_per_cent)
+
+
+def finalized(invoice: Invoice, number: str, issue_day: datetime.date, due_days: int) -> Invoice:
+    """The invoice as it is sent; Conflict if it was already."""
+    if invoice.state is not InvoiceState.DRAFT:
+        raise Conflict(
+            f"the invoice {invoice.number} is final; correct it with a credit note", id=invoice.id
+        )
+    return msgspec.structs.replace(
+        invoice,
+        state=InvoiceState.FINALIZED,
+        number=number,
+        issue_day=issue_day.isoformat(),
+        due_day=(issue_day + datetime.timedelta(days=due_days)).isoformat(),
+    )
+
+
+def credited(invoice: Invoice, net_nanousd: int, before: int) -> tuple[int, int]:
+    """The net amount and its tax of a credit note, where `before` was credited already (net).
+
+    Conflict if the invoice is not final; InvalidRequest if it would be more than was billed."""
+    if invoice.state is not InvoiceState.FINALIZED:
+        raise Conflict("a draft is drawn anew, not credited; finalize it first", id=invoice.id)
+    billed = to_cents(invoice.subtotal_nanousd)
+    if not 0 < net_nanousd <= billed - before or net_nanousd % nanousd_per_cent:
+        raise InvalidRequest(
+            "a credit note is in whole cents, over 0 and at most what is left of the invoice's "
+            f"net amount: {(billed - before) / 1e9:.2f} dollars",
+            param="amount_usd",
+        )
+    rate = sum(tax.rate_ppm for tax in invoice.taxes)
+    # The tax of all that is credited so far less that of before, so that no part loses a cent.
+    return net_nanousd, share(before + net_nanousd, rate) - share(before, rate)

@@ -1,0 +1,21 @@
+"""How amounts are printed on an invoice: dollars with a fixed number of digits, and rates."""
+
+from headrace.base.money import format_usd
+
+
+def dollars(amount_nanousd: int) -> str:
+    """Whole cents with thousands separated: `$1,234.50`; more digits where they are not zero."""
+    text = format_usd(abs(amount_nanousd))
+    whole, _, fraction = text.partition(".")
+    sign = "-" if amount_nanousd < 0 else ""
+    return f"{sign}${int(whole):,}.{fraction}"
+
+
+def rate(rate_ppm: int) -> str:
+    """Parts per million as a percentage: `19%`, `7.7%`."""
+    return f"{rate_ppm / 10_000:g}%"
+
+
+def count(number: int) -> str:
+    """An integer with thousands separated."""
+    return f"{number:,}"

@@ -1,0 +1,164 @@
+"""Who bills whom, and what an invoice and a credit note say.
+
+An invoice is drawn from the ledger over whole UTC days. A draft can be drawn anew; a finalized one
+never changes: it is corrected by credit notes. Every amount is in nano-dollars; the amounts that
+somebody pays (tax, total, due) are whole cents.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from headrace.spec.resource import Resource
+
+tax_rate_ppm_max = 1_000_000  # parts per million: all of the amount
+invoice_lines_max = 10_000
+
+
+class Party(msgspec.Struct, frozen=True, kw_only=True):
+    """A name and address as they are printed."""
+
+    name: str
+    address: tuple[str, ...] = ()  # its lines
+    country: str = ""  # ISO 3166, two letters
+    tax_id: str = ""
+    email: str = ""
+
+
+class TaxRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What is added for buyers of some countries; the first rule that fits counts."""
+
+    name: str  # as printed: "VAT 19%"
+    rate_ppm: int  # parts per million
+    countries: tuple[str, ...] | None = None  # of the buyer; None: all
+    without_tax_id_only: bool = False  # does not hold for buyers with a tax id: they account for it
+    note: str = ""  # printed below: "Reverse charge: the recipient owes the tax."
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate_ppm <= tax_rate_ppm_max:
+            raise ValueError(f"a tax rate is 0 to {tax_rate_ppm_max} parts per million")
+
+
+class Seller(Resource, frozen=True, kw_only=True, tag="seller"):
+    """The one who writes the invoices; a platform has one."""
+
+    kind = "seller"
+    id_prefix = "sel"
+
+    party: Party
+    number_prefix: str = "INV"
+    taxes: tuple[TaxRule, ...] = ()
+    payment_days: int = 14
+    payment_note: str = ""  # printed below: where to pay
+    font_path: str = ""  # a TrueType font for PDF, where names need more than Latin letters
+
+
+class BillingProfile(Resource, frozen=True, kw_only=True, tag="billing_profile"):
+    """Whom a tenant's invoices go to; `parent_id` is the tenant."""
+
+    kind = "billing_profile"
+    id_prefix = "bpr"
+
+    party: Party
+    tax_exempt: bool = False
+
+
+class TokenClass(StrEnum):
+    """What a line of an invoice counts."""
+
+    INPUT = "input"
+    CACHED_INPUT = "cached input"
+    OUTPUT = "output"
+    WAIVED = "waived"  # used beyond what was set aside at admission: the seller's loss
+
+
+class RatedUse(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums of the settlements of one tenant, model and price book over a period."""
+
+    model: str
+    price_book_id: str | None  # None: not rated yet
+    requests: int
+    uncached_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    input_nanousd: int
+    cached_input_nanousd: int
+    output_nanousd: int
+    waived_nanousd: int
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant's prepaid account around a period."""
+
+    opening_nanousd: int  # the balance when the period began; negative where it owed
+    credits_nanousd: int  # what was credited in it, less what was taken back
+
+
+class InvoiceLine(msgspec.Struct, frozen=True, kw_only=True):
+    """The use of one model at one price."""
+
+    model: str
+    token_class: TokenClass
+    price_book_id: str
+    requests: int
+    tokens: int
+    price_nanousd_per_million: int | None  # None where the line has no price of its own
+    amount_nanousd: int  # the sum of what each request was charged
+
+
+class InvoiceTax(msgspec.Struct, frozen=True, kw_only=True):
+    """One tax on the subtotal."""
+
+    name: str
+    rate_ppm: int
+    amount_nanousd: int
+    note: str = ""
+
+
+class InvoiceState(StrEnum):
+    """An invoice's life."""
+
+    DRAFT = "draft"
+    FINALIZED = "finalized"
+
+
+class Invoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tenant used in a period and has to pay."""
+
+    id: str
+    tenant_id: str
+    tenant_name: str
+    state: InvoiceState = InvoiceState.DRAFT
+    number: str | None = None  # given when it is finalized, without gaps
+    issue_day: str | None = None  # UTC, YYYY-MM-DD
+    due_day: str | None = None
+    first_day: str
+    last_day: str  # inclusive
+    seller: Party
+    buyer: Party
+    lines: tuple[InvoiceLine, ...]
+    subtotal_nanousd: int  # the lines, exact
+    rounding_nanousd: int  # what makes whole cents of it
+    taxes: tuple[InvoiceTax, ...]
+    total_nanousd: int
+    paid_from_credit_nanousd: int  # of the total
+    due_nanousd: int
+    unrated_requests: int  # used models without a price: not in this invoice
+    payment_note: str = ""
+
+
+class CreditNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Takes back some or all of a finalized invoice."""
+
+    id: str
+    number: str
+    invoice_id: str
+    invoice_number: str
+    tenant_id: str
+    issue_day: str
+    reason: str
+    seller: Party
+    buyer: Party
+    net_nanousd: int
+    tax_nanousd: int
+    total_nanousd: int
