@@ -12,7 +12,7 @@ from enum import Enum
 import msgspec
 
 from headrace.base.clock import Clock
-from headrace.base.errors import ClientClosed, HeadraceError, NotFound
+from headrace.base.errors import AuthenticationFailed, ClientClosed, HeadraceError, NotFound
 from headrace.base.ids import new_id
 from headrace.gateway import idempotency
 from headrace.gateway.access_log import AccessLog, AccessRecord
@@ -41,10 +41,14 @@ from headrace.observability.metrics import content_type
 from headrace.protocol.errors import error_body
 from headrace.protocol.parsing import parse_chat_request, parse_completion_request
 from headrace.protocol.responses import ModelCard, ModelList
+from headrace.router.decision_log import decisions_max
 from headrace.router.endpoint_set import EndpointSet
+from headrace.spec.platform_token import is_platform_token
 
 body_bytes_max = 10 * 1024 * 1024
 model_prefix = "/v1/models/"
+decisions_prefix = "/internal/decisions/"
+signals_path = "/internal/signals"
 
 log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -55,6 +59,7 @@ class Access(Enum):
 
     KEY = "key"  # whoever has a valid API key
     LOCAL_OR_KEY = "local or key"  # this machine, or a key
+    PLATFORM = "platform"  # the control plane
     PUBLIC = "public"
 
 
@@ -121,17 +126,21 @@ class GatewayApp:
             Route(completions.path, "POST", self._generating(completions)),
             Route("/v1/models", "GET", self._models),
             Route("/metrics", "GET", self._metrics, Access.LOCAL_OR_KEY),
+            Route(signals_path, "GET", self._signals, Access.PLATFORM),
             Route("/livez", "GET", self._livez, Access.PUBLIC),
             Route("/readyz", "GET", self._readyz, Access.PUBLIC),
             Route("/health", "GET", self._health, Access.PUBLIC),
         )
         self._routes = {route.name: route for route in routes}
         self._model_route = Route("/v1/models/{model}", "GET", self._model)
+        self._decision_route = Route(
+            decisions_prefix + "{request_id}", "GET", self._decisions, Access.PLATFORM
+        )
 
     @property
     def routes(self) -> tuple[Route, ...]:
         """Every route, for the reference page and for tests that walk them."""
-        return (*self._routes.values(), self._model_route)
+        return (*self._routes.values(), self._model_route, self._decision_route)
 
     def drain(self) -> None:
         """Be unready from now on; what runs is left to end."""
@@ -177,6 +186,8 @@ class GatewayApp:
         route = self._routes.get(path)
         if route is None and path.startswith(model_prefix):
             route = self._model_route
+        if route is None and path.startswith(decisions_prefix):
+            route = self._decision_route
         if route is None:
             raise NotFound("There is nothing at this path; the API starts at /v1.")
         if scope["method"] != route.method and (scope["method"], route.method) != ("HEAD", "GET"):
@@ -189,6 +200,9 @@ class GatewayApp:
         if route.access is Access.LOCAL_OR_KEY and is_local(scope):
             return None
         state = self._state
+        if route.access is Access.PLATFORM:
+            check_platform(scope, state.pepper)
+            return None
         principal = self._authenticator.authenticate(
             scope, state.follower.snapshot, state.clock.wall_s()
         )
@@ -272,6 +286,7 @@ class GatewayApp:
         gauges = GatewayGauges(
             running_requests=state.services.admission.running_count(),
             room=state.services.forwarding.room,
+            predictions=state.services.forwarding.picker.predictions,
             endpoints=state.endpoints,
             snapshot_age_s=state.follower.age_s,
             journal_healthy=state.journal.is_healthy,
@@ -281,6 +296,23 @@ class GatewayApp:
         call.record.status = 200
         text = metrics_text(state.counters, gauges)
         await send_bytes(call.send, 200, text, [(b"content-type", content_type)])
+
+    async def _signals(self, call: Call) -> None:
+        forwarding = self._state.services.forwarding
+        view = forwarding.traffic.view(self._state.endpoints, forwarding.room)
+        await call.answer(200, _encode(view))
+
+    async def _decisions(self, call: Call) -> None:
+        """How the router chose for one request, oldest attempt first."""
+        request_id = call.scope["path"].removeprefix(decisions_prefix)
+        log = self._state.services.forwarding.picker.log
+        decisions = () if log is None else log.of(request_id)
+        if not decisions:
+            raise NotFound(
+                f"This gateway knows no decision on {request_id!r}; it keeps the last "
+                f"{decisions_max:,} requests."
+            )
+        await call.answer(200, _encode({"decisions": decisions}))
 
     async def _livez(self, call: Call) -> None:
         await call.answer(200, b'{"state":"live"}')
@@ -310,6 +342,13 @@ async def answer_error(
     record.status, record.error = error.http_status, error.code
     headers = [*error_headers(error), *extra, (b"x-request-id", record.request_id.encode())]
     await send_json(send, error.http_status, error_body(error), headers)
+
+
+def check_platform(scope: Scope, pepper: bytes) -> None:
+    """AuthenticationFailed unless the platform's own token was shown."""
+    presented = header(scope, b"authorization") or ""
+    if not is_platform_token(pepper, presented.removeprefix("Bearer ")):
+        raise AuthenticationFailed("This route is for the control plane of this platform.")
 
 
 def is_local(scope: Scope) -> bool:

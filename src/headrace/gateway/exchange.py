@@ -20,6 +20,7 @@ from headrace.gateway.admission import bytes_per_token
 from headrace.gateway.heartbeat import Heartbeat
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.rewriter import StreamRewriter, WholeRewrite, rewrite_whole
+from headrace.gateway.signals import TrafficCounts
 from headrace.gateway.upstream import (
     ask_usage,
     engine_headers,
@@ -62,6 +63,7 @@ class Forwarding:
     clock: Clock
     timeouts: Timeouts
     counters: GatewayCounters
+    traffic: TrafficCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Exchange:
         self._request = request
         self._account = account
         self._start_s = forwarding.clock.monotonic_s()
+        self._attempt_s = self._start_s
         self._sent_to: EndpointSpec | None = None  # where it may have used something
         self._may_retry = True
         self.first_output_s: float | None = None  # seconds from the start
@@ -137,9 +140,13 @@ class Exchange:
                 raise failure or error from None
             self.attempts += 1
             self.endpoint_id = lease.endpoint.spec.id
+            self._attempt_s = forwarding.clock.monotonic_s()
+            forwarding.traffic.attempted(lease.endpoint.spec)
             try:
                 return await attempt(lease)
             except HeadraceError as error:
+                if error.retryable:
+                    forwarding.traffic.failed(lease.endpoint.spec)
                 if not self._is_worth_another(error):
                     raise
                 failure = error
@@ -180,8 +187,11 @@ class Exchange:
             except HeadraceError:
                 self._eject(lease)
                 raise
-        self._note_first_output(lease)
-        return rewrite_whole(body, self._request.errand.model_name)
+        lease.prefilled(None)
+        self.first_output_s = self._forwarding.clock.monotonic_s() - self._start_s
+        whole = rewrite_whole(body, self._request.errand.model_name)
+        self._learn(lease, whole.usage)
+        return whole
 
     async def _attempt_stream(self, lease: Lease, out: EventStream, beat: Heartbeat) -> bool:
         rewriter = StreamRewriter(
@@ -206,6 +216,7 @@ class Exchange:
                     timeout_s = timeouts.stall_s
                 if rewriter.error_body is not None:
                     raise stream_error(rewriter.error_body)
+        self._learn(lease, rewriter.usage)
         return rewriter.usage is not None
 
     async def _open(self, lease: Lease, timeout_s: float) -> Answer:
@@ -265,7 +276,15 @@ class Exchange:
     def _note_first_output(self, lease: Lease) -> None:
         now_s = self._forwarding.clock.monotonic_s()
         lease.prefilled(now_s)
+        self._forwarding.traffic.first_output(lease.endpoint.spec, now_s - self._attempt_s)
         self.first_output_s = now_s - self._start_s
+
+    def _learn(self, lease: Lease, usage: TokenUsage | None) -> None:
+        """An attempt ended well: what it used says how good the router's prediction was."""
+        if usage is None:
+            return
+        self._forwarding.picker.answered(lease, usage.cached_tokens)
+        self._forwarding.traffic.used(lease.endpoint.spec, usage)
 
     def _observe(self, rewriter: StreamRewriter) -> None:
         """Tell the account what passed; without the engine's counts a chunk is a token."""

@@ -6,6 +6,7 @@ replica is known everywhere within that time and one load.
 
 import asyncio
 import logging
+from contextlib import suppress
 
 import msgspec
 
@@ -15,6 +16,7 @@ from headrace.gateway.snapshot import ResourceReader, Snapshot, read_snapshot
 from headrace.router.endpoint_set import EndpointSet
 
 poll_interval_s = 0.25
+refresh_interval_s = 0.02  # bounds what refusals cost the store
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +29,8 @@ class SnapshotFollower:
         self._endpoints = endpoints
         self._clock = clock
         self._checked_s = clock.monotonic_s()
+        self._refreshed_s = clock.monotonic_s() - refresh_interval_s
+        self._loading = asyncio.Lock()  # an older snapshot must not replace a newer one
         self._failing = False
         self.snapshot = Snapshot()
 
@@ -37,11 +41,26 @@ class SnapshotFollower:
 
     async def load(self) -> None:
         """Take the store's state if it changed; raises what the store raises."""
-        snapshot = await asyncio.to_thread(self._read_if_changed)
-        self._checked_s = self._clock.monotonic_s()
-        if snapshot is not None:
-            self._endpoints.update(snapshot.endpoints)
-            self.snapshot = snapshot
+        async with self._loading:
+            snapshot = await asyncio.to_thread(self._read_if_changed)
+            self._checked_s = self._clock.monotonic_s()
+            if snapshot is not None:
+                self._endpoints.update(snapshot.endpoints)
+                self.snapshot = snapshot
+
+    async def refresh(self) -> None:
+        """Look at the store now, before a request is refused for what it may know by now.
+
+        At most once in `refresh_interval_s`, however many requests ask; those that ask meanwhile
+        wait for that look. A store that is away changes nothing."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._refreshed_s >= refresh_interval_s:
+            self._refreshed_s = now_s
+            with suppress(HeadraceError, msgspec.MsgspecError):
+                await self.load()
+        elif self._loading.locked():
+            async with self._loading:
+                pass
 
     async def follow(self) -> None:
         """Poll until cancelled."""

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from headrace.base.clock import Clock
+from headrace.base.ids import new_id
 from headrace.gateway.access_log import AccessLog
 from headrace.gateway.app import GatewayApp, GatewayState
 from headrace.gateway.contexts import ContextLengths
@@ -19,6 +20,7 @@ from headrace.gateway.limit_headers import rolling_periods_s
 from headrace.gateway.load_follower import LoadFollower
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.recovery import usage_of_cut_requests
+from headrace.gateway.signals import TrafficCounts
 from headrace.gateway.waiting_room import WaitingRoom
 from headrace.http.client import HttpClient
 from headrace.ledger.admission import Admission, UnpricedPolicy
@@ -28,6 +30,8 @@ from headrace.ledger.meter import Meter
 from headrace.ledger.poster import Poster
 from headrace.ledger.reservation import Settlement
 from headrace.ledger.shipper import Shipper
+from headrace.router.candidates import Place
+from headrace.router.decision_log import DecisionLog
 from headrace.router.endpoint_set import EndpointSet
 from headrace.router.picker import Picker
 from headrace.router.retry_budget import RetryBudget
@@ -41,6 +45,8 @@ class GatewayConfig:
     pepper: bytes
     unpriced: UnpricedPolicy = UnpricedPolicy.UNRATED
     timeouts: Timeouts = field(default_factory=Timeouts)
+    region: str = ""  # where it is; replicas there go first
+    zone: str = ""
 
 
 class Gateway:
@@ -78,8 +84,13 @@ class Gateway:
         self.replays = Replays(clock)
         self._tasks: list[asyncio.Task[None]] = []
         self.recovered: list[Settlement] = []  # requests that an earlier crash left running
-        picker = Picker(self.endpoints, random.SystemRandom())
-        self.room = room = WaitingRoom(picker, clock)
+        self.picker = picker = Picker(
+            self.endpoints,
+            random.SystemRandom(),
+            place=Place(config.region, config.zone),
+            log=DecisionLog(),
+        )
+        self.room = room = WaitingRoom(picker, clock, refresh=self.follower.refresh)
         self.loads = LoadFollower(self.endpoints, self._client, room)
         forwarding = Forwarding(
             client=self._client,
@@ -89,6 +100,7 @@ class Gateway:
             clock=clock,
             timeouts=config.timeouts,
             counters=counters,
+            traffic=TrafficCounts(new_id("gwy", clock)),
         )
         services = GenerationServices(
             meter=self._meter,

@@ -34,6 +34,7 @@ from headrace.ledger.scopes import no_limits, scope_ids
 from headrace.protocol.errors import error_event
 from headrace.protocol.sse import done_event
 from headrace.router.lease import Work
+from headrace.router.prompt_prefix import prefix_of_body
 from headrace.spec.prices import price_at
 from headrace.spec.priority import Priority
 
@@ -175,7 +176,10 @@ class Generation:
         served: ServedModel,
         output_limit: int | None,
     ) -> EngineRequest:
-        limit = output_limit or request.output_limit or expected_output_tokens
+        work = self._work(body, request, served, output_limit)
+        self._services.forwarding.traffic.arrived(
+            served.model.name, work.prefill_tokens + work.decode_tokens
+        )
         return EngineRequest(
             path=route.path,
             request_id=self._record.request_id,
@@ -184,7 +188,8 @@ class Generation:
                 tenant_id=self._principal.tenant.id,
                 priority=self._priority,
                 pools=served.pools,
-                work=Work(len(body) // bytes_per_token, min(limit, expected_output_tokens)),
+                work=work,
+                wakes=served.wakes,
             ),
             cache_salt=cache_salt(self._services.pepper, self._principal.tenant.id),
             body_for=lambda spec, extra_fields: engine_body(
@@ -193,6 +198,25 @@ class Generation:
             streams=bool(request.stream),
             usage_chunk=request.wants_usage_chunk,
             usage_in_every_chunk=request.wants_usage_in_every_chunk,
+        )
+
+    def _work(
+        self,
+        body: bytes,
+        request: GeneratingRequest,
+        served: ServedModel,
+        output_limit: int | None,
+    ) -> Work:
+        """What the router may know: sizes, the prompt's beginnings, and what it goes with."""
+        limit = output_limit or request.output_limit or expected_output_tokens
+        tenant_id = self._principal.tenant.id
+        session = request.prompt_cache_key
+        return Work(
+            prefill_tokens=len(body) // bytes_per_token,
+            decode_tokens=min(limit, expected_output_tokens),
+            prefix=prefix_of_body(body, (tenant_id, served.model.name)),
+            session=f"{tenant_id} {session}" if session else "",
+            request_id=self._record.request_id,
         )
 
     async def _answer_whole(

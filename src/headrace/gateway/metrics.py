@@ -9,6 +9,7 @@ from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
 from headrace.observability import gateway_metrics as declared
 from headrace.observability.metrics import Histogram, MetricDeclaration, Value, render
 from headrace.router.endpoint import Endpoint
+from headrace.router.picker import PredictionRecord
 from headrace.spec.priority import Priority
 
 
@@ -44,6 +45,7 @@ class GatewayGauges:
 
     running_requests: int
     room: WaitingRoom
+    predictions: PredictionRecord
     endpoints: Iterable[Endpoint]
     snapshot_age_s: float
     journal_healthy: bool
@@ -71,6 +73,15 @@ def metrics_text(counters: GatewayCounters, gauges: GatewayGauges) -> bytes:
         (declared.undurable_settlements_total, counters.undurable_settlements),
         (declared.retries_total, counters.retries),
         (declared.ejections_total, counters.ejections),
+        (
+            declared.predicted_tokens_total,
+            {
+                "predicted": gauges.predictions.predicted_tokens,
+                "cached": gauges.predictions.cached_tokens,
+                "missed": gauges.predictions.missed_tokens,
+                "surprise": gauges.predictions.surprise_tokens,
+            },
+        ),
         (declared.running_requests, gauges.running_requests),
         (declared.waiting_requests, gauges.room.waiting_count()),
         (

@@ -1,18 +1,22 @@
 """Everything a gateway serves from, as one immutable value that is replaced as a whole."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Protocol, TypeVar
 
 from headrace.router.endpoint import EndpointSpec
 from headrace.router.picker import WeightedPool
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.endpoints import endpoint_of
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.prices import PriceBook
 from headrace.spec.resource import Resource
 from headrace.spec.tenancy import ApiKey, Project, Tenant
 
 R = TypeVar("R", bound=Resource)
+Network = IPv4Network | IPv6Network
 
 
 class ResourceReader(Protocol):
@@ -34,10 +38,27 @@ class Principal:
     key: ApiKey
     project: Project
     tenant: Tenant
+    networks: tuple[Network, ...] | None = None  # where it may call from; None: anywhere
 
     def may_use(self, model_name: str) -> bool:
         """Whether the key's allow-list has the model."""
         return self.key.models is None or model_name in self.key.models
+
+    def may_call(self, path: str) -> bool:
+        """Whether the key's allow-list has the endpoint of this path."""
+        return self.key.endpoints is None or endpoint_of(path) in self.key.endpoints
+
+    def may_come_from(self, host: str | None) -> bool:
+        """Whether the key may be used from this address; never from one that is not known."""
+        if self.networks is None:
+            return True
+        try:
+            address = ip_address(host or "")
+        except ValueError:
+            return False
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in network for network in self.networks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +69,7 @@ class ServedModel:
     pools: tuple[WeightedPool, ...]  # model version ids with their shares
     context_length: int | None  # the longest that the operator declared; None: the engine's own
     price_books: tuple[PriceBook, ...]  # those that name the model
+    wakes: bool = False  # a deployment is scaled by its traffic, and starts when some comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +114,19 @@ def join_principals(
         project = projects.get(key.parent_id)
         tenant = None if project is None else tenants.get(project.parent_id)
         if project is not None and tenant is not None:
-            principals[key.id] = Principal(key, project, tenant)
+            principals[key.id] = Principal(key, project, tenant, networks_of(key))
     return principals
+
+
+def networks_of(key: ApiKey) -> tuple[Network, ...] | None:
+    """The key's networks, read once a snapshot; one that can't be read lets nobody in."""
+    if key.allowed_networks is None:
+        return None
+    networks = []
+    for text in key.allowed_networks:
+        with suppress(ValueError):
+            networks.append(ip_network(text))
+    return tuple(networks)
 
 
 def served_model(
@@ -124,6 +157,8 @@ def endpoints_of(
             engine=replica.engine,
             engine_key=replica.engine_key,
             served_model_name=replica.served_model_name,
+            deployment_id=replica.parent_id,
+            generation=replica.generation,
         )
         for replica in replicas
         if replica.address and replica.parent_id in deployments

@@ -7,6 +7,7 @@ A request that finds room and nobody waiting passes through at once. Whoever fre
 import asyncio
 import math
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from headrace.base.clock import Clock
@@ -25,6 +26,7 @@ from headrace.spec.priority import Priority
 pump_interval_s = 0.05  # while anybody waits
 rate_memory_s = 10.0  # the drain rate is of about so long
 retry_after_s_min, retry_after_s_max = 1.0, 60.0
+wake_s_max = 600.0  # for a model that is being started, whatever the class
 wait_s_max: dict[Priority, float] = {
     Priority.INTERACTIVE: 30.0,  # nobody looks at a screen for longer
     Priority.STANDARD: 120.0,
@@ -41,6 +43,7 @@ class Errand:
     priority: Priority
     pools: tuple[WeightedPool, ...]
     work: Work
+    wakes: bool = False  # a deployment is starting, or will for this: wait for it
 
 
 @dataclass(eq=False, slots=True)
@@ -81,9 +84,15 @@ class WaitingRoom:
     """The queues of one gateway; its event loop alone uses it."""
 
     def __init__(
-        self, picker: Picker, clock: Clock, requests_max: int = waiting_requests_max
+        self,
+        picker: Picker,
+        clock: Clock,
+        requests_max: int = waiting_requests_max,
+        refresh: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`refresh` looks whether the store knows of endpoints that the picker does not."""
         self._picker = picker
+        self._refresh = refresh
         self._clock = clock
         self._requests_max = requests_max
         self._queues: dict[str, FairQueue[Wait]] = {}  # of the models where somebody waits
@@ -101,6 +110,10 @@ class WaitingRoom:
         """How many wait."""
         return sum(map(len, self._queues.values()))
 
+    def waiting_by_model(self) -> dict[str, tuple[int, int]]:
+        """How many requests wait, and their tokens, where any do."""
+        return {name: (len(queue), queue.waiting_tokens) for name, queue in self._queues.items()}
+
     async def lease(self, errand: Errand) -> Lease:
         """A lease for the request, at once or when its turn comes.
 
@@ -108,14 +121,27 @@ class WaitingRoom:
         in time or no endpoint is left; both say when to come back."""
         now_s = self._clock.monotonic_s()
         if errand.model_name not in self._queues:
-            try:
-                lease = self._picker.lease(errand.pools, errand.work, now_s)
-            except Saturated:
-                pass
-            else:
+            lease = await self._lease_at_once(errand)
+            if lease is not None:
                 self._rate(errand.model_name).count(lease.held_tokens, now_s)
                 return lease
         return await self._wait(errand, now_s)
+
+    async def _lease_at_once(self, errand: Errand) -> Lease | None:
+        """A lease, or None if the request is to wait; looks at the store before it refuses."""
+        try:
+            return self._picker.lease(errand.pools, errand.work, self._clock.monotonic_s())
+        except Saturated:
+            return None
+        except Unavailable:
+            if self._refresh is not None:
+                await self._refresh()
+        try:
+            return self._picker.lease(errand.pools, errand.work, self._clock.monotonic_s())
+        except Unavailable as error:
+            if isinstance(error, Saturated) or errand.wakes:
+                return None
+            raise
 
     async def _wait(self, errand: Errand, now_s: float) -> Lease:
         queue = self._queues.setdefault(errand.model_name, FairQueue(self._requests_max))
@@ -129,7 +155,7 @@ class WaitingRoom:
         self._set_timer()
         delivered = False
         try:
-            async with asyncio.timeout(wait_s_max[errand.priority]):
+            async with asyncio.timeout(patience_s(errand)):
                 lease = await wait.lease
             delivered = True
         except TimeoutError:
@@ -160,9 +186,9 @@ class WaitingRoom:
                 continue
             try:
                 lease = self._picker.lease(errand.pools, errand.work, now_s)
-            except Saturated:
-                return
             except HeadraceError as error:
+                if isinstance(error, Saturated) or errand.wakes:
+                    return
                 queue.discard(ticket)
                 granted.set_exception(error)
                 continue
@@ -197,9 +223,10 @@ class WaitingRoom:
 
     def _too_late(self, errand: Errand) -> Unavailable:
         self.refused[errand.priority.word] += 1
-        limit_s = wait_s_max[errand.priority]
+        what = "starting" if errand.wakes else "saturated"
         return Unavailable(
-            f"This model is saturated: no place became free within {limit_s:g} s; try again.",
+            f"This model is {what}: no place became free within {patience_s(errand):g} s; "
+            "try again.",
             retry_after_s=self._retry_after_s(errand),
             priority=errand.priority.word,
         )
@@ -209,6 +236,11 @@ class WaitingRoom:
         waiting_tokens = 0 if queue is None else queue.waiting_tokens
         rate = self._rate(errand.model_name)
         return rate.seconds_for(waiting_tokens, self._clock.monotonic_s())
+
+
+def patience_s(errand: Errand) -> float:
+    """How long a request may wait."""
+    return wake_s_max if errand.wakes else wait_s_max[errand.priority]
 
 
 def is_granted(lease: asyncio.Future[Lease]) -> bool:

@@ -37,6 +37,13 @@ ejections_total = MetricDeclaration(
     counter,
     "Failures that ejected a replica from routing for a while.",
 )
+predicted_tokens_total = MetricDeclaration(
+    "headrace_gateway_predicted_prefix_tokens_total",
+    counter,
+    "Prompt tokens that the router expected in caches: predicted; what was there of all prompts: "
+    "cached; predicted and not there: missed; there and not predicted: surprise.",
+    label="what",
+)
 running_requests = MetricDeclaration(
     "headrace_gateway_running_requests", gauge, "Requests that hold a reservation now."
 )

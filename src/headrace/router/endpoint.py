@@ -26,6 +26,7 @@ class EndpointSpec:
     engine_key: str = field(default="", repr=False)  # the engine's credential
     served_model_name: str = ""  # what the engine calls the model
     deployment_id: str = ""  # its endpoints run on like devices
+    generation: int = 1  # of the deployment
     region: str = ""  # empty: everywhere is equally near
     zone: str = ""
     kv_tokens: int = 0  # room for KV; 0: not known

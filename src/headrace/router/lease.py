@@ -59,9 +59,11 @@ class Lease:
         """What it counts for now."""
         return self._held_tokens
 
-    def prefilled(self, now_s: float) -> None:
-        """The first token came, so the prompt is no work any more."""
-        if self._prefill_tokens:
+    def prefilled(self, now_s: float | None) -> None:
+        """The first token came, so the prompt is no work any more.
+
+        None: it came some time ago, as with an answer that comes whole; nothing is measured."""
+        if self._prefill_tokens and now_s is not None:
             endpoint = self.endpoint
             began_s = max(self._taken_s, endpoint.first_token_s)
             endpoint.rate.observe(self._prefill_tokens, now_s - began_s)
