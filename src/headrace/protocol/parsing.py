@@ -6,7 +6,7 @@ error in strict mode and otherwise for the caller to report (`unknown_fields`).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import TypeVar, get_args
 
 import msgspec
@@ -24,6 +24,7 @@ from headrace.protocol.requests import (
 from headrace.protocol.tools import forced_name
 
 Request = TypeVar("Request", bound=GenerationRequest)
+AnyRequest = TypeVar("AnyRequest", bound=msgspec.Struct)
 
 # Each known field that does not work yet, with the values that ask for nothing. Null always passes.
 unsupported_fields: Mapping[str, tuple[object, ...]] = {
@@ -106,21 +107,39 @@ def replace_fields(body: bytes, values: Mapping[str, object]) -> bytes:
 def _parse(
     body: bytes, decoder: msgspec.json.Decoder[Request], request_type: type[Request], strict: bool
 ) -> Request:
-    fields = _fields(body)
-    for name in fields.keys() & unsupported_fields.keys() - set(request_type.__struct_fields__):
-        _check_unsupported(name, _decode(fields[name], _any_value))
-    if strict:
-        unknown = fields.keys() - set(request_type.__struct_fields__) - unsupported_fields.keys()
-        for name in sorted(unknown):
-            raise InvalidRequest(
-                f"Unknown field {name!r}; remove it, or correct its name.", param=name
-            )
-    request = _decode(body, decoder)
+    known = unsupported_fields
+    request = decode_request(body, decoder, request_type, known, values=fixed_values, strict=strict)
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest(
             "stream_options is only allowed with stream: true.", param="stream_options"
         )
     return request
+
+
+def decode_request(
+    body: bytes,
+    decoder: msgspec.json.Decoder[AnyRequest],
+    request_type: type[AnyRequest],
+    unsupported: Mapping[str, tuple[object, ...]],
+    ignored: Set[str] = frozenset(),
+    *,
+    values: Mapping[str, str] = {},
+    strict: bool = True,
+) -> AnyRequest:
+    """A request in JSON; InvalidRequest names the first field that is wrong or does not work.
+
+    `unsupported` fields pass with the values that stand there, `ignored` ones with any; unknown
+    ones are refused where `strict`. `values` says what fields of fixed values may be."""
+    fields = _fields(body)
+    own = set(request_type.__struct_fields__)
+    for name in fields.keys() & unsupported.keys() - own:
+        _check_unsupported(name, _decode(fields[name], _any_value), unsupported[name])
+    if strict:
+        for name in sorted(fields.keys() - own - unsupported.keys() - ignored):
+            raise InvalidRequest(
+                f"Unknown field {name!r}; remove it, or correct its name.", param=name
+            )
+    return _decode(body, decoder, values)
 
 
 def _fields(body: bytes) -> dict[str, msgspec.Raw]:
@@ -136,11 +155,15 @@ def _fields(body: bytes) -> dict[str, msgspec.Raw]:
 Value = TypeVar("Value")
 
 
-def _decode(data: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[Value]) -> Value:
+def _decode(
+    data: bytes | msgspec.Raw,
+    decoder: msgspec.json.Decoder[Value],
+    values: Mapping[str, str] = {},
+) -> Value:
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
-        raise _invalid(str(error)) from None
+        raise _invalid(str(error), values) from None
     except msgspec.DecodeError as error:
         surrogates = _half_surrogate.search(bytes(data))
         hint = "; it may have half of a surrogate pair (\\ud800 to \\udfff)" if surrogates else ""
@@ -149,7 +172,7 @@ def _decode(data: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[Value]) -> 
         raise InvalidRequest("The body is nested too deeply; send a flatter one.") from None
 
 
-def _invalid(text: str) -> InvalidRequest:
+def _invalid(text: str, fixed: Mapping[str, str]) -> InvalidRequest:
     """Turn a validation message, which ends in a JSON path, into an error that names the field."""
     match = _validation_message.fullmatch(text)
     what, path = (match["what"], match["path"]) if match else (text, "")
@@ -161,12 +184,13 @@ def _invalid(text: str) -> InvalidRequest:
     if not path:
         return InvalidRequest(f"The body must be a JSON object: {what}.")
     if what.startswith("Invalid enum value"):
-        what = f"{what}; it may be {fixed_values[path.rpartition('.')[2]]}"
+        values = fixed.get(path.rpartition(".")[2])
+        what = f"{what}; it may be {values}" if values else what
     return InvalidRequest(f"Invalid value for {path!r}: {what}.", param=path)
 
 
-def _check_unsupported(name: str, value: object) -> None:
-    if value is None or any(_same(value, neutral) for neutral in unsupported_fields[name]):
+def _check_unsupported(name: str, value: object, neutral_values: tuple[object, ...]) -> None:
+    if value is None or any(_same(value, neutral) for neutral in neutral_values):
         return
     raise InvalidRequest(f"{name!r} is not supported by this server; leave it out.", param=name)
 
