@@ -16,8 +16,6 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from msgspec.structs import astuple
-
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest, PaymentRequired, Unavailable
 from headrace.base.money import format_usd, nanousd_per_usd
@@ -167,11 +165,14 @@ class Admission:
         usage: TokenUsage,
         outcome: Outcome,
         source: UsageSource = UsageSource.ENGINE,
+        replica_id: str | None = None,
     ) -> Settlement:
         """End a reservation at what was used, exactly once; Conflict at the second time.
 
         The amount stays held until `journaled` and a snapshot that contains it."""
-        settlement = settle_reservation(reservation, usage, outcome, source, self._clock.wall_s())
+        settlement = settle_reservation(
+            reservation, usage, outcome, source, self._clock.wall_s(), replica_id=replica_id
+        )
         amount_nanousd = settlement.amount_nanousd or 0
         with self._lock:
             if self._running.pop(reservation.request_id, None) is None:
@@ -288,12 +289,14 @@ def settle_reservation(
     outcome: Outcome,
     source: UsageSource,
     settle_time: float,
+    *,
+    replica_id: str | None = None,
 ) -> Settlement:
     """The settlement of a reservation at the price that was fixed at admission; pure.
 
     Counts beyond `request_tokens_max`, which only a broken engine reports, are cut to it."""
     price = reservation.price
-    usage = TokenUsage(*(min(count, request_tokens_max) for count in astuple(usage)))
+    usage = usage.at_most(request_tokens_max)
     return Settlement(
         request_id=reservation.request_id,
         tenant_id=reservation.tenant_id,
@@ -306,6 +309,7 @@ def settle_reservation(
         price_book_id=None if price is None else price.price_book_id,
         charge=None if price is None else rate(price.price, usage, reservation.amount_nanousd),
         settle_time=settle_time,
+        replica_id=replica_id,
     )
 
 

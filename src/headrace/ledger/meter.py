@@ -122,11 +122,14 @@ class Meter:
         usage: TokenUsage,
         outcome: Outcome,
         source: UsageSource = UsageSource.ENGINE,
+        replica_id: str | None = None,
     ) -> int:
         """End a request, exactly once, and return where that stands in the journal.
 
         Conflict at the second time. Never refused by a full disk."""
-        settlement = self._admission.settle(reservation, usage, outcome, source)
+        settlement = self._admission.settle(
+            reservation, usage, outcome, source, replica_id
+        )
         sequence = self._journal.append(Settle(settlement))
         self._admission.journaled(reservation.request_id, sequence)
         return sequence

@@ -10,19 +10,49 @@ price_nanousd_per_million_max = 10**18  # a thousand dollars a token
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """Nano-dollars a million tokens, by token class."""
+    """Nano-dollars a million tokens, by token class.
+
+    A class without a price of its own costs what the class costs that it is part of: reasoning is
+    output, embedding and image are input; refused draft tokens are part of none and cost 0."""
 
     input_nanousd_per_million: int
     cached_input_nanousd_per_million: int
     output_nanousd_per_million: int
+    reasoning_nanousd_per_million: int | None = None
+    draft_nanousd_per_million: int | None = None
+    embedding_nanousd_per_million: int | None = None
+    image_nanousd_per_million: int | None = None
 
     def __post_init__(self) -> None:
-        amounts = msgspec.structs.astuple(self)
-        if not 0 <= min(amounts) <= max(amounts) <= price_nanousd_per_million_max:
-            raise ValueError(
-                "a price is at least 0 and at most "
-                f"{price_nanousd_per_million_max} nano-dollars a million tokens"
-            )
+        for amount in msgspec.structs.astuple(self):
+            if amount is not None and not 0 <= amount <= price_nanousd_per_million_max:
+                raise ValueError(
+                    "a price is at least 0 and at most "
+                    f"{price_nanousd_per_million_max} nano-dollars a million tokens"
+                )
+
+    @property
+    def reasoning(self) -> int:
+        """Of a reasoning token."""
+        own = self.reasoning_nanousd_per_million
+        return self.output_nanousd_per_million if own is None else own
+
+    @property
+    def embedding(self) -> int:
+        """Of an embedding token."""
+        own = self.embedding_nanousd_per_million
+        return self.input_nanousd_per_million if own is None else own
+
+    @property
+    def image(self) -> int:
+        """Of an image token."""
+        own = self.image_nanousd_per_million
+        return self.input_nanousd_per_million if own is None else own
+
+    @property
+    def draft(self) -> int:
+        """Of a refused draft token."""
+        return self.draft_nanousd_per_million or 0
 
 
 class PriceBook(Resource, frozen=True, kw_only=True, tag="price_book"):

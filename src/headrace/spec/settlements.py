@@ -25,11 +25,18 @@ class UsageSource(StrEnum):
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
-    """Tokens of one request; `cached_tokens` are part of `prompt_tokens`."""
+    """Tokens of one request, by class. The optional ones are None where nobody counted them.
+
+    `cached_tokens`, `embedding_tokens` and `image_tokens` are part of `prompt_tokens`,
+    `reasoning_tokens` of `completion_tokens`; draft tokens that were refused are part of none."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int | None = None
+    draft_tokens: int | None = None  # proposed by a smaller model and not kept
+    embedding_tokens: int | None = None
+    image_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.cached_tokens <= self.prompt_tokens or self.completion_tokens < 0:
@@ -38,6 +45,20 @@ class TokenUsage(msgspec.Struct, frozen=True):
                 f"prompt {self.prompt_tokens}, cached {self.cached_tokens}, "
                 f"completion {self.completion_tokens}"
             )
+        bounds = (
+            ("reasoning", self.reasoning_tokens, self.completion_tokens),
+            ("draft", self.draft_tokens, None),
+            ("embedding", self.embedding_tokens, self.prompt_tokens),
+            ("image", self.image_tokens, self.prompt_tokens),
+        )
+        for name, count, most in bounds:
+            if count is not None and not 0 <= count <= (count if most is None else most):
+                raise ValueError(f"{name} tokens must be 0 to {most}; got {count}")
+
+    def at_most(self, limit: int) -> "TokenUsage":
+        """The same with every count cut to `limit`."""
+        counts = msgspec.structs.asdict(self)
+        return TokenUsage(**{name: n if n is None else min(n, limit) for name, n in counts.items()})
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +68,10 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     cached_input_nanousd: int = 0
     output_nanousd: int = 0
     waived_nanousd: int = 0  # what the lines come to above the amount set aside at admission
+    reasoning_nanousd: int = 0
+    draft_nanousd: int = 0
+    embedding_nanousd: int = 0
+    image_nanousd: int = 0
 
     @property
     def amount_nanousd(self) -> int:
@@ -55,6 +80,10 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
             self.input_nanousd
             + self.cached_input_nanousd
             + self.output_nanousd
+            + self.reasoning_nanousd
+            + self.draft_nanousd
+            + self.embedding_nanousd
+            + self.image_nanousd
             - self.waived_nanousd
         )
 
@@ -73,6 +102,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     price_book_id: str | None  # None: the model had no price, so the request waits to be rated
     charge: Charge | None  # None exactly when `price_book_id` is None; never a silent 0
     settle_time: float  # seconds since the Unix epoch
+    replica_id: str | None = None  # which engine counted; None: none had it, or nobody knows
 
     def __post_init__(self) -> None:
         if (self.price_book_id is None) != (self.charge is None):

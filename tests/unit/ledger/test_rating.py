@@ -1,5 +1,6 @@
 """What tokens cost, and that no request costs more than was set aside."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,12 +8,37 @@ from headrace.ledger.rating import rate, worst_case_nanousd
 from headrace.spec.prices import Price
 from headrace.spec.settlements import Charge, TokenUsage
 
+amounts = st.integers(0, 10**8)
 prices = st.builds(
     Price,
-    input_nanousd_per_million=st.integers(0, 10**8),
-    cached_input_nanousd_per_million=st.integers(0, 10**8),
-    output_nanousd_per_million=st.integers(0, 10**8),
+    input_nanousd_per_million=amounts,
+    cached_input_nanousd_per_million=amounts,
+    output_nanousd_per_million=amounts,
+    reasoning_nanousd_per_million=st.none() | amounts,
+    draft_nanousd_per_million=st.none() | amounts,
+    embedding_nanousd_per_million=st.none() | amounts,
+    image_nanousd_per_million=st.none() | amounts,
 )
+
+
+def some_of(draw: st.DrawFn, most: int) -> int | None:
+    return draw(st.none() | st.integers(0, most))
+
+
+@st.composite
+def usages(draw: st.DrawFn, prompt_max: int, output_max: int) -> TokenUsage:
+    prompt, output = draw(st.integers(0, prompt_max)), draw(st.integers(0, output_max))
+    return TokenUsage(
+        prompt_tokens=prompt,
+        cached_tokens=draw(st.integers(0, prompt)),
+        completion_tokens=output,
+        reasoning_tokens=some_of(draw, output),
+        draft_tokens=some_of(draw, output_max),
+        embedding_tokens=some_of(draw, prompt),
+        image_tokens=some_of(draw, prompt),
+    )
+
+
 price = Price(
     input_nanousd_per_million=10_000_000,
     cached_input_nanousd_per_million=1_000_000,
@@ -30,10 +56,7 @@ def test_cached_tokens_are_not_charged_as_input_too() -> None:
 def test_usage_within_the_limits_never_exceeds_the_worst_case(
     any_price: Price, prompt_max: int, output_max: int, data: st.DataObject
 ) -> None:
-    prompt = data.draw(st.integers(0, prompt_max))
-    usage = TokenUsage(
-        prompt, data.draw(st.integers(0, prompt)), data.draw(st.integers(0, output_max))
-    )
+    usage = data.draw(usages(prompt_max, output_max))
     worst = worst_case_nanousd(any_price, prompt_max, output_max)
     charge = rate(any_price, usage, worst)
     assert charge.waived_nanousd == 0
@@ -67,3 +90,37 @@ def test_two_lines_that_both_round_up_are_covered() -> None:
     )
     charge = rate(even, TokenUsage(2, 1, 0), worst_case_nanousd(even, 2, 0))
     assert (charge.amount_nanousd, charge.waived_nanousd) == (2, 0)
+
+
+def test_each_class_is_charged_once_at_its_own_price() -> None:
+    classes = Price(
+        input_nanousd_per_million=10_000_000,
+        cached_input_nanousd_per_million=1_000_000,
+        output_nanousd_per_million=30_000_000,
+        reasoning_nanousd_per_million=20_000_000,
+        draft_nanousd_per_million=2_000_000,
+        embedding_nanousd_per_million=4_000_000,
+        image_nanousd_per_million=50_000_000,
+    )
+    usage = TokenUsage(100, 40, 7, 5, 9, 10, 20)
+    assert rate(classes, usage, 10**9) == Charge(
+        input_nanousd=300,
+        cached_input_nanousd=40,
+        output_nanousd=60,
+        reasoning_nanousd=100,
+        draft_nanousd=18,
+        embedding_nanousd=40,
+        image_nanousd=1000,
+    )
+
+
+def test_a_class_without_a_price_or_a_count_stays_in_the_class_it_is_part_of() -> None:
+    counted = TokenUsage(100, 40, 7, 5, 9, 10, 20)
+    uncounted = TokenUsage(100, 40, 7)
+    assert rate(price, counted, 10**9) == rate(price, uncounted, 10**9)
+
+
+def test_cached_images_are_not_charged_as_images_too() -> None:
+    dear = msgspec.structs.replace(price, image_nanousd_per_million=50_000_000)
+    charge = rate(dear, TokenUsage(100, 90, 0, image_tokens=100), 10**9)
+    assert (charge.image_nanousd, charge.cached_input_nanousd, charge.input_nanousd) == (500, 90, 0)

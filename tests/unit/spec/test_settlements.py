@@ -41,3 +41,17 @@ def test_a_charge_comes_with_its_price_book(book: str | None, charge: Charge | N
 def test_the_amount_is_the_lines_less_what_is_waived() -> None:
     charge = Charge(input_nanousd=5, cached_input_nanousd=2, output_nanousd=7, waived_nanousd=4)
     assert charge.amount_nanousd == 10
+
+
+@pytest.mark.parametrize("name", ["reasoning", "draft", "embedding", "image"])
+def test_a_class_has_no_more_tokens_than_it_is_part_of(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} tokens"):
+        TokenUsage(5, 0, 5, **{f"{name}_tokens": -1})
+    if name != "draft":
+        with pytest.raises(ValueError, match=f"{name} tokens"):
+            TokenUsage(5, 0, 5, **{f"{name}_tokens": 6})
+
+
+def test_counts_are_cut_and_what_nobody_counted_stays_unknown() -> None:
+    usage = TokenUsage(50, 20, 70, reasoning_tokens=60)
+    assert usage.at_most(30) == TokenUsage(30, 20, 30, reasoning_tokens=30)
