@@ -1,11 +1,13 @@
 """The store of desired state and the ledger's tables: one SQL layer, its migrations.
 
-Reading order: `database` (what is opened), `sqlite` (how), `store` (resources), `ledger_store`
-(money and usage), `tables`, `migrate`, `failures` (driver errors in our words).
+Reading order: `database` (what is opened), `sqlite`, `postgres` (how), `store` (resources),
+`ledger_store` (money and usage), `tables`, `migrate`, `failures` (driver errors in our words).
 """
 
 from headrace.storage.database import Database
 from headrace.storage.ledger_store import LedgerSnapshot, LedgerStore
+from headrace.storage.opening import open_database
+from headrace.storage.postgres import open_postgres
 from headrace.storage.sqlite import open_sqlite
 from headrace.storage.store import Store
 from headrace.storage.usage import UsageDimension, UsageRow
@@ -17,5 +19,7 @@ __all__ = [
     "Store",
     "UsageDimension",
     "UsageRow",
+    "open_database",
+    "open_postgres",
     "open_sqlite",
 ]

@@ -11,6 +11,10 @@ from headrace.base.errors import ConfigurationError, HeadraceError, SetupError, 
 
 retry_after_s = 1.0
 
+# Of PostgreSQL: lost connections, rollbacks to repeat, want of resources, an operator at work.
+transient_classes = ("08", "40", "53", "57")
+transient_states = ("25006", "55P03")  # a standby that does not write yet; a lock not had in time
+
 
 @contextmanager
 def translated(location: str) -> Iterator[None]:
@@ -29,7 +33,13 @@ def translated(location: str) -> Iterator[None]:
 
 
 def explain(error: BaseException, location: str) -> HeadraceError:
-    """Our error for a driver's, by SQLite's primary result code."""
+    """Our error for a driver's."""
+    is_postgres = type(error).__module__.startswith("psycopg")
+    return (explain_postgres if is_postgres else explain_sqlite)(error, location)
+
+
+def explain_sqlite(error: BaseException, location: str) -> HeadraceError:
+    """Our error for one of SQLite, by its primary result code."""
     extended = getattr(error, "sqlite_errorcode", None)
     match extended & 0xFF if isinstance(extended, int) else None:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
@@ -59,3 +69,24 @@ def explain(error: BaseException, location: str) -> HeadraceError:
                 retry_after_s=retry_after_s,
             )
     return SetupError(f"the database {location} does not work: {error}")
+
+
+def explain_postgres(error: BaseException, location: str) -> HeadraceError:
+    """Our error for one of psycopg, by SQLSTATE; without one the server was not reached at all."""
+    state: str | None = getattr(error, "sqlstate", None)
+    said = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if state is None and "password" in said.lower():
+        state = "28P01"  # refused while connecting, before the driver has a result to read
+    if state is None and "does not exist" in said:
+        state = "3D000"
+    if state is None or state[:2] in transient_classes or state in transient_states:
+        return Unavailable(
+            f"the database {location} does not answer ({said}); it is tried again",
+            retry_after_s=retry_after_s,
+        )
+    if state[:2] in ("28", "3D") or state == "42501":
+        return ConfigurationError(
+            f"the database {location} refuses this user ({said}); check --database-url, and that "
+            "the database exists and belongs to that user"
+        )
+    return SetupError(f"the database {location} does not work: {said}")

@@ -7,6 +7,7 @@ from sqlalchemy import Connection, Select, and_, func, literal, or_, select
 from headrace.storage.tables import accounts, entries, postings, settlements, usage_daily
 from headrace.storage.usage import settlement_sums, sum_names
 
+extra_classes = ("reasoning", "draft", "embedding", "image")  # NULL in the oldest rows
 examples_max = 5  # of each kind of damage; one is enough to look at, thousands are not
 
 
@@ -74,6 +75,7 @@ def wrong_amounts(connection: Connection) -> Iterator[str]:
             != columns.input_nanousd
             + columns.cached_input_nanousd
             + columns.output_nanousd
+            + sum(func.coalesce(columns[f"{name}_nanousd"], 0) for name in extra_classes)
             - columns.waived_nanousd
         ),
         "settlements whose lines do not make their amount",

@@ -15,7 +15,7 @@ from headrace.storage.tables import (
     settlements,
     usage_daily,
 )
-from headrace.storage.usage import day_of, sum_names
+from headrace.storage.usage import class_names, day_of, sum_names
 
 funding_account = "platform:funding"
 revenue_account = "platform:revenue"
@@ -157,6 +157,12 @@ def settlement_row(record: Settlement) -> dict[str, object]:
         "waived_nanousd": charge and charge.waived_nanousd,
         "amount_nanousd": record.amount_nanousd,
         "settle_time": record.settle_time,
+        **{name: getattr(record.usage, name) for name in class_names},
+        "reasoning_nanousd": charge and charge.reasoning_nanousd,
+        "draft_nanousd": charge and charge.draft_nanousd,
+        "embedding_nanousd": charge and charge.embedding_nanousd,
+        "image_nanousd": charge and charge.image_nanousd,
+        "replica_id": record.replica_id,
     }
 
 
@@ -170,6 +176,7 @@ def sums_of(record: Settlement) -> tuple[int, ...]:
         record.usage.cached_tokens,
         record.usage.completion_tokens,
         record.amount_nanousd or 0,
+        *(getattr(record.usage, name) or 0 for name in class_names),
     )
 
 

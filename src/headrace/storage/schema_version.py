@@ -1,11 +1,12 @@
-"""Which step of the migrations a database has taken, read without loading the migration tool."""
+"""Which step of the migrations a database has taken, and how it takes the next ones."""
 
 from sqlalchemy import Connection, column, inspect, select, table
 
 from headrace.base.errors import ConfigurationError
+from headrace.storage.sessions import Sessions
 
-head_revision = "0002"  # the last step in `migrations/versions`; a test keeps it true
-released_revisions = ("0001", "0002")
+head_revision = "0004"  # the last step in `migrations/versions`; a test keeps it true
+released_revisions = ("0001", "0002", "0004")
 
 version_table = table("alembic_version", column("version_num"))
 
@@ -21,3 +22,13 @@ def is_current(connection: Connection, location: str) -> bool:
             f"one knows {head_revision}); upgrade headrace, or use another data directory"
         )
     return revision == head_revision
+
+
+def migrate(sessions: Sessions) -> None:
+    """Run the missing migrations, unless another process did it while we waited to write."""
+    # Loading Alembic takes longer than everything else at a start, and almost none needs it.
+    from headrace.storage.migrate import upgrade_to_head  # noqa: PLC0415
+
+    with sessions.write() as connection:
+        if not is_current(connection, sessions.location):
+            upgrade_to_head(connection)

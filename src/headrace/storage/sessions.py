@@ -1,7 +1,7 @@
 """Transactions: how the stores read and write, whatever the database is."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from sqlalchemy import Connection, Engine
@@ -16,12 +16,17 @@ class Sessions:
     inside SQLite; writers of other processes are waited for by the driver. What a thread reads and
     writes inside its own writing block joins that transaction."""
 
-    def __init__(self, engine: Engine, location: str) -> None:
+    def __init__(
+        self, engine: Engine, location: str, writer_options: Mapping[str, object] | None = None
+    ) -> None:
+        """`writer_options` are SQLAlchemy's execution options of transactions that write."""
         self.engine = engine
         self.location = location
         self._writing = threading.Lock()
         self._joined = threading.local()  # `.connection`: of the block that this thread is in
-        self._writer_engine = engine.execution_options(headrace_writes=True)
+        self._writer_engine = engine.execution_options(
+            headrace_writes=True, **(writer_options or {})
+        )
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

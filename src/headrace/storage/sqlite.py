@@ -17,7 +17,7 @@ from headrace.base.clock import Clock, SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.storage.database import Database
 from headrace.storage.failures import translated
-from headrace.storage.schema_version import is_current
+from headrace.storage.schema_version import is_current, migrate
 from headrace.storage.sessions import Sessions
 
 default_busy_timeout_s = 10.0  # how long a writer waits for the writers of other processes
@@ -47,16 +47,6 @@ def open_sqlite(
         engine.dispose()
         raise
     return Database(sessions, clock or SystemClock())
-
-
-def migrate(sessions: Sessions) -> None:
-    """Run the missing migrations, unless another process did it while we waited to write."""
-    # Loading Alembic takes longer than everything else here, and almost no start needs it.
-    from headrace.storage.migrate import upgrade_to_head  # noqa: PLC0415
-
-    with sessions.write() as connection:
-        if not is_current(connection, sessions.location):
-            upgrade_to_head(connection)
 
 
 def create_private(path: Path) -> None:

@@ -7,6 +7,10 @@ entries ──< postings      append-only double entry; debits equal credits in 
 settlements               one row a request, its usage and charge; unique request id
 usage_daily               sums of settlements a day, kept in the same transaction
 journal_cursors           how far each gateway's journal is in these tables
+limit_gateways            who leases from the shared limits, and what it has reported
+limit_leases              what a gateway may still use of a limit
+limit_uses                what was used of a limit, by window
+engine_samples            what a replica's own counters said, and when
 """
 
 from sqlalchemy import (
@@ -94,6 +98,15 @@ settlements = Table(
     Column("waived_nanousd", BigInteger, nullable=True),
     Column("amount_nanousd", BigInteger, nullable=True),
     Column("settle_time", Float, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=True),  # None: nobody counted
+    Column("reasoning_nanousd", BigInteger, nullable=True),
+    Column("draft_tokens", BigInteger, nullable=True),
+    Column("draft_nanousd", BigInteger, nullable=True),
+    Column("embedding_tokens", BigInteger, nullable=True),
+    Column("embedding_nanousd", BigInteger, nullable=True),
+    Column("image_tokens", BigInteger, nullable=True),
+    Column("image_nanousd", BigInteger, nullable=True),
+    Column("replica_id", String(64), nullable=True),  # the engine that counted
     Index("ix_settlements_settle_time", "settle_time"),
 )
 
@@ -114,6 +127,10 @@ usage_daily = Table(
     Column("cached_tokens", BigInteger, nullable=False),
     Column("completion_tokens", BigInteger, nullable=False),
     Column("amount_nanousd", BigInteger, nullable=False),
+    Column("reasoning_tokens", BigInteger, nullable=False, server_default="0"),
+    Column("draft_tokens", BigInteger, nullable=False, server_default="0"),
+    Column("embedding_tokens", BigInteger, nullable=False, server_default="0"),
+    Column("image_tokens", BigInteger, nullable=False, server_default="0"),
 )
 
 journal_cursors = Table(
@@ -121,4 +138,42 @@ journal_cursors = Table(
     metadata,
     Column("journal_id", String(64), primary_key=True),
     Column("sequence", BigInteger, nullable=False),
+)
+
+limit_gateways = Table(
+    "limit_gateways",
+    metadata,
+    Column("gateway_id", String(64), primary_key=True),  # its journal's id
+    Column("operation", BigInteger, nullable=False),  # the newest; older ones come too late
+    Column("report", BigInteger, nullable=False),  # the newest report of use that is in the uses
+    Column("sequence", BigInteger, nullable=False),  # settlements up to here are in the uses
+    Column("seen_time", Float, nullable=False),
+)
+
+limit_leases = Table(
+    "limit_leases",
+    metadata,
+    Column("limit_key", String(512), primary_key=True),
+    Column("gateway_id", String(64), primary_key=True),
+    Column("amount", BigInteger, nullable=False),
+    Index("ix_limit_leases_gateway", "gateway_id"),
+)
+
+limit_uses = Table(
+    "limit_uses",
+    metadata,
+    Column("limit_key", String(512), primary_key=True),
+    Column("window_number", BigInteger, primary_key=True),
+    Column("amount", BigInteger, nullable=False),
+)
+
+engine_samples = Table(
+    "engine_samples",
+    metadata,
+    Column("replica_id", String(64), primary_key=True),
+    Column("sample_time", Float, primary_key=True),
+    Column("generation", String(64), nullable=False),  # another one counts from 0 again
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    Column("running_requests", BigInteger, nullable=True),
 )

@@ -55,8 +55,14 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
     completion_tokens: int
     amount_nanousd: int
+    # Of the requests whose engines count these classes.
+    reasoning_tokens: int = 0
+    draft_tokens: int = 0
+    embedding_tokens: int = 0
+    image_tokens: int = 0
 
 
+class_names = ("reasoning_tokens", "draft_tokens", "embedding_tokens", "image_tokens")
 sum_names = (
     "requests",
     "finished",
@@ -67,6 +73,7 @@ sum_names = (
     "cached_tokens",
     "completion_tokens",
     "amount_nanousd",
+    *class_names,
 )
 
 
@@ -90,6 +97,7 @@ def settlement_sums() -> list[ColumnElement[int]]:
         func.sum(settlements.c.cached_tokens).label("cached_tokens"),
         func.sum(settlements.c.completion_tokens).label("completion_tokens"),
         func.sum(func.coalesce(settlements.c.amount_nanousd, 0)).label("amount_nanousd"),
+        *(func.sum(func.coalesce(settlements.c[name], 0)).label(name) for name in class_names),
     ]
 
 

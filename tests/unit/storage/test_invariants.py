@@ -1,9 +1,10 @@
 """Each kind of damage to the book is found and named."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from headrace.spec.settlements import Settlement
 from headrace.storage import Database
@@ -24,13 +25,15 @@ from headrace.storage import Database
     ],
 )
 def test_damage_is_found(
-    database: Database, settlement: Callable[..., Settlement], damage: str, problem: str
+    database: Database,
+    settlement: Callable[..., Settlement],
+    tampering: Callable[[Database], AbstractContextManager[Connection]],
+    damage: str,
+    problem: str,
 ) -> None:
     database.ledger.credit("ten_a", 10_000, "c", "paid")
     database.ledger.post([settlement(f"r{number}") for number in range(8)])
     assert database.ledger.check() == []
-    with database.ledger._sessions.engine.connect() as connection:
-        connection.exec_driver_sql("COMMIT")
-        connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+    with tampering(database) as connection:
         connection.execute(text(damage))
     assert any(problem in found for found in database.ledger.check())

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from headrace.base.errors import Conflict, InvalidRequest
-from headrace.spec.settlements import Charge, Settlement
+from headrace.spec.settlements import Charge, Settlement, TokenUsage
 from headrace.storage import Database, LedgerSnapshot
 
 Make = Callable[..., Settlement]
@@ -132,3 +133,31 @@ def test_nothing_of_a_batch_that_fails_is_kept(
     assert database.ledger.settlement_count() == 0
     assert database.ledger.snapshot() == LedgerSnapshot({}, {})
     assert database.ledger.post([settlement("r1")], journal_id="jrn_1", sequence=1) == 1
+
+
+@pytest.mark.parametrize("table", ["entries", "postings", "settlements"])
+@pytest.mark.parametrize("change", ["DELETE FROM {}", "UPDATE {} SET {}"])
+def test_the_database_refuses_to_change_the_book(
+    database: Database, settlement: Callable[..., Settlement], table: str, change: str
+) -> None:
+    database.ledger.post([settlement("r1")])
+    column = {"entries": "reason = ''", "postings": "line = 9", "settlements": "model = ''"}
+    with (
+        pytest.raises(DBAPIError, match="append-only"),
+        database.ledger._sessions.engine.begin() as connection,
+    ):
+        connection.exec_driver_sql(change.format(table, column[table]))
+    assert database.ledger.check() == []
+
+
+def test_token_classes_are_summed_where_they_were_counted(
+    database: Database, settlement: Callable[..., Settlement]
+) -> None:
+    counted = TokenUsage(10, 4, 6, reasoning_tokens=5, image_tokens=3)
+    database.ledger.post([settlement("r1", usage=counted), settlement("r2")])
+    (row,) = database.ledger.usage()
+    assert (row.reasoning_tokens, row.image_tokens, row.draft_tokens) == (5, 3, 0)
+    with database.ledger._sessions.read() as connection:
+        query = "SELECT request_id, reasoning_tokens FROM settlements ORDER BY request_id"
+        assert connection.exec_driver_sql(query).all() == [("r1", 5), ("r2", None)]
+    assert database.ledger.check() == []

@@ -35,7 +35,8 @@ def test_what_was_stored_is_there_after_reopening(tmp_path: Path) -> None:
     database.close()
 
 
-def test_commits_are_synced_and_foreign_keys_hold(database: Database) -> None:
+def test_commits_are_synced_and_foreign_keys_hold(tmp_path: Path) -> None:
+    database = open_sqlite(tmp_path / "headrace.db")
     with database.store._sessions.read() as connection:
         pragmas = [
             connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()

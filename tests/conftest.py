@@ -1,0 +1,62 @@
+"""Real servers for the tests that need them; each skips, saying why, where a program is missing."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from headrace.sim.postgres_server import PostgresServer
+from headrace.storage import open_postgres
+
+numbers = count(1)
+
+
+def unavailable(reason: str) -> None:
+    """Skip on a developer's machine; fail in CI, which has everything."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{reason}; CI tests against the real thing")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def open_directory() -> Iterator[Path]:
+    """A directory that other users may enter; root's servers run as another one."""
+    directory = Path(tempfile.mkdtemp(prefix="headrace-"))
+    directory.chmod(0o755)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(open_directory: Path) -> Iterator[PostgresServer]:
+    """One server of the whole run; do not stop it."""
+    if reason := PostgresServer.missing():
+        unavailable(reason)
+    server = PostgresServer(open_directory / "postgres")
+    server.create()
+    server.start()
+    try:
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute("CREATE DATABASE template_headrace")
+        open_postgres(server.url_of("template_headrace")).close()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def new_postgres_url(postgres_server: PostgresServer) -> Callable[[], str]:
+    """Makes databases with headrace's tables, empty ones."""
+
+    def make() -> str:
+        name = f"test_{next(numbers)}"
+        with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE template_headrace")
+        return postgres_server.url_of(name)
+
+    return make
