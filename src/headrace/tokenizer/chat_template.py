@@ -51,14 +51,17 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, object]] | None = None,
+        variables: Mapping[str, object] | None = None,
     ) -> str:
         """The conversation's text, special tokens spelled out.
+
+        `variables` are the template's own, such as `enable_thinking`.
 
         Encode it with `parse_special` only if nobody else wrote the messages: a user's text may
         spell special tokens too. `Tokenizer.encode_chat` keeps them apart."""
         with self._lock:
             try:
-                return self._render(messages, add_generation_prompt, tools)
+                return self._render(messages, add_generation_prompt, tools, variables)
             except SecurityError as error:
                 raise _broken(str(error)) from error
             except RecursionError as error:
@@ -80,6 +83,7 @@ class ChatTemplate:
         messages: Messages,
         add_generation_prompt: bool,
         tools: Sequence[Mapping[str, object]] | None,
+        variables: Mapping[str, object] | None = None,
     ) -> str:
         template = self._template()
         values, characters = _measure([messages, tools])
@@ -90,13 +94,14 @@ class ChatTemplate:
         )
         pieces: list[str] = []
         count = 0
-        for piece in template.generate(
-            messages=messages,
-            tools=tools,
-            documents=None,
-            add_generation_prompt=add_generation_prompt,
+        fixed = {
+            "messages": messages,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
             **self._special_texts,
-        ):
+        }
+        for piece in template.generate({**(variables or {}), **fixed}):
             count += len(piece)
             self._sandbox.budget.characters(count)
             pieces.append(piece)

@@ -101,8 +101,11 @@ class Tokenizer:
         *,
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, object]] | None = None,
+        variables: Mapping[str, object] | None = None,
     ) -> list[int]:
         """A conversation as the model's template writes it, with users unable to forge turns.
+
+        `variables` are the template's own; their texts must not spell control tokens.
 
         Control tokens come from the template alone: their texts inside `messages` and `tools` are
         encoded as the characters they are. InvalidRequest if the messages do not suit the template
@@ -114,7 +117,10 @@ class Tokenizer:
             )
         guarded = self._guard.guard(messages, tools)
         text = self.chat_template.render(
-            guarded.messages, add_generation_prompt=add_generation_prompt, tools=guarded.tools
+            guarded.messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=guarded.tools,
+            variables=variables,
         )
         if guarded.marker is None:
             return self.encode(text, parse_special=True)
