@@ -20,7 +20,8 @@ from headrace.base.errors import ConfigurationError
 from headrace.cli.admin_site import create_admin_site
 from headrace.cli.listening import ListenDescriptor, listener
 from headrace.cli.platform_files import PlatformFiles, local_launcher
-from headrace.cli.settings import CacheDir, DataDir
+from headrace.cli.settings import CacheDir, DatabaseUrl, DataDir
+from headrace.cli.settings import database_url as database_setting
 from headrace.console.app import create_console_app
 from headrace.control.admin.app import create_admin_app
 from headrace.control.applier import Applier
@@ -32,7 +33,7 @@ from headrace.control.reconciler import Reconciler
 from headrace.http import server
 from headrace.http.asgi import App
 from headrace.http.client import HttpClient
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database, open_database
 
 drain_timeout_s = 5.0
 
@@ -51,13 +52,15 @@ def control(
     gateway_url: Annotated[
         str | None, typer.Option(help="Where customers reach the gateway, for examples.")
     ] = None,
+    database_url: DatabaseUrl = None,
     listen_descriptor: ListenDescriptor = None,
 ) -> None:
     """Reconcile deployments, and serve the admin API and the console, until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     token, pepper = read_secrets(data_dir)
+    os.environ.pop(database_setting.variable, None)  # engines inherit the rest
     with listener(host, port, listen_descriptor) as sock:
-        database = open_sqlite(PlatformFiles(data_dir).database)
+        database = open_database(PlatformFiles(data_dir).database, database_url)
         try:
             site = create_admin_site(
                 create_admin_app(database, token, pepper=pepper, gateway_url=gateway_url),

@@ -16,7 +16,7 @@ import typer
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.listening import ListenDescriptor, listener
-from headrace.cli.settings import DataDir
+from headrace.cli.settings import DatabaseUrl, DataDir
 from headrace.gateway.gateway import Gateway, GatewayConfig
 from headrace.gateway.pauses import shorten_pauses
 from headrace.gateway.posting_process import PostingProcess
@@ -24,7 +24,7 @@ from headrace.http import server
 from headrace.ledger.journal import Journal
 from headrace.ledger.poster import Poster
 from headrace.spec.api_key_format import pepper_bytes
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database, open_database
 
 drain_timeout_default_s = 30.0
 
@@ -48,6 +48,7 @@ def gateway(
         float,
         typer.Option("--drain-timeout", min=0, help="How long running requests may take (s)."),
     ] = drain_timeout_default_s,
+    database_url: DatabaseUrl = None,
     listen_descriptor: ListenDescriptor = None,
 ) -> None:
     """Serve customers' requests from the replicas that the store names, until SIGTERM."""
@@ -60,13 +61,13 @@ def gateway(
     pepper = read_pepper(data_dir)
     with listener(host, port, listen_descriptor) as sock, ExitStack() as stack:
         path = data_dir / "headrace.db"
-        database = open_sqlite(path)
+        database = open_database(path, database_url)
         stack.callback(database.close)
         journal = Journal(data_dir / "journal")
         stack.callback(journal.close)
         for problem in journal.problems:
             log.warning("%s", problem)
-        poster = PostingProcess(path, journal.directory)
+        poster = PostingProcess(path, journal.directory, database_url)
         stack.callback(poster.close)
         config = GatewayConfig(pepper)
         server.run(serve(database, journal, poster, config, sock, drain_timeout_s=drain_timeout_s))

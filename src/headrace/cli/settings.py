@@ -100,11 +100,21 @@ api_key = Setting(
     secret=True,
 )
 
-all_settings = (data_dir, cache_dir, admin_url, admin_token, api_key)
+database_url = Setting(
+    "database-url",
+    str,
+    None,
+    "PostgreSQL, as postgresql://user:password@host/name; default: a file in data-dir. Prefer the "
+    "variable to the option.",
+    secret=True,
+)
+
+all_settings = (data_dir, cache_dir, admin_url, admin_token, api_key, database_url)
 
 DataDir = Annotated[Path, data_dir.option()]
 CacheDir = Annotated[Path, cache_dir.option()]
 AdminUrl = Annotated[str | None, admin_url.option()]
 AdminToken = Annotated[str | None, admin_token.option()]
+DatabaseUrl = Annotated[str | None, database_url.option()]
 ApiKeyOption = Annotated[str | None, api_key.option()]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON of a stable shape.")]

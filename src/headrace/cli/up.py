@@ -10,14 +10,14 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.model_files import resolve_model
 from headrace.cli.platform_files import PlatformFiles, local_launcher
-from headrace.cli.settings import CacheDir, DataDir, Setting
+from headrace.cli.settings import CacheDir, DatabaseUrl, DataDir, Setting
 from headrace.cli.supervisor import data_dir as directory
 from headrace.cli.supervisor.demo import DemoModel, DemoSeed
 from headrace.cli.supervisor.platform import Platform, PlatformSetup, base_url
 from headrace.http import server
 from headrace.launchers import lifeline
 from headrace.spec.deployments import Replica
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database, open_database
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.gguf import open_gguf
 
@@ -63,6 +63,7 @@ def up(
     control_port: Annotated[int, admin_port.option()] = 8081,
     ready_path: Annotated[Path | None, ready_file.option()] = None,
     public: Annotated[bool, allow_public.option()] = False,
+    database_url: DatabaseUrl = None,
     data_dir: DataDir,
     cache_dir: CacheDir,
 ) -> None:
@@ -84,7 +85,7 @@ def up(
             else None
         )
         pepper = directory.ensure_pepper(files)
-        database = open_sqlite(files.database)
+        database = open_database(files.database, database_url)
         stack.callback(database.close)
         forget_replicas(database, files, clock)
         api_key: str | None = None
@@ -107,6 +108,7 @@ def up(
             api_key=api_key,
             model_name=None if found is None else found.name,
             ready_file=ready_path,
+            database_url=database_url,
         )
         server.run(run_platform(setup, clock))
 

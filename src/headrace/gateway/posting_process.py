@@ -21,8 +21,9 @@ import msgspec
 
 from headrace.base.errors import HeadraceError, Unavailable
 from headrace.ledger.poster import BatchPoster, Posted, Poster
-from headrace.storage import open_sqlite
+from headrace.storage import open_database
 
+address_variable = "HEADRACE_POSTING_DATABASE_URL"  # from a gateway to its own child
 niceness = 5
 end_timeout_s = 10.0  # a transaction that runs is let end
 length = struct.Struct("<I")
@@ -50,9 +51,11 @@ _answer = msgspec.msgpack.Decoder(PostAnswer)
 class PostingProcess:
     """A `Poster` whose work is done by a child; one thread uses it."""
 
-    def __init__(self, database: Path, journal: Path) -> None:
+    def __init__(self, database: Path, journal: Path, database_url: str | None = None) -> None:
+        """With an address the ledger is there; a child's environment shows no password to `ps`."""
         self._command = (sys.executable, "-m", "headrace.gateway.posting_process")
         self._paths = (str(database), str(journal))
+        self._environment = {**os.environ, address_variable: database_url or ""}
         self._process: subprocess.Popen[bytes] | None = None
 
     def post(self, journal_id: str, durable_sequence: int) -> Posted:
@@ -91,7 +94,10 @@ class PostingProcess:
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._process = subprocess.Popen(  # noqa: S603 -- our own program and our own paths
-            [*self._command, *self._paths], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*self._command, *self._paths],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self._environment,
         )
         return self._process
 
@@ -126,15 +132,16 @@ def answer_all(questions: IO[bytes], answers: IO[bytes], make: Callable[[], Post
 
 
 def main(arguments: list[str]) -> None:
-    """Post the journal of the second argument to the database of the first."""
+    """Post the journal of the second argument to the database at the address, or of the first."""
     database, journal = (Path(argument) for argument in arguments)
+    url = os.environ.get(address_variable)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the gateway still ships when it is told to end
     os.nice(niceness)
     answer_all(
         sys.stdin.buffer,
         sys.stdout.buffer,
-        lambda: BatchPoster(journal, open_sqlite(database).ledger),
+        lambda: BatchPoster(journal, open_database(database, url).ledger),
     )
 
 

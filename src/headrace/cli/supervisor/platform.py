@@ -24,6 +24,7 @@ from headrace.base.errors import ConfigurationError, SetupError
 from headrace.cli.admin_client import AdminAddress
 from headrace.cli.output import note
 from headrace.cli.platform_files import PlatformFiles, local_launcher
+from headrace.cli.settings import database_url
 from headrace.cli.supervisor import first_answer
 from headrace.cli.supervisor.child import Child, ChildSpec
 from headrace.cli.supervisor.data_dir import write_private
@@ -62,6 +63,7 @@ class PlatformSetup:
     api_key: str | None  # with `model_name`: whom to ask as for the first answer
     model_name: str | None
     ready_file: Path | None
+    database_url: str | None = None
 
 
 class Platform:
@@ -237,7 +239,12 @@ class Platform:
                 *arguments,
             ),
             # Modules are never looked for in the directory that somebody happens to stand in.
-            environment={**os.environ, **setup.lifeline.environment, "PYTHONSAFEPATH": "1"},
+            environment={
+                **os.environ,
+                **setup.lifeline.environment,
+                "PYTHONSAFEPATH": "1",
+                **({database_url.variable: setup.database_url} if setup.database_url else {}),
+            },
             descriptors=(sock.fileno(), setup.lifeline.descriptor, *setup.inherited),
             log_path=setup.files.logs_dir / f"{command}.log",
         )
