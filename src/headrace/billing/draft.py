@@ -89,12 +89,6 @@ def lines_of(use: RatedUse, books: Mapping[str, PriceBook]) -> list[InvoiceLine]
         return []
     book = books.get(use.price_book_id)
     price = None if book is None else book.prices.get(use.model)
-    classes = (
-        (TokenClass.INPUT, use.uncached_tokens, use.input_nanousd),
-        (TokenClass.CACHED_INPUT, use.cached_tokens, use.cached_input_nanousd),
-        (TokenClass.OUTPUT, use.completion_tokens, use.output_nanousd),
-        (TokenClass.WAIVED, 0, -use.waived_nanousd),
-    )
     return [
         InvoiceLine(
             model=use.model,
@@ -102,27 +96,48 @@ def lines_of(use: RatedUse, books: Mapping[str, PriceBook]) -> list[InvoiceLine]
             price_book_id=use.price_book_id,
             requests=use.requests,
             tokens=tokens,
-            price_nanousd_per_million=price_of(price, token_class),
+            price_nanousd_per_million=quoted,
             amount_nanousd=amount,
         )
-        for token_class, tokens, amount in classes
+        for token_class, tokens, quoted, amount in classes_of(use, price)
         if tokens or amount
     ]
 
 
-def price_of(price: Price | None, token_class: TokenClass) -> int | None:
-    """The quoted price of a class, where the book is still there and has one."""
-    if price is None:
-        return None
-    match token_class:
-        case TokenClass.INPUT:
-            return price.input_nanousd_per_million
-        case TokenClass.CACHED_INPUT:
-            return price.cached_input_nanousd_per_million
-        case TokenClass.OUTPUT:
-            return price.output_nanousd_per_million
-        case TokenClass.WAIVED:
-            return None
+def classes_of(use: RatedUse, price: Price | None) -> list[tuple[TokenClass, int, int | None, int]]:
+    """Class, tokens, quoted price and amount; a class without a price of its own is in another.
+
+    Without the book nothing is known of prices, and amounts alone tell the classes apart."""
+    usage, charge = use.usage, use.charge
+    quoted = {field: getattr(price, f"{field}_nanousd_per_million", None) for field in class_fields}
+    image = 0 if quoted["image"] is None else usage.image_tokens or 0
+    embedding = 0 if quoted["embedding"] is None else usage.embedding_tokens or 0
+    reasoning = 0 if quoted["reasoning"] is None else usage.reasoning_tokens or 0
+    draft = 0 if quoted["draft"] is None else usage.draft_tokens or 0
+    tokens = {
+        "input": usage.prompt_tokens - usage.cached_tokens - image - embedding,
+        "cached_input": usage.cached_tokens,
+        "output": usage.completion_tokens - reasoning,
+        "reasoning": reasoning,
+        "draft": draft,
+        "embedding": embedding,
+        "image": image,
+    }
+    return [
+        (token_class, tokens[field], quoted[field], getattr(charge, f"{field}_nanousd"))
+        for field, token_class in class_fields.items()
+    ] + [(TokenClass.WAIVED, 0, None, -charge.waived_nanousd)]
+
+
+class_fields: Mapping[str, TokenClass] = {  # the beginnings of the names of price and charge fields
+    "input": TokenClass.INPUT,
+    "cached_input": TokenClass.CACHED_INPUT,
+    "output": TokenClass.OUTPUT,
+    "reasoning": TokenClass.REASONING,
+    "draft": TokenClass.DRAFT,
+    "embedding": TokenClass.EMBEDDING,
+    "image": TokenClass.IMAGE,
+}
 
 
 def taxes_of(rules: Sequence[TaxRule], buyer: Party, net_nanousd: int) -> tuple[InvoiceTax, ...]:

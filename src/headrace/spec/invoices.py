@@ -10,6 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from headrace.spec.resource import Resource
+from headrace.spec.settlements import Charge, TokenUsage
 
 tax_rate_ppm_max = 1_000_000  # parts per million: all of the amount
 invoice_lines_max = 10_000
@@ -69,6 +70,10 @@ class TokenClass(StrEnum):
     INPUT = "input"
     CACHED_INPUT = "cached input"
     OUTPUT = "output"
+    REASONING = "reasoning"
+    DRAFT = "refused drafts"
+    EMBEDDING = "embedding"
+    IMAGE = "image"
     WAIVED = "waived"  # used beyond what was set aside at admission: the seller's loss
 
 
@@ -78,13 +83,8 @@ class RatedUse(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     price_book_id: str | None  # None: not rated yet
     requests: int
-    uncached_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    input_nanousd: int
-    cached_input_nanousd: int
-    output_nanousd: int
-    waived_nanousd: int
+    usage: TokenUsage
+    charge: Charge
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 
+from headrace.spec.accounts import Member, ServiceAccount, User
 from headrace.spec.deployments import Deployment, Replica
+from headrace.spec.events import Webhook
+from headrace.spec.invoices import BillingProfile, Seller
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.prices import PriceBook
 from headrace.spec.resource import Resource
@@ -19,5 +22,11 @@ resource_types: Mapping[str, type[Resource]] = {
         Deployment,
         Replica,
         PriceBook,
+        User,
+        Member,
+        ServiceAccount,
+        Webhook,
+        Seller,
+        BillingProfile,
     )
 }

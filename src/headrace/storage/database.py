@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from headrace.base.clock import Clock
 from headrace.storage.audit import AuditLog
 from headrace.storage.events import EventStore
+from headrace.storage.invoices import InvoiceStore
 from headrace.storage.ledger_store import LedgerStore
 from headrace.storage.sessions import Sessions
 from headrace.storage.store import Store
@@ -20,6 +21,7 @@ class Database:
         self.ledger = LedgerStore(sessions, clock)
         self.audit = AuditLog(sessions)
         self.events = EventStore(sessions)
+        self.invoices = InvoiceStore(sessions)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

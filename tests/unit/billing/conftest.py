@@ -16,6 +16,7 @@ from headrace.spec.invoices import (
     TaxRule,
 )
 from headrace.spec.prices import Price, PriceBook
+from headrace.spec.settlements import Charge, TokenUsage
 from headrace.spec.tenancy import Tenant
 
 november = (datetime.date(2026, 11, 1), datetime.date(2026, 11, 30))
@@ -58,19 +59,18 @@ def profile(country: str = "DE", *, tax_id: str = "", exempt: bool = False) -> B
     )
 
 
-def use(model: str = "small", book_id: str | None = "prb_1", **amounts: int) -> RatedUse:
-    values = {
-        "requests": 1,
-        "uncached_tokens": 0,
-        "cached_tokens": 0,
-        "completion_tokens": 0,
-        "input_nanousd": 0,
-        "cached_input_nanousd": 0,
-        "output_nanousd": 0,
-        "waived_nanousd": 0,
-        **amounts,
-    }
-    return RatedUse(model=model, price_book_id=book_id, **values)
+def use(
+    model: str = "small", book_id: str | None = "prb_1", *, requests: int = 1, **counts: int
+) -> RatedUse:
+    tokens = {name: count for name, count in counts.items() if name.endswith("_tokens")}
+    amounts = {name: count for name, count in counts.items() if name.endswith("_nanousd")}
+    return RatedUse(
+        model=model,
+        price_book_id=book_id,
+        requests=requests,
+        usage=TokenUsage(**tokens),
+        charge=Charge(**amounts),
+    )
 
 
 Draw = Callable[..., Invoice]

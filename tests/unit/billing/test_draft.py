@@ -22,7 +22,7 @@ issue_day = datetime.date(2026, 12, 1)
 def test_each_class_of_tokens_is_a_line_at_its_price(drawn: Draw, a_use: Use) -> None:
     invoice = drawn(
         a_use(
-            uncached_tokens=1_000_000,
+            prompt_tokens=1_500_000,
             input_nanousd=100_000_000,
             cached_tokens=500_000,
             cached_input_nanousd=10_000_000,

@@ -24,9 +24,7 @@ Profile = Callable[..., BillingProfile]
 
 @pytest.fixture
 def invoice(drawn: Draw, a_use: Use, a_profile: Profile) -> Invoice:
-    uses = a_use(
-        requests=20, uncached_tokens=1_234_567, input_nanousd=123_456_700, waived_nanousd=1
-    )
+    uses = a_use(requests=20, prompt_tokens=1_234_567, input_nanousd=123_456_700, waived_nanousd=1)
     draft = drawn(uses, a_use(book_id=None, requests=3), buyer=a_profile("DE"))
     return finalized(draft, "INV-000007", datetime.date(2026, 12, 1), 14)
 
