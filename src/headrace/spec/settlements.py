@@ -14,6 +14,11 @@ class Outcome(StrEnum):
     FINISHED = "finished"  # the client got the whole answer
     ABORTED = "aborted"  # the client or a deadline cut it short
     FAILED = "failed"  # the platform or the engine broke it
+    REJECTED = "rejected"  # the engine refused what the caller sent; nothing was used
+
+
+# The sums of a day count these apart; what is left of the requests was rejected.
+summed_outcomes = (Outcome.FINISHED, Outcome.ABORTED, Outcome.FAILED)
 
 
 class UsageSource(StrEnum):

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Table, insert, select
+from sqlalchemy import Connection, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from headrace.spec.settlements import Outcome, Settlement
+from headrace.spec.settlements import Settlement, summed_outcomes
 from headrace.storage.tables import (
     accounts,
     entries,
@@ -15,6 +15,7 @@ from headrace.storage.tables import (
     settlements,
     usage_daily,
 )
+from headrace.storage.rows import insert_many
 from headrace.storage.usage import class_names, day_of, sum_names
 
 funding_account = "platform:funding"
@@ -79,8 +80,9 @@ def without_booked(connection: Connection, records: Iterable[Settlement]) -> lis
 
 def book_settlements(connection: Connection, fresh: Sequence[Settlement]) -> None:
     """Write settlements that are known to be new, and everything that is derived from them."""
-    connection.execute(
-        insert(entries),
+    insert_many(
+        connection,
+        entries,
         [
             {
                 "id": record.request_id,
@@ -91,7 +93,7 @@ def book_settlements(connection: Connection, fresh: Sequence[Settlement]) -> Non
             for record in fresh
         ],
     )
-    connection.execute(insert(settlements), [settlement_row(record) for record in fresh])
+    insert_many(connection, settlements, [settlement_row(record) for record in fresh])
     lines = [
         line
         for record in fresh
@@ -126,7 +128,7 @@ def book_lines(connection: Connection, lines: Sequence[Line]) -> None:
         ],
         summed=("debits_nanousd", "credits_nanousd"),
     )
-    connection.execute(insert(postings), [line._asdict() for line in lines])
+    insert_many(connection, postings, [line._asdict() for line in lines])
 
 
 def tenant_of(account_id: str) -> str | None:
@@ -170,7 +172,7 @@ def sums_of(record: Settlement) -> tuple[int, ...]:
     """What one settlement adds to the sums of its day, in the order of `sum_names`."""
     return (
         1,
-        *(int(record.outcome is outcome) for outcome in Outcome),
+        *(int(record.outcome is outcome) for outcome in summed_outcomes),
         int(record.charge is None),
         record.usage.prompt_tokens,
         record.usage.cached_tokens,

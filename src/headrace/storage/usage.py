@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Select, case, func, select
 
 from headrace.base.errors import InvalidRequest
-from headrace.spec.settlements import Outcome
+from headrace.spec.settlements import summed_outcomes
 from headrace.storage.tables import settlements, usage_daily
 
 day_s = 86_400
@@ -61,6 +61,11 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     embedding_tokens: int = 0
     image_tokens: int = 0
 
+    @property
+    def rejected(self) -> int:
+        """Requests that an engine refused for what the caller sent."""
+        return self.requests - self.finished - self.aborted - self.failed
+
 
 class_names = ("reasoning_tokens", "draft_tokens", "embedding_tokens", "image_tokens")
 sum_names = (
@@ -91,7 +96,7 @@ def settlement_sums() -> list[ColumnElement[int]]:
     outcome = settlements.c.outcome
     return [
         func.count().label("requests"),
-        *(counted(outcome == value).label(value) for value in Outcome),
+        *(counted(outcome == value).label(value) for value in summed_outcomes),
         counted(settlements.c.amount_nanousd.is_(None)).label("unrated"),
         func.sum(settlements.c.prompt_tokens).label("prompt_tokens"),
         func.sum(settlements.c.cached_tokens).label("cached_tokens"),
