@@ -32,7 +32,7 @@ class Authenticator:
         """The principal of the request's bearer key.
 
         AuthenticationFailed if there is no valid key, PermissionDenied if its project or tenant
-        is not active."""
+        is not active, or if the key is not for this endpoint or this caller's address."""
         presented = header(scope, b"authorization")
         if presented is None:
             raise AuthenticationFailed("Send your API key as `Authorization: Bearer hr_...`.")
@@ -49,6 +49,7 @@ class Authenticator:
             raise wrong_key()
         if not principal.project.active or not principal.tenant.active:
             raise PermissionDenied("This key's project or tenant is suspended; ask its operator.")
+        check_scope(principal, scope)
         return principal
 
     def _is_right(self, parsed: ParsedKey, principal: Principal | None) -> bool:
@@ -63,6 +64,16 @@ class Authenticator:
             self._recognised.clear()
         self._recognised[parsed.key_id] = (stored, own)
         return True
+
+
+def check_scope(principal: Principal, scope: Scope) -> None:
+    """PermissionDenied if the key is not for this endpoint or not for this caller's address."""
+    client = scope.get("client")
+    if not principal.may_come_from(client[0] if client else None):
+        raise PermissionDenied("This key may not be used from this network address.")
+    if not principal.may_call(scope["path"]):
+        allowed = ", ".join(principal.key.endpoints or ())
+        raise PermissionDenied(f"This key may not call {scope['path']}; it is for {allowed}.")
 
 
 def wrong_key() -> AuthenticationFailed:

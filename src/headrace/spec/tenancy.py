@@ -46,6 +46,10 @@ class ApiKey(Resource, frozen=True, kw_only=True, tag="api_key"):
     secret_hmac: bytes  # HMAC-SHA256 of the secret under the server's pepper
     state: KeyState = KeyState.ACTIVE
     models: tuple[str, ...] | None = None  # logical model names it may use; None: all
+    endpoints: tuple[str, ...] | None = None  # `spec.endpoints` names it may call; None: all
+    allowed_networks: tuple[str, ...] | None = None  # CIDR, where it may call from; None: anywhere
     expire_time: float | None = None
     limits: Limits | None = None
     model_limits: Mapping[str, Limits] | None = None  # by logical model name, within `limits`
+    successor_id: str = ""  # the key that took its place when it was rotated
+    created_by: str = ""  # the id of who made it

@@ -6,7 +6,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from headrace.base.errors import ConfigurationError
-from headrace.control.admin.app import build_api
+from headrace.control.admin.app import build_api, build_public_api
 from headrace.control.admin.context import AdminContext
 from headrace.control.admin.credentials import (
     AdminCredentials,
@@ -43,10 +43,18 @@ bad_authorizations = (
 
 @pytest.fixture
 def routes(database: Database, clock: ManualClock, admin_token: str) -> list[tuple[str, str]]:
-    """Every method and path of the API, and some that don't exist."""
+    """Every method and path of the API that asks for a credential, and some that don't exist."""
     context = AdminContext(database, AdminCredentials(admin_token, clock), b"p" * 32, clock)
+    public = set(walk(build_public_api(context).openapi()["paths"]))
+    assert public == {
+        ("GET", "/admin/v1/auth/methods"),
+        ("POST", "/admin/v1/auth/login"),
+        ("GET", "/admin/v1/auth/oidc/start"),
+        ("GET", "/admin/v1/auth/oidc/callback"),
+    } | {("GET", "/admin/v1/openapi.json")}
     return [
-        *walk(build_api(context).openapi()["paths"]),
+        *(route for route in walk(build_api(context).openapi()["paths"]) if route not in public),
+        ("GET", "/admin/v1/openapi.json"),
         ("GET", "/"),
         ("GET", "/admin"),
         ("GET", "/docs"),

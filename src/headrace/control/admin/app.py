@@ -19,15 +19,46 @@ from headrace.base.errors import (
     NotFound,
     PayloadTooLarge,
 )
-from headrace.control.admin import billing, deployments, keys, models, session_routes, tenancy
+from headrace.control.admin import (
+    accounts,
+    audit,
+    billing,
+    deployments,
+    keys,
+    models,
+    projects,
+    service_accounts,
+    session_routes,
+    sign_in_routes,
+    single_sign_on_routes,
+    tenants,
+)
+from headrace.control.admin.access import for_everyone_signed_in
 from headrace.control.admin.context import AdminContext, Context
-from headrace.control.admin.credentials import AdminCredentials
+from headrace.control.admin.credentials import ActorReader, AdminCredentials
 from headrace.control.admin.errors import error_answer, invalid_request
-from headrace.control.admin.guard import AdminGuard, loopback_hosts
+from headrace.control.admin.guard import AdminGuard, loopback_hosts, no_credential
+from headrace.control.admin.managed import mount
+from headrace.control.admin.single_sign_on import SingleSignOn
 from headrace.storage.database import Database
 
 logger = logging.getLogger(__name__)
 
+route_modules = (
+    tenants,
+    projects,
+    keys,
+    models,
+    deployments,
+    billing,
+    accounts,
+    service_accounts,
+    audit,
+    session_routes,
+    sign_in_routes,
+    single_sign_on_routes,
+)
+public_modules = (sign_in_routes, single_sign_on_routes)  # answer also whoever has no credential
 prefix = "/admin/v1"
 body_bytes_max = 1 << 20  # the largest body is a price book of ten thousand models
 
@@ -40,12 +71,14 @@ def create_admin_app(
     clock: Clock | None = None,
     allowed_hosts: Collection[str] = (),
     gateway_url: str | None = None,
+    single_sign_on: SingleSignOn | None = None,
 ) -> ASGIApp:
     """The admin API over `database`, for the bearer of `admin_token`.
 
     `pepper` is the server's secret for the keys that are made here. `allowed_hosts` are the names
     besides loopback's that a Host header may carry, without a port. `gateway_url` is where
-    customers reach the gateway, for the console's examples. Every route works in a thread, because
+    customers reach the gateway, for the console's examples; `single_sign_on` is an identity
+    provider to sign in at. Every route works in a thread, because
     the store waits for its disk."""
     context = AdminContext(
         database=database,
@@ -53,29 +86,49 @@ def create_admin_app(
         pepper=pepper,
         clock=clock or SystemClock(),
         gateway_url=gateway_url,
+        single_sign_on=single_sign_on,
     )
     return AdminGuard(
-        Frame(build_api(context)), context.credentials, {*loopback_hosts, *allowed_hosts}
+        Frame(build_api(context)),
+        Frame(build_public_api(context)),
+        context.credentials,
+        ActorReader(database.store, pepper, context.clock),
+        {*loopback_hosts, *allowed_hosts},
     )
 
 
 def build_api(context: AdminContext) -> FastAPI:
-    """The routes without their guard."""
+    """Every route, for callers whom the guard made out."""
+    app = new_application(context, openapi_url=f"{prefix}/openapi.json")
+    for module in route_modules:
+        mount(app, module.router, prefix)
+    mount(app, status_router, prefix)
+    app.add_exception_handler(HTTPException, answer_routing_error)
+    return app
+
+
+def build_public_api(context: AdminContext) -> FastAPI:
+    """The routes by which one becomes a caller; any other path is a missing credential."""
+    app = new_application(context, openapi_url=None)
+    for module in public_modules:
+        app.include_router(module.router, prefix=prefix)
+    app.add_exception_handler(HTTPException, answer_stranger)
+    return app
+
+
+def new_application(context: AdminContext, openapi_url: str | None) -> FastAPI:
+    """An application without routes, which answers errors in our shape."""
     app = FastAPI(
         title="headrace admin API",
         version=version("headrace"),
         docs_url=None,  # its pages load scripts from elsewhere; the schema is what programs need
         redoc_url=None,
-        openapi_url=f"{prefix}/openapi.json",
+        openapi_url=openapi_url,
         max_body_size=body_bytes_max,
     )
     app.state.context = context
-    for module in (tenancy, keys, models, deployments, billing, session_routes):
-        app.include_router(module.router, prefix=prefix)
-    app.include_router(status_router, prefix=prefix)
     app.add_exception_handler(HeadraceError, answer_operating_error)
     app.add_exception_handler(RequestValidationError, answer_validation_error)
-    app.add_exception_handler(HTTPException, answer_routing_error)
     app.add_exception_handler(Exception, answer_unexpected_error)
     return app
 
@@ -92,6 +145,7 @@ status_router = APIRouter()
 
 
 @status_router.get("/status")
+@for_everyone_signed_in
 def show_status(context: Context) -> StatusView:
     """Say that the control plane answers, and how far its store is."""
     return StatusView(
@@ -161,6 +215,12 @@ async def answer_routing_error(request: Request, error: Exception) -> Response:
             answer.status_code = error.status_code
             answer.headers.update(error.headers or {})
             return answer
+
+
+async def answer_stranger(request: Request, error: Exception) -> Response:
+    """Report to a caller without a credential that it takes one, whatever they asked for."""
+    assert isinstance(error, HTTPException)
+    return error_answer(body_too_large() if error.status_code == 413 else no_credential())
 
 
 async def answer_unexpected_error(request: Request, error: Exception) -> Response:

@@ -9,9 +9,10 @@ from pydantic import BaseModel, Field
 from headrace.base.errors import InvalidRequest
 from headrace.base.ids import new_id
 from headrace.base.money import format_usd, parse_usd
+from headrace.control.admin.access import Access, GrantedAccess, allows
 from headrace.control.admin.context import AdminContext, Context
 from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
-from headrace.control.admin.references import ModelName, Name, reject_id_as_name, resolve
+from headrace.control.admin.references import ModelName, Name, reject_id_as_name
 from headrace.control.admin.values import (
     Dollars,
     Moment,
@@ -22,6 +23,7 @@ from headrace.control.admin.values import (
     wall_s_of,
 )
 from headrace.spec.prices import Price, PriceBook
+from headrace.spec.roles import Permission
 from headrace.spec.tenancy import ApiKey, Project, Tenant
 from headrace.storage.usage import UsageRow
 
@@ -143,12 +145,13 @@ def list_prices(
 
 
 @router.get("/usage")
-def read_usage(query: Annotated[UsageQuery, Query()], context: Context) -> Usage:
+@allows(Permission.USAGE_READ)
+def read_usage(query: Annotated[UsageQuery, Query()], access: Access, context: Context) -> Usage:
     """Requests, tokens and cost by group, from the ledger."""
     groups = _groups(query.by)
     since = None if query.since is None else wall_s_of(query.since)
     until = None if query.until is None else wall_s_of(query.until)
-    filters = _filters(query, context)
+    filters = _filters(query, access)
     ledger = context.database.ledger
     rows = ledger.usage(groups, since, until, filters)
     if len(rows) > usage_rows_max:
@@ -191,15 +194,18 @@ def _groups(by: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _filters(query: UsageQuery, context: AdminContext) -> dict[str, str]:
-    store = context.database.store
+def _filters(query: UsageQuery, access: GrantedAccess) -> dict[str, str]:
+    """What the sums are over: as asked, and never more than the caller may see."""
     filters: dict[str, str] = {}
-    if query.tenant is not None:
-        filters["tenant"] = resolve(store, Tenant, query.tenant).id
+    tenant = access.one_tenant(query.tenant)
+    if tenant is not None:
+        filters["tenant"] = tenant.id
     if query.project is not None:
-        filters["project"] = resolve(store, Project, query.project, Tenant).id
+        filters["project"] = access.resolve(Project, query.project, Tenant).id
+    elif tenant is not None and access.scope_in(tenant.id).projects is not None:
+        raise InvalidRequest("you see some of the tenant's projects; name one", param="project")
     if query.key is not None:
-        filters["key"] = resolve(store, ApiKey, query.key).id
+        filters["key"] = access.resolve(ApiKey, query.key).id
     if query.model is not None:
         filters["model"] = query.model
     return filters

@@ -1,13 +1,40 @@
 """What every admin route works with, handed to it by FastAPI."""
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
 
 from headrace.base.clock import Clock
 from headrace.control.admin.credentials import AdminCredentials
+from headrace.control.admin.sign_in import PasswordSignIn
+from headrace.control.admin.single_sign_on import SingleSignOn
 from headrace.storage.database import Database
+
+refusal_interval_s = 60.0
+refusals_max = 1000  # callers and actions that are remembered
+
+
+class RefusalLog:
+    """Which refusals were recorded lately, so that repeating one can't fill the audit log."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._recorded_s: dict[tuple[str, str], float] = {}
+
+    def is_new(self, actor_id: str, action: str) -> bool:
+        """Whether this refusal is to be recorded; it counts as recorded from now on."""
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            last_s = self._recorded_s.get((actor_id, action))
+            if last_s is not None and now_s - last_s < refusal_interval_s:
+                return False
+            if len(self._recorded_s) >= refusals_max:
+                del self._recorded_s[next(iter(self._recorded_s))]
+            self._recorded_s[actor_id, action] = now_s
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +46,14 @@ class AdminContext:
     pepper: bytes
     clock: Clock
     gateway_url: str | None = None
+    single_sign_on: SingleSignOn | None = None
+    passwords: PasswordSignIn = field(init=False)
+    refusals: RefusalLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        passwords = PasswordSignIn(self.database.store, self.clock)
+        object.__setattr__(self, "passwords", passwords)
+        object.__setattr__(self, "refusals", RefusalLog(self.clock))
 
 
 async def admin_context(request: Request) -> AdminContext:

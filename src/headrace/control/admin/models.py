@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 from headrace.base.errors import Conflict
 from headrace.base.ids import new_id
 from headrace.control.admin.context import AdminContext, Context
+from headrace.control.admin.limit_values import LimitsBody, LimitsView, limits_of, limits_view
 from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
 from headrace.control.admin.references import (
     ModelName,
@@ -39,6 +40,14 @@ class ModelCreate(VersionFields):
     """A new model and its first version."""
 
     name: ModelName
+    limits: LimitsBody | None = None  # over all callers together
+
+
+class ModelChange(RequestBody):
+    """What is to change; what is not named stays. `limits` replaces all of them; null: none."""
+
+    limits: LimitsBody | None = None  # over all callers together
+    active: bool | None = None  # an inactive model answers nobody
 
 
 class VersionCreate(VersionFields):
@@ -71,6 +80,7 @@ class ModelView(BaseModel):
     active: bool
     versions: list[VersionView]
     create_time: datetime.datetime
+    limits: LimitsView | None
 
 
 @router.post("/models", status_code=201)
@@ -83,6 +93,7 @@ def create_model(body: ModelCreate, context: Context) -> ModelView:
             id=new_id(Model.id_prefix, context.clock),
             name=body.name,
             create_time=context.clock.wall_s(),
+            limits=limits_of(body.limits),
         )
     )
     version = _create_version(context, model, "v1", body)
@@ -106,6 +117,20 @@ def show_model(model: str, context: Context) -> ModelView:
     store = context.database.store
     found = resolve(store, Model, model)
     return _model_view(found, store.list(ModelVersion, found.id))
+
+
+@router.patch("/models/{model:path}")
+def update_model(model: str, body: ModelChange, context: Context) -> ModelView:
+    """Change a model; every gateway knows within seconds."""
+    store = context.database.store
+    found = resolve(store, Model, model)
+    changes: dict[str, object] = {}
+    if "limits" in body.model_fields_set:
+        changes["limits"] = limits_of(body.limits)
+    if body.active is not None:
+        changes["active"] = body.active
+    changed = store.update(msgspec.structs.replace(found, **changes))
+    return _model_view(changed, store.list(ModelVersion, changed.id))
 
 
 @router.post("/versions", status_code=201)
@@ -165,6 +190,7 @@ def _model_view(model: Model, versions: list[ModelVersion]) -> ModelView:
         active=model.active,
         versions=[_version_view(item, model) for item in versions if item.parent_id == model.id],
         create_time=moment(model.create_time),
+        limits=limits_view(model.limits),
     )
 
 

@@ -1,16 +1,28 @@
 """How people name things: by id, by name, or by the parent's name and the name, `acme/default`."""
 
 import re
-from typing import Annotated, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 from pydantic import StringConstraints
 
 from headrace.base.errors import InvalidRequest, NotFound
 from headrace.base.ids import alphabet, body_length
 from headrace.spec.resource import Resource
-from headrace.storage.store import Store
 
 R = TypeVar("R", bound=Resource)
+
+
+class ResourceReader(Protocol):
+    """What names are looked up in: the store, or what a caller sees of it."""
+
+    def get(self, kind: type[R], resource_id: str) -> R:
+        """The resource of that id; NotFound if there is none."""
+        ...
+
+    def list(self, kind: type[R], parent_id: str | None = None) -> list[R]:
+        """The resources of a kind."""
+        ...
+
 
 key_prefix = "hr_"
 id_pattern = re.compile(rf"[a-z]+_[{alphabet}]{{{body_length}}}")
@@ -31,7 +43,7 @@ Reference = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 def resolve(
-    store: Store, kind: type[R], reference: str, parent_kind: type[Resource] | None = None
+    store: ResourceReader, kind: type[R], reference: str, parent_kind: type[Resource] | None = None
 ) -> R:
     """The one resource that `reference` names.
 

@@ -1,0 +1,230 @@
+"""The one way out to addresses that somebody else chose: webhooks, media, identity providers.
+
+    address  http or https, without credentials in it; https unless the host is allowed by name
+    resolve  every address that the name has must be public: not private, loopback, link-local,
+             shared, multicast, reserved, a cloud's metadata service, or one of these inside an
+             IPv6 address that carries an IPv4 one
+    pin      the connection goes to the addresses that were checked, not to a later answer of DNS
+    redirect none is followed
+    bounds   time, and bytes of the answer
+
+An operator may allow hosts by name, for services of the own network.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from headrace.base.errors import (
+    DeadlineExceeded,
+    HeadraceError,
+    InvalidRequest,
+    PermissionDenied,
+    Unavailable,
+    UpstreamFailed,
+)
+
+connections_max = 32
+url_characters_max = 2048
+connect_timeout_s = 5.0
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# Public by their range, and yet a way into a cloud's own services.
+metadata_addresses = frozenset({ipaddress.ip_address("168.63.129.16")})
+# IPv6 that carries an IPv4 address, which a gateway on the way may unpack.
+carrier_networks = tuple(
+    ipaddress.IPv6Network(text)
+    for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")
+)
+
+
+class EgressAnswer(NamedTuple):
+    """An answer that was read to its end."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EgressPolicy:
+    """Where requests may go besides public addresses."""
+
+    allowed_hosts: frozenset[str] = frozenset()  # lower case, without a port
+
+    @classmethod
+    def allowing(cls, hosts: Collection[str]) -> "EgressPolicy":
+        """A policy that also allows these hosts."""
+        return cls(frozenset(host.lower().strip("[]") for host in hosts))
+
+    def check_url(self, url: str) -> SplitResult:
+        """The parts of an address that may be asked; InvalidRequest or PermissionDenied if not."""
+        try:
+            parts = urlsplit(url)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            raise InvalidRequest("the address can't be read as a URL", param="url") from None
+        if len(url) > url_characters_max or not url.isascii() or not url.isprintable():
+            raise InvalidRequest("the address is too long or has odd characters", param="url")
+        if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
+            raise InvalidRequest(
+                "the address is not http:// or https:// with a host and without a user",
+                param="url",
+            )
+        if host in self.allowed_hosts:
+            return parts
+        if parts.scheme != "https":
+            raise InvalidRequest("the address must be https://", param="url")
+        literal = literal_address(host)
+        if literal is not None and not is_public(literal):
+            raise refused()
+        return parts
+
+    def permits(self, host: str, address: Address) -> bool:
+        """Whether a request for `host` may go to one of its addresses."""
+        return host.lower() in self.allowed_hosts or is_public(address)
+
+
+def literal_address(host: str) -> Address | None:
+    """The address that a host is in itself, also in the old shorthand forms (`127.1`, `0x7f.1`)."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        pass
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(host))
+    except (OSError, ValueError):
+        return None
+
+
+def is_public(address: Address) -> bool:
+    """Whether an address is on the public Internet and of no special use."""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return is_public(address.ipv4_mapped)
+        if any(address in network for network in carrier_networks):
+            return False
+    return (
+        address.is_global
+        and not address.is_multicast
+        and not address.is_reserved
+        and address not in metadata_addresses
+    )
+
+
+def refused() -> PermissionDenied:
+    """The same words whatever the address is, so that nobody maps our network with it."""
+    return PermissionDenied(
+        "the address does not lead to the public Internet; an operator can allow its host",
+        param="url",
+    )
+
+
+class GuardedResolver(AbstractResolver):
+    """Resolves names for aiohttp and lets only checked addresses through."""
+
+    def __init__(self, policy: EgressPolicy) -> None:
+        self._policy = policy
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """The addresses to connect to; PermissionDenied if any of them is not for us."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+        results = []
+        for address_family, _, protocol, _, sockaddr in found:
+            text = str(sockaddr[0])
+            if not self._policy.permits(host, ipaddress.ip_address(text.partition("%")[0])):
+                raise refused()
+            results.append(
+                ResolveResult(
+                    hostname=host,
+                    host=text,
+                    port=port,
+                    family=address_family,
+                    proto=protocol,
+                    flags=socket.AI_NUMERICHOST,
+                )
+            )
+        return results
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class EgressClient:
+    """Asks addresses that others chose; belongs to one event loop. Close it at the end."""
+
+    def __init__(self, policy: EgressPolicy) -> None:
+        self.policy = policy
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                resolver=GuardedResolver(policy),
+                use_dns_cache=False,
+                limit=connections_max,
+                force_close=True,
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),
+            auto_decompress=False,
+            trust_env=False,
+        )
+
+    async def fetch(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        limit_bytes: int,
+        body: bytes | None = None,
+    ) -> EgressAnswer:
+        """Send a request and read the whole answer, in `timeout_s` altogether.
+
+        PermissionDenied or InvalidRequest if the address is not for us; Unavailable, UpstreamFailed
+        or DeadlineExceeded if nothing sound came back."""
+        self.policy.check_url(url)
+        sent = {"accept-encoding": "identity", **headers}
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._session.request(
+                    method, url, data=body, headers=sent, allow_redirects=False
+                ) as answer,
+            ):
+                return EgressAnswer(
+                    answer.status, answer.content_type, await _read(answer, limit_bytes)
+                )
+        except HeadraceError:
+            raise
+        except TimeoutError:
+            raise DeadlineExceeded(f"no answer within {timeout_s:g} s") from None
+        except (aiohttp.ClientConnectorError, socket.gaierror):
+            raise Unavailable("no connection to that address") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise UpstreamFailed(f"the request failed ({type(error).__name__})") from None
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._session.close()
+
+
+async def _read(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
+    pieces: list[bytes] = []
+    size_bytes = 0
+    while piece := await answer.content.readany():
+        pieces.append(piece)
+        size_bytes += len(piece)
+        if size_bytes > limit_bytes:
+            raise UpstreamFailed(f"the answer is over {limit_bytes} bytes")
+    return b"".join(pieces)
