@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.adapters.protocol import Readiness, ReadinessState
 from headrace.control.actions import (
+    ChangeDeployment,
     ChangeReplica,
     CreateReplica,
     DeleteReplica,
@@ -56,6 +57,8 @@ class SmallWorld:
         actions = decide(world, times)
         for action in actions:
             match action:
+                case ChangeDeployment(deployment):
+                    self.deployment = deployment
                 case CreateReplica(deployment, name):
                     self.created += 1
                     self.replicas[f"r{self.created}"] = Replica(
@@ -67,7 +70,7 @@ class SmallWorld:
                     )
                 case ChangeReplica(replica):
                     self.replicas[replica.id] = replica
-                case LaunchReplica(_, replica, _):
+                case LaunchReplica(_, _, replica, _):
                     self.launch(replica)
                 case StopReplica(replica):
                     self.end(replica.id)
@@ -151,7 +154,7 @@ def happen(world: SmallWorld, event: str, number: int) -> None:
             world.deployment = None
 
 
-@settings(max_examples=300, deadline=None, print_blob=True)
+@settings(max_examples=120, deadline=None, print_blob=True)
 @given(st.lists(events, max_size=60))
 def test_any_history_ends_in_the_desired_state(history: list[tuple[str, int]]) -> None:
     world = SmallWorld()
@@ -169,7 +172,7 @@ def test_any_history_ends_in_the_desired_state(history: list[tuple[str, int]]) -
     assert set(world.loaded) == set(world.replicas)
 
 
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=60, deadline=None, print_blob=True)
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
 def test_a_rollout_never_serves_from_fewer_than_it_had(dies: list[bool]) -> None:
     world = SmallWorld()

@@ -35,6 +35,7 @@ states = {
     "loading": ReadinessState.LOADING,
     "restarting": ReadinessState.LOADING,
     "draining": ReadinessState.LOADING,
+    "hung": ReadinessState.HUNG,
     "failed": ReadinessState.FAILED,
 }
 

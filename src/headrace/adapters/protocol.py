@@ -48,6 +48,7 @@ class ReadinessState(StrEnum):
     STARTING = "starting"  # nothing answers yet
     LOADING = "loading"
     READY = "ready"
+    HUNG = "hung"  # it answers and makes no progress
     FAILED = "failed"
 
 

@@ -2,7 +2,14 @@
 
 from dataclasses import dataclass
 
-from headrace.spec.deployments import Deployment, Replica
+from headrace.spec.deployments import Deployment, Replica, Template
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeDeployment:
+    """Write how far a deployment's rollout is."""
+
+    deployment: Deployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +29,10 @@ class ChangeReplica:
 
 @dataclass(frozen=True, slots=True)
 class LaunchReplica:
-    """Start a process for a replica, and write that it is LOADING."""
+    """Start a process for a replica of its generation, and write that it is LOADING."""
 
     deployment: Deployment
+    template: Template
     replica: Replica
     model_path: str
 
@@ -43,4 +51,6 @@ class DeleteReplica:
     replica: Replica
 
 
-Action = CreateReplica | ChangeReplica | LaunchReplica | StopReplica | DeleteReplica
+Action = (
+    ChangeDeployment | CreateReplica | ChangeReplica | LaunchReplica | StopReplica | DeleteReplica
+)

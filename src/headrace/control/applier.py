@@ -16,6 +16,7 @@ from headrace.base.errors import HeadraceError
 from headrace.base.ids import new_id
 from headrace.control.actions import (
     Action,
+    ChangeDeployment,
     ChangeReplica,
     CreateReplica,
     DeleteReplica,
@@ -24,7 +25,7 @@ from headrace.control.actions import (
 )
 from headrace.control.decide import ControlTimes
 from headrace.launchers.protocol import Launcher, LaunchSpec
-from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template
 from headrace.spec.models import Model, ModelVersion
 from headrace.storage.store import Store
 
@@ -55,12 +56,14 @@ class Applier:
     def apply(self, action: Action) -> None:
         """Do one thing. Conflict or NotFound if the world moved on: look again."""
         match action:
+            case ChangeDeployment(deployment):
+                self._store.update(deployment)
             case CreateReplica(deployment, name):
                 self._create(deployment, name)
             case ChangeReplica(replica):
                 self._store.update(replica)
-            case LaunchReplica(deployment, replica, model_path):
-                self._launch(deployment, replica, model_path)
+            case LaunchReplica(deployment, template, replica, model_path):
+                self._launch(deployment, template, replica, model_path)
             case StopReplica(replica):
                 self._stop(replica)
             case DeleteReplica(replica):
@@ -87,12 +90,14 @@ class Applier:
             )
         )
 
-    def _launch(self, deployment: Deployment, replica: Replica, model_path: str) -> None:
-        adapter = self._adapters.get(deployment.engine)
+    def _launch(
+        self, deployment: Deployment, template: Template, replica: Replica, model_path: str
+    ) -> None:
+        adapter = self._adapters.get(template.engine)
         if adapter is None:
             known = ", ".join(sorted(self._adapters))
             tried = msgspec.structs.replace(replica, attempts=replica.attempts + 1)
-            self._fail(tried, f"there is no engine {deployment.engine!r}; there are: {known}")
+            self._fail(tried, f"there is no engine {template.engine!r}; there are: {known}")
             return
         port = self._launcher.free_port()
         loading = self._store.update(
@@ -104,13 +109,16 @@ class Applier:
                 engine_key=secrets.token_hex(32),
                 served_model_name=adapter.served_name(replica.model_name, model_path),
                 attempts=replica.attempts + 1,
+                launch_time=self._clock.wall_s(),
+                first_token_time=None,
                 retry_time=None,
                 detail="starting",
                 progress=None,
             )
         )
         try:
-            command = adapter.command(self._request(deployment, loading, model_path, port))
+            request = self._request(deployment, template, loading, model_path, port)
+            command = adapter.command(request)
             launch_id = self._launcher.start(
                 LaunchSpec(replica.id, command.argv, command.environment, command.watches_lifeline)
             )
@@ -120,9 +128,14 @@ class Applier:
         self._store.update(msgspec.structs.replace(loading, launch_id=launch_id))
 
     def _request(
-        self, deployment: Deployment, replica: Replica, model_path: str, port: int
+        self,
+        deployment: Deployment,
+        template: Template,
+        replica: Replica,
+        model_path: str,
+        port: int,
     ) -> LaunchRequest:
-        version = self._store.get(ModelVersion, deployment.model_version_id)
+        version = self._store.get(ModelVersion, template.model_version_id)
         share = max(1, self._cpu_count // max(1, deployment.replicas))
         return LaunchRequest(
             model_path=model_path,
@@ -130,9 +143,9 @@ class Applier:
             host=engine_host,
             port=port,
             api_key=replica.engine_key,
-            threads=deployment.threads or share,
+            threads=template.threads or share,
             context_length=version.context_length,
-            extra_arguments=deployment.engine_arguments,
+            extra_arguments=template.engine_arguments,
         )
 
     def _fail(self, replica: Replica, detail: str) -> None:

@@ -11,8 +11,8 @@
     any but DRAINING ──not wanted any more──> DRAINING ──idle or deadline──> stopped, forgotten
 
 It never depends on what happened before, only on the world, so that lost, repeated and reordered
-wake-ups end in the same state. A new generation is started beside the old one, and an old replica
-drains once a new one is ACTIVE in its place.
+wake-ups end in the same state. How many replicas of a new and an old generation there are meanwhile
+is `rollout`'s.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,14 @@ import msgspec
 from headrace.adapters.protocol import ReadinessState
 from headrace.control.actions import (
     Action,
+    ChangeDeployment,
     ChangeReplica,
     CreateReplica,
     DeleteReplica,
     LaunchReplica,
     StopReplica,
 )
+from headrace.control.rollout import Staff, next_deployment, staff
 from headrace.control.world import ReplicaObservation, World
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 
@@ -41,7 +43,8 @@ class ControlTimes:
     start_max_s: float = 900.0  # LOADING; large models from slow disks take minutes
     drain_max_s: float = 120.0  # DRAINING with requests that still run
     drain_min_s: float = 1.0  # until every gateway's snapshot has left it out
-    silence_max_s: float = 15.0  # ACTIVE without an answer to probes
+    silence_max_s: float = 15.0  # without an answer to probes, or without progress by its own word
+    recover_min_s: float = 30.0  # LOADING again after it served; twice its own start if longer
     served_min_s: float = 30.0  # ACTIVE for so long: what ends it then is its first fault again
     backoff_first_s: float = 1.0
     backoff_max_s: float = 60.0
@@ -54,19 +57,26 @@ class ControlTimes:
 
 
 def decide(world: World, times: ControlTimes) -> list[Action]:
-    """The actions that are due now, in the order to apply them; empty when all is as desired."""
+    """The actions that are due now, in the order to apply them; empty when all is as desired.
+
+    A step of a rollout is written before anything is done for it."""
+    deployment = world.deployment
+    if deployment is not None:
+        moved = next_deployment(deployment, world.replicas, world.health, world.now_s)
+        if moved != deployment:
+            return [ChangeDeployment(moved)]
     wanted, unwanted = split_by_need(world)
     actions: list[Action] = []
     for replica in unwanted:
         actions += retire(world, times, replica)
     for replica in wanted:
         actions += advance(world, times, replica)
-    if world.deployment is not None:
-        missing = world.deployment.replicas - sum(
-            replica.generation == world.deployment.generation for replica in wanted
+    if deployment is not None:
+        missing = staff(deployment, world.replicas, world.now_s).current - sum(
+            replica.generation == deployment.generation for replica in wanted
         )
-        names = free_names(world.deployment, world.replicas, max(0, missing))
-        actions += [CreateReplica(world.deployment, name) for name in names]
+        names = free_names(deployment, world.replicas, max(0, missing))
+        actions += [CreateReplica(deployment, name) for name in names]
     return actions
 
 
@@ -77,16 +87,23 @@ def split_by_need(world: World) -> tuple[list[Replica], list[Replica]]:
     draining = [replica for replica in world.replicas if replica.state is ReplicaState.DRAINING]
     if deployment is None:
         return [], [*live, *draining]
+    wanted = staff(deployment, world.replicas, world.now_s)
     live.sort(key=worth, reverse=True)
     current = [replica for replica in live if replica.generation == deployment.generation]
     former = [replica for replica in live if replica.generation != deployment.generation]
-    serving = [replica for replica in former if replica.state is ReplicaState.ACTIVE]
-    other = [replica for replica in former if replica.state is not ReplicaState.ACTIVE]
-    current_kept, current_surplus = split_at(current, deployment.replicas)
-    active_count = sum(replica.state is ReplicaState.ACTIVE for replica in current_kept)
-    former_kept, former_surplus = split_at(serving, deployment.replicas - active_count)
+    serving = [replica for replica in former if can_stay(deployment, replica, wanted)]
+    other = [replica for replica in former if replica not in serving]
+    current_kept, current_surplus = split_at(current, wanted.current)
+    former_kept, former_surplus = split_at(serving, wanted.former)
     unwanted = [*draining, *other, *current_surplus, *former_surplus]
     return [*current_kept, *former_kept], unwanted
+
+
+def can_stay(deployment: Deployment, replica: Replica, wanted: Staff) -> bool:
+    """Whether a replica of another generation is worth keeping for a while."""
+    if replica.state is ReplicaState.ACTIVE:
+        return True
+    return wanted.relaunches_former and deployment.template_of(replica.generation) is not None
 
 
 def worth(replica: Replica) -> tuple[int, float]:
@@ -156,14 +173,19 @@ def launch_when_due(world: World, replica: Replica, seen: ReplicaObservation) ->
         return [StopReplica(replica)]
     if replica.retry_time is not None and world.now_s < replica.retry_time:
         return []
-    assert world.deployment is not None
-    assert replica.generation == world.deployment.generation, "a launch would be of another one"
-    if world.model_file.path is None:
+    deployment = world.deployment
+    assert deployment is not None
+    template = deployment.template_of(replica.generation)
+    if template is None:  # of a generation before the former one: it cannot be started again
+        return [DeleteReplica(replica)]
+    is_current = replica.generation == deployment.generation
+    model_file = world.model_file if is_current else world.former_model_file
+    if model_file.path is None:
         told = msgspec.structs.replace(
-            replica, detail=world.model_file.detail, progress=world.model_file.progress
+            replica, detail=model_file.detail, progress=model_file.progress
         )
         return [] if told == replica else [ChangeReplica(told)]
-    return [LaunchReplica(world.deployment, replica, world.model_file.path)]
+    return [LaunchReplica(deployment, template, replica, model_file.path)]
 
 
 def watch_loading(
@@ -173,11 +195,14 @@ def watch_loading(
     if not seen.alive:
         return [failed(world, times, replica, seen.last_line or "the process ended while loading")]
     if seen.token_came:
-        return [moved(world, replica, ReplicaState.ACTIVE, "serving")]
+        served = msgspec.structs.replace(replica, first_token_time=world.now_s)
+        return [moved(world, served, ReplicaState.ACTIVE, "serving")]
     if seen.readiness is not None and seen.readiness.state is ReadinessState.FAILED:
         return [StopReplica(replica), failed(world, times, replica, seen.readiness.detail)]
-    if world.now_s >= replica.state_time + times.start_max_s:
-        detail = f"not ready after {times.start_max_s:g} s"
+    patience = patience_s(times, replica, seen)
+    if world.now_s >= replica.state_time + patience:
+        words = "not ready" if seen.readiness is None else seen.readiness.detail or "not ready"
+        detail = f"{words}; ended after {patience:g} s of that"
         return [StopReplica(replica), failed(world, times, replica, detail)]
     if seen.readiness is None:
         return []
@@ -185,6 +210,15 @@ def watch_loading(
         replica, detail=seen.readiness.detail, progress=seen.readiness.progress
     )
     return [] if told == replica else [ChangeReplica(told)]
+
+
+def patience_s(times: ControlTimes, replica: Replica, seen: ReplicaObservation) -> float:
+    """How long a process may be LOADING: long for its first time, short once it has served."""
+    if replica.first_token_time is None or replica.launch_time is None:
+        return times.start_max_s
+    if seen.readiness is None or seen.readiness.state is ReadinessState.HUNG:
+        return times.silence_max_s
+    return max(times.recover_min_s, 2.0 * (replica.first_token_time - replica.launch_time))
 
 
 def watch_active(

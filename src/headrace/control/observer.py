@@ -2,17 +2,29 @@
 
 import asyncio
 from collections.abc import Mapping
+from typing import Protocol
 
 from headrace.adapters.protocol import EngineAdapter, EngineLoad, ReadinessState
 from headrace.base.clock import Clock
 from headrace.base.errors import NotFound
 from headrace.control.model_files import ModelFiles
 from headrace.control.probe import Probe
+from headrace.control.rollout_health import GenerationHealth
 from headrace.control.world import ModelFileState, ReplicaObservation, World
 from headrace.launchers.protocol import Launch, Launcher, LaunchState
-from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template
 from headrace.spec.models import ModelVersion
 from headrace.storage.store import Store
+
+FilePair = tuple[ModelFileState, ModelFileState]  # of the present and the former generation
+
+
+class HealthSource(Protocol):
+    """Who knows how the generations of a deployment do."""
+
+    def since_change(self, deployment_id: str, generation: int) -> Mapping[int, GenerationHealth]:
+        """What each generation did since this one came, over all gateways."""
+        ...
 
 
 class Observer:
@@ -27,7 +39,9 @@ class Observer:
         model_files: ModelFiles,
         adapters: Mapping[str, EngineAdapter],
         clock: Clock,
+        health: HealthSource | None = None,
     ) -> None:
+        self._health = health  # None: no gateway is asked
         self._store = store
         self._launcher = launcher
         self._probe = probe
@@ -48,9 +62,7 @@ class Observer:
 
     async def world(self, deployment_id: str) -> World:
         """One deployment and everything about it, as it is now."""
-        deployment, replicas, launches, model_file = await asyncio.to_thread(
-            self._read, deployment_id
-        )
+        deployment, replicas, launches, files = await asyncio.to_thread(self._read, deployment_id)
         seen = await asyncio.gather(
             *(self._observe(replica, launches.get(replica.id)) for replica in replicas)
         )
@@ -59,25 +71,36 @@ class Observer:
             deployment=deployment,
             replicas=replicas,
             observations={replica.id: look for replica, look in zip(replicas, seen, strict=True)},
-            model_file=model_file,
+            model_file=files[0],
+            former_model_file=files[1],
+            health=self._health_of(deployment),
         )
+
+    def _health_of(self, deployment: Deployment | None) -> Mapping[int, GenerationHealth]:
+        if self._health is None or deployment is None or deployment.progress is None:
+            return {}
+        return self._health.since_change(deployment.id, deployment.generation)
 
     def _read(
         self, deployment_id: str
-    ) -> tuple[Deployment | None, tuple[Replica, ...], dict[str, Launch], ModelFileState]:
+    ) -> tuple[Deployment | None, tuple[Replica, ...], dict[str, Launch], FilePair]:
         replicas = tuple(self._store.list(Replica, parent_id=deployment_id))
         launches = {launch.name: launch for launch in self._launcher.list()}
         try:
             deployment = self._store.get(Deployment, deployment_id)
         except NotFound:
-            return None, replicas, launches, ModelFileState()
-        return deployment, replicas, launches, self._model_file(deployment)
+            return None, replicas, launches, (ModelFileState(), ModelFileState())
+        current = self._model_file(deployment, deployment.template)
+        former = ModelFileState(detail="there is no former version")
+        if deployment.progress is not None and deployment.former is not None:
+            former = self._model_file(deployment, deployment.former)
+        return deployment, replicas, launches, (current, former)
 
-    def _model_file(self, deployment: Deployment) -> ModelFileState:
+    def _model_file(self, deployment: Deployment, template: Template) -> ModelFileState:
         if deployment.replicas == 0:
             return ModelFileState(detail="no replica is wanted")
         try:
-            version = self._store.get(ModelVersion, deployment.model_version_id)
+            version = self._store.get(ModelVersion, template.model_version_id)
         except NotFound as error:
             return ModelFileState(detail=error.message)
         return self._model_files.state(version.source, version.sha256)

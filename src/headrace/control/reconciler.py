@@ -23,6 +23,7 @@ tick_s = 0.25  # how late a change of the store may be seen
 settled_look_s = 1.0  # how late the end of a process may be seen
 error_pause_max_s = 30.0
 looks_at_once_max = 16
+doublings_max = 10
 
 
 class Reconciler:
@@ -43,7 +44,8 @@ class Reconciler:
         self._revision = revision
         self._queue = WorkQueue()
         self._working: dict[str, asyncio.Task[None]] = {}
-        self._failures: dict[str, int] = {}
+        self._failures: dict[str, int] = {}  # in a row
+        self._held_until_s: dict[str, float] = {}
 
     async def reconcile(self, name: str) -> bool:
         """Look at one deployment and do what is due; whether all is as desired."""
@@ -64,12 +66,10 @@ class Reconciler:
                 revision = await asyncio.to_thread(self._revision)
                 if revision != seen_revision:
                     seen_revision = revision
-                    for name in await asyncio.to_thread(self._observer.names):
-                        self._queue.add(name, now_s)
+                    await self._wake_all(now_s)
                 if now_s >= sweep_due_s:
                     sweep_due_s = now_s + settled_look_s
-                    for name in await asyncio.to_thread(self._observer.names):
-                        self._queue.add(name, now_s)
+                    await self._wake_all(now_s)
                     await self._sweep()
             except Exception:
                 logger.exception("the store or the launcher did not answer; trying again")
@@ -77,6 +77,18 @@ class Reconciler:
             await _pause(stop, tick_s)
         if self._working:
             await asyncio.wait(self._working.values())
+
+    async def _wake_all(self, now_s: float) -> None:
+        """Have every deployment looked at; one that went wrong not before its pause is over."""
+        names = await asyncio.to_thread(self._observer.names)
+        self._failures = {name: n for name, n in self._failures.items() if name in names}
+        self._held_until_s = {
+            name: until_s
+            for name, until_s in self._held_until_s.items()
+            if name in names and until_s > now_s
+        }
+        for name in names:
+            self._queue.add(name, self._held_until_s.get(name, now_s))
 
     def _start_due(self, now_s: float) -> None:
         later: list[str] = []
@@ -94,20 +106,29 @@ class Reconciler:
     async def _work(self, name: str) -> None:
         try:
             settled = await self.reconcile(name)
-        except (Conflict, NotFound) as moved_on:
+        except Conflict as moved_on:
             logger.info("deployment %s changed meanwhile: %s", name, moved_on.message)
             self._again(name, tick_s)
+        except NotFound as missing:  # once it is a race, for ever it is a model that was deleted
+            self._hold(name, missing.message)
         except Exception:
-            failures = self._failures.get(name, 0) + 1
-            self._failures[name] = failures
-            logger.exception("deployment %s: try %d went wrong", name, failures)
-            self._again(name, min(error_pause_max_s, tick_s * 2**failures))
+            logger.exception("deployment %s went wrong", name)
+            self._hold(name, "see above")
         else:
             self._failures.pop(name, None)
             if not settled:
                 self._again(name, tick_s)
         finally:
             del self._working[name]
+
+    def _hold(self, name: str, why: str) -> None:
+        """A look went wrong: the next one comes later each time, whatever wakes it."""
+        failures = self._failures.get(name, 0) + 1
+        self._failures[name] = failures
+        pause_s = min(error_pause_max_s, tick_s * 2 ** min(failures, doublings_max))
+        logger.warning("deployment %s, try %d: %s; again in %g s", name, failures, why, pause_s)
+        self._held_until_s[name] = self._clock.monotonic_s() + pause_s
+        self._again(name, pause_s)
 
     def _again(self, name: str, pause_s: float) -> None:
         self._queue.add(name, self._clock.monotonic_s() + pause_s)

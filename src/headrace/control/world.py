@@ -1,9 +1,10 @@
 """All that a decision about one deployment may depend on, as values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.adapters.protocol import Readiness
+from headrace.control.rollout_health import GenerationHealth
 from headrace.spec.deployments import Deployment, Replica
 
 
@@ -36,3 +37,5 @@ class World:
     replicas: tuple[Replica, ...]
     observations: Mapping[str, ReplicaObservation]  # by replica id
     model_file: ModelFileState
+    former_model_file: ModelFileState = ModelFileState(detail="there is no former version")
+    health: Mapping[int, GenerationHealth] = field(default_factory=dict)  # by generation

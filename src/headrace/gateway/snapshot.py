@@ -1,6 +1,6 @@
 """Everything a gateway serves from, as one immutable value that is replaced as a whole."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -99,7 +99,9 @@ def read_snapshot(store: ResourceReader) -> Snapshot:
         revision=revision,
         principals=join_principals(keys, projects, tenants),
         models={
-            model.name: served_model(model, versions, books) for model in models if model.active
+            model.name: served_model(model, versions, books, deployments.values())
+            for model in models
+            if model.active
         },
         endpoints=tuple(endpoints_of(replicas, deployments)),
     )
@@ -130,7 +132,10 @@ def networks_of(key: ApiKey) -> tuple[Network, ...] | None:
 
 
 def served_model(
-    model: Model, versions: Sequence[ModelVersion], books: Sequence[PriceBook]
+    model: Model,
+    versions: Sequence[ModelVersion],
+    books: Sequence[PriceBook],
+    deployments: Iterable[Deployment] = (),
 ) -> ServedModel:
     """A model with its pools, its declared context and the price books that name it."""
     weights = {target.model_version_id: target.weight for target in model.targets}
@@ -141,6 +146,11 @@ def served_model(
         pools=tuple(weights.items()),
         context_length=max(declared) if declared and len(declared) == len(lengths) else None,
         price_books=tuple(book for book in books if model.name in book.prices),
+        wakes=any(
+            deployment.autoscaling is not None and deployment.autoscaling.max > 0
+            for deployment in deployments
+            if deployment.model_version_id in weights
+        ),
     )
 
 
@@ -159,7 +169,18 @@ def endpoints_of(
             served_model_name=replica.served_model_name,
             deployment_id=replica.parent_id,
             generation=replica.generation,
+            cohort=str(replica.generation),
+            cohort_weight=cohort_weight(deployments[replica.parent_id], replica),
         )
         for replica in replicas
         if replica.address and replica.parent_id in deployments
     ]
+
+
+def cohort_weight(deployment: Deployment, replica: Replica) -> int:
+    """A replica's generation's share of the requests while a rollout splits them; else 0."""
+    progress = deployment.progress
+    if progress is None or progress.weight is None:
+        return 0
+    is_new = replica.generation == deployment.generation
+    return progress.weight if is_new else 100 - progress.weight

@@ -2,21 +2,108 @@
 
 from enum import StrEnum
 
+import msgspec
+
+from headrace.spec.autoscaling import Autoscaling, ScaleState
 from headrace.spec.resource import Resource
+from headrace.spec.rollout import RolloutPolicy, RolloutProgress, RolloutVerdict
+
+
+class Template(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one generation's replicas have in common."""
+
+    generation: int
+    model_version_id: str
+    engine: str
+    threads: int | None
+    engine_arguments: tuple[str, ...]
+
+    def looks_like(self, other: "Template") -> bool:
+        """Whether replicas of both would be the same."""
+        return msgspec.structs.replace(self, generation=other.generation) == other
 
 
 class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
-    """Desired state: a model version on an engine, so many times; `parent_id` is the model."""
+    """Desired state: a model version on an engine, so many times; `parent_id` is the model.
+
+    A change of what a replica looks like is a new generation; the one before is kept as `former`,
+    so that its replicas can be started again while the new one comes, and to go back to it."""
 
     kind = "deployment"
     id_prefix = "dep"
 
     model_version_id: str
     engine: str = "headrace"  # an adapter's name
-    replicas: int = 1
+    replicas: int = 1  # set by the autoscaler where there is one
     threads: int | None = None  # CPU threads of each replica; None: an equal share of the cores
     engine_arguments: tuple[str, ...] = ()
     generation: int = 1  # grows with every change of what a replica must look like
+    generation_max: int = 1  # the highest that was given out; a rollback lowers `generation` only
+    former: Template | None = None
+    rollout: RolloutPolicy = RolloutPolicy()
+    progress: RolloutProgress | None = None  # written by the control plane
+    verdict: RolloutVerdict | None = None  # likewise
+    autoscaling: Autoscaling | None = None
+    scale: ScaleState | None = None  # likewise
+
+    @property
+    def template(self) -> Template:
+        """What replicas of the present generation look like."""
+        return Template(
+            generation=self.generation,
+            model_version_id=self.model_version_id,
+            engine=self.engine,
+            threads=self.threads,
+            engine_arguments=self.engine_arguments,
+        )
+
+    def template_of(self, generation: int) -> Template | None:
+        """What replicas of a generation look like; None if that is no longer known."""
+        if generation == self.generation:
+            return self.template
+        if self.former is not None and generation == self.former.generation:
+            return self.former
+        return None
+
+    def with_template(self, template: Template) -> "Deployment":
+        """The deployment after a change to this template, as a new generation if it differs.
+
+        A change while another is under way replaces that one: what served before both stays the
+        former. A change back to that is a rollback."""
+        if template.looks_like(self.template):
+            return self
+        if self.progress is None or self.former is None:
+            former = self.template
+        elif template.looks_like(self.former):
+            return self.rolled_back()
+        else:
+            former = self.former
+        generation = max(self.generation, self.generation_max) + 1
+        template = msgspec.structs.replace(template, generation=generation)
+        return self._moved(template, former, RolloutProgress(former_generation=former.generation))
+
+    def rolled_back(self) -> "Deployment":
+        """The deployment with its former template, whose replicas count as present again.
+
+        What is left of the present generation gets no more requests while others can answer."""
+        assert self.former is not None, "there is nothing to go back to"
+        progress = RolloutProgress(former_generation=self.generation, weight=100, is_rollback=True)
+        return self._moved(self.former, self.template, progress)
+
+    def _moved(
+        self, template: Template, former: Template, progress: RolloutProgress
+    ) -> "Deployment":
+        return msgspec.structs.replace(
+            self,
+            generation=template.generation,
+            generation_max=max(self.generation, self.generation_max, template.generation),
+            model_version_id=template.model_version_id,
+            engine=template.engine,
+            threads=template.threads,
+            engine_arguments=template.engine_arguments,
+            former=former,
+            progress=progress,
+        )
 
 
 class ReplicaState(StrEnum):
@@ -45,6 +132,8 @@ class Replica(Resource, frozen=True, kw_only=True, tag="replica"):
     launch_id: str = ""  # the launcher's handle; empty when nothing runs
     attempts: int = 0  # launches since it last served for a while
     state_time: float = 0.0  # when it came into this state
+    launch_time: float | None = None  # of the present process
+    first_token_time: float | None = None  # of the present process; None: it never served
     retry_time: float | None = None
     drain_deadline: float | None = None
     detail: str = ""  # why it is in this state, for people

@@ -67,7 +67,8 @@ def test_a_replica_waits_for_its_file_and_tells_how_far_it_is() -> None:
 
 def test_a_replica_with_its_file_is_launched() -> None:
     wanted = deployment()
-    assert due(replica(), wanted=wanted) == [LaunchReplica(wanted, replica(), "/models/m.gguf")]
+    launch = LaunchReplica(wanted, wanted.template, replica(), "/models/m.gguf")
+    assert due(replica(), wanted=wanted) == [launch]
 
 
 def test_a_process_left_by_an_earlier_control_plane_is_stopped_before_the_launch() -> None:
@@ -201,3 +202,36 @@ def test_nothing_is_due_when_all_is_as_desired() -> None:
     alive = {"rep_0": ReplicaObservation(alive=True, readiness=ready)}
     assert due(replica(state=ReplicaState.ACTIVE), wanted=deployment(), seen=alive) == []
     assert due(wanted=None) == []
+
+
+def test_an_engine_that_says_it_hangs_is_replaced_soon_though_a_start_may_take_long() -> None:
+    served = {"launch_time": 900.0, "first_token_time": 910.0}
+    loading = replica(state=ReplicaState.LOADING, state_time=1000.0, **served)
+    hung = ReplicaObservation(alive=True, readiness=Readiness(ReadinessState.HUNG, "no step"))
+    assert only_change(due(loading, wanted=deployment(), seen={"rep_0": hung})).detail == "no step"
+    late = 1000.0 + times.silence_max_s
+    stop, change = due(loading, wanted=deployment(), seen={"rep_0": hung}, now_s=late)
+    assert isinstance(stop, StopReplica)
+    assert isinstance(change, ChangeReplica)
+    assert change.replica.detail.startswith("no step; ended")
+
+
+@pytest.mark.parametrize(("start_s", "bound_s"), [(10.0, times.recover_min_s), (100.0, 200.0)])
+def test_one_that_loads_again_has_twice_the_time_of_its_own_start(
+    start_s: float, bound_s: float
+) -> None:
+    loading = replica(
+        state=ReplicaState.LOADING,
+        state_time=1000.0,
+        launch_time=100.0,
+        first_token_time=100.0 + start_s,
+    )
+    seen = {
+        "rep_0": ReplicaObservation(
+            alive=True, readiness=Readiness(ReadinessState.LOADING, "restarting")
+        )
+    }
+    early = due(loading, wanted=deployment(), seen=seen, now_s=1000.0 + bound_s - 0.1)
+    assert not any(isinstance(action, StopReplica) for action in early)
+    stop, _ = due(loading, wanted=deployment(), seen=seen, now_s=1000.0 + bound_s)
+    assert isinstance(stop, StopReplica)
