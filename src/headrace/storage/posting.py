@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, Table, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, select
 
 from headrace.spec.settlements import Settlement, summed_outcomes
+from headrace.storage.rows import add_many, dialect_insert, insert_many
 from headrace.storage.tables import (
     accounts,
     entries,
@@ -15,7 +15,6 @@ from headrace.storage.tables import (
     settlements,
     usage_daily,
 )
-from headrace.storage.rows import insert_many
 from headrace.storage.usage import class_names, day_of, sum_names
 
 funding_account = "platform:funding"
@@ -113,7 +112,7 @@ def book_lines(connection: Connection, lines: Sequence[Line]) -> None:
     for line in lines:
         debits, credits_ = totals.get(line.account_id, (0, 0))
         totals[line.account_id] = (debits + line.debit_nanousd, credits_ + line.credit_nanousd)
-    add(
+    add_many(
         connection,
         accounts,
         [
@@ -201,7 +200,7 @@ def add_daily(connection: Connection, fresh: Iterable[Settlement]) -> None:
         {**dict(zip(key_names, key, strict=True)), **dict(zip(sum_names, values, strict=True))}
         for key, values in sorted(sums.items())
     ]
-    add(connection, usage_daily, rows, summed=sum_names)
+    add_many(connection, usage_daily, rows, summed=sum_names)
 
 
 def move_cursor(connection: Connection, journal_id: str, sequence: int) -> None:
@@ -216,27 +215,3 @@ def move_cursor(connection: Connection, journal_id: str, sequence: int) -> None:
         ),
         [{"journal_id": journal_id, "sequence": sequence}],
     )
-
-
-def add(
-    connection: Connection,
-    table: Table,
-    rows: Sequence[dict[str, object]],
-    summed: Sequence[str],
-) -> None:
-    """Insert rows; where one with the same key exists, add the `summed` columns to it."""
-    statement = dialect_insert(connection, table)
-    connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=list(table.primary_key.columns),
-            set_={name: table.c[name] + statement.excluded[name] for name in summed},
-        ),
-        rows,
-    )
-
-
-def dialect_insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
-    """An insert that can say what happens on a conflict; both dialects spell it alike."""
-    if connection.dialect.name == "postgresql":
-        return postgresql.insert(table)
-    return sqlite.insert(table)
