@@ -52,6 +52,11 @@ entries = (
     ),
     CommandEntry(("replicas",), "Running engines: list.", "replicas"),
     CommandEntry(("prices",), "What models cost: apply, list.", "prices"),
+    CommandEntry(
+        ("invoices",),
+        "What tenants owe: draft, finalize, list, show, credit, seller, profile.",
+        "invoices",
+    ),
     CommandEntry(("usage",), "Requests, tokens and cost, by tenant, model, day.", "usage"),
     CommandEntry(("gateway",), "The gateway process of `headrace up`.", "gateway", hidden=True),
     CommandEntry(("control",), "The control plane of `headrace up`.", "control", hidden=True),

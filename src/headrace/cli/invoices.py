@@ -1,0 +1,299 @@
+"""`headrace invoices`: from usage to a bill.
+
+The seller and a tenant's profile are YAML or JSON files:
+
+    name: Compute GmbH                      # both
+    address: [Mühlenweg 3, 10115 Berlin]
+    country: DE
+    tax_id: DE123456789
+    taxes: [{name: VAT, percent: 19, countries: [DE]}]        # the seller's
+    number_prefix: INV
+    payment_days: 14
+    tax_exempt: false                                         # a profile's
+"""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+import yaml
+
+from headrace.base.errors import ConfigurationError
+from headrace.cli.admin_client import path_of
+from headrace.cli.output import format_count, format_dollars
+from headrace.cli.platform import Platform, platform_command, platform_group
+from headrace.cli.views import MoneyView
+
+file_bytes_max = 1 << 20
+
+InvoiceArgument = Annotated[str, typer.Argument(metavar="INVOICE", help="Its number or id.")]
+PartyFile = Annotated[Path, typer.Option("--file", "-f", help="YAML or JSON.")]
+MonthOption = Annotated[str | None, typer.Option(help="A UTC month, as 2026-11.")]
+
+
+class Paper(StrEnum):
+    """How an invoice is written."""
+
+    HTML = "html"
+    PDF = "pdf"
+    CSV = "csv"
+    JSON = "json"
+    JSON_LINES = "jsonl"
+
+
+class InvoiceView(msgspec.Struct, frozen=True):
+    """What is shown of an invoice."""
+
+    id: str
+    number: str | None
+    state: str
+    tenant: str
+    first_day: str
+    last_day: str
+    issue_day: str | None
+    due_day: str | None
+    subtotal: MoneyView
+    total: MoneyView
+    paid_from_credit: MoneyView
+    due: MoneyView
+    unrated_requests: int
+
+
+class CreditNoteView(msgspec.Struct, frozen=True):
+    """What is shown of a credit note."""
+
+    number: str
+    invoice_number: str
+    issue_day: str
+    net: MoneyView
+    tax: MoneyView
+    total: MoneyView
+    reason: str
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A name as it is printed."""
+
+    name: str
+
+
+class Addressed(msgspec.Struct, frozen=True):
+    """What is shown of a seller or a profile."""
+
+    id: str
+    party: Address
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    group = platform_group(
+        "invoices", "What tenants owe: draft, finalize, list, show, credit, seller, profile.", app
+    )
+    platform_command(group, "draft")(draft)
+    platform_command(group, "finalize")(finalize)
+    platform_command(group, "list")(list_all)
+    platform_command(group, "show")(show)
+    platform_command(group, "credit")(credit)
+    platform_command(group, "seller")(seller)
+    platform_command(group, "profile")(profile)
+
+
+def draft(
+    platform: Platform,
+    *,
+    tenant: Annotated[
+        str | None, typer.Option(help="A name or id; without it, every tenant.")
+    ] = None,
+    month: MonthOption = None,
+    first_day: Annotated[str | None, typer.Option(help="Instead of a month: 2026-11-03.")] = None,
+    last_day: Annotated[str | None, typer.Option(help="The last day, included.")] = None,
+) -> None:
+    """Draw drafts from the ledger; older drafts of the same days are replaced."""
+    body = {"tenant": tenant, "month": month, "first_day": first_day, "last_day": last_day}
+    _show_invoices(platform, platform.client.send("POST", "/invoices", body))
+
+
+def finalize(
+    platform: Platform,
+    invoice: InvoiceArgument,
+    *,
+    allow_unrated: Annotated[
+        bool, typer.Option("--allow-unrated", help="Leave out what has no price yet.")
+    ] = False,
+) -> None:
+    """Give a draft its number; from then on it never changes."""
+    path = f"/invoices/{path_of(invoice)}/finalize"
+    answer = platform.client.send("POST", path, {"allow_unrated": allow_unrated})
+    platform.show(answer, InvoiceView, _fields)
+
+
+def list_all(
+    platform: Platform,
+    *,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    month: MonthOption = None,
+) -> None:
+    """List invoices, the oldest period first."""
+    answer = platform.client.get("/invoices", {"tenant": tenant, "month": month})
+    _show_invoices(platform, answer)
+
+
+def show(
+    platform: Platform,
+    invoice: Annotated[
+        str | None, typer.Argument(metavar="INVOICE", help="Its number or id.")
+    ] = None,
+    *,
+    tenant: Annotated[
+        str | None, typer.Option(help="Instead of a number: whose invoice of a month.")
+    ] = None,
+    month: MonthOption = None,
+    paper: Annotated[
+        Paper | None, typer.Option("--format", help="Write the document itself.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to; without it, standard output.")] = None,
+) -> None:
+    """Show an invoice, or write it as a document."""
+    reference = invoice or _of_month(platform, tenant, month)
+    if paper is None and out is None:
+        answer = platform.client.get(f"/invoices/{path_of(reference)}")
+        platform.show(answer, InvoiceView, _fields)
+        return
+    chosen = paper or _paper_of(out)
+    content = platform.client.get(
+        f"/invoices/{path_of(reference)}/document", {"format": chosen.value}
+    )
+    if out is None:
+        sys.stdout.buffer.write(content)
+        return
+    try:
+        out.write_bytes(content)
+    except OSError as error:
+        raise ConfigurationError(f"{out} can't be written: {error.strerror}") from error
+
+
+def credit(
+    platform: Platform,
+    invoice: InvoiceArgument,
+    amount_usd: Annotated[str, typer.Argument(metavar="DOLLARS", help="Net, in whole cents.")],
+    *,
+    reason: Annotated[str, typer.Option(help="What for; printed on the note.")],
+) -> None:
+    """Take back a part of a final invoice by a credit note, into the tenant's balance."""
+    path = f"/invoices/{path_of(invoice)}/credit-notes"
+    body = {"amount_usd": amount_usd, "reason": reason}
+    platform.show(platform.client.send("POST", path, body), CreditNoteView, _note_fields)
+
+
+def seller(platform: Platform, *, file: PartyFile) -> None:
+    """Name who writes the invoices from now on."""
+    platform.show(platform.client.send("PUT", "/seller", _read(file)), Addressed, _address_fields)
+
+
+def profile(
+    platform: Platform,
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Its name or id.")],
+    *,
+    file: PartyFile,
+) -> None:
+    """Say whom a tenant's invoices go to from now on."""
+    path = f"/tenants/{path_of(tenant)}/billing-profile"
+    platform.show(platform.client.send("PUT", path, _read(file)), Addressed, _address_fields)
+
+
+def _of_month(platform: Platform, tenant: str | None, month: str | None) -> str:
+    """The one invoice of a tenant and month."""
+    if tenant is None or month is None:
+        raise ConfigurationError("name the invoice, or give --tenant and --month")
+    answer = platform.client.get("/invoices", {"tenant": tenant, "month": month})
+    found = msgspec.json.decode(answer, type=dict[str, list[InvoiceView]])["items"]
+    if len(found) != 1:
+        raise ConfigurationError(
+            f"{tenant} has {len(found)} invoices of {month}; "
+            + (
+                "name one by its number or id"
+                if found
+                else "draw one with `headrace invoices draft`"
+            )
+        )
+    return found[0].id
+
+
+def _paper_of(out: Path | None) -> Paper:
+    """The kind of document that a file's name asks for."""
+    suffix = "" if out is None else out.suffix.removeprefix(".")
+    try:
+        return Paper(suffix)
+    except ValueError:
+        raise ConfigurationError(
+            f"{out}: say what to write with --format {'|'.join(Paper)}"
+        ) from None
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        if file.stat().st_size > file_bytes_max:
+            raise ConfigurationError(f"{file} is over {file_bytes_max:,} bytes")
+        content = yaml.safe_load(file.read_text())
+    except OSError as error:
+        raise ConfigurationError(f"{file} can't be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} is not YAML or JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"{file} has no fields; see `headrace invoices --help`")
+    return content
+
+
+def _show_invoices(platform: Platform, answer: bytes) -> None:
+    platform.show_list(
+        answer,
+        InvoiceView,
+        ("NUMBER", "ID", "TENANT", "FROM", "TO", ">TOTAL", ">DUE", ">UNRATED"),
+        lambda invoice: (
+            invoice.number or invoice.state,
+            invoice.id,
+            invoice.tenant,
+            invoice.first_day,
+            invoice.last_day,
+            format_dollars(invoice.total.nanousd),
+            format_dollars(invoice.due.nanousd),
+            format_count(invoice.unrated_requests),
+        ),
+        empty="no invoices yet; draw some with `headrace invoices draft --month 2026-11`",
+    )
+
+
+def _fields(invoice: InvoiceView) -> list[tuple[str, str]]:
+    return [
+        ("number", invoice.number or "-"),
+        ("id", invoice.id),
+        ("state", invoice.state),
+        ("tenant", invoice.tenant),
+        ("period", f"{invoice.first_day} to {invoice.last_day}"),
+        ("issued", invoice.issue_day or "-"),
+        ("due on", invoice.due_day or "-"),
+        ("subtotal", format_dollars(invoice.subtotal.nanousd)),
+        ("total", format_dollars(invoice.total.nanousd)),
+        ("paid from credit", format_dollars(invoice.paid_from_credit.nanousd)),
+        ("due", format_dollars(invoice.due.nanousd)),
+        ("unrated requests", format_count(invoice.unrated_requests)),
+    ]
+
+
+def _note_fields(note: CreditNoteView) -> list[tuple[str, str]]:
+    return [
+        ("number", note.number),
+        ("invoice", note.invoice_number),
+        ("issued", note.issue_day),
+        ("net", format_dollars(note.net.nanousd)),
+        ("tax", format_dollars(note.tax.nanousd)),
+        ("total", format_dollars(note.total.nanousd)),
+        ("reason", note.reason),
+    ]
+
+
+def _address_fields(addressed: Addressed) -> list[tuple[str, str]]:
+    return [("name", addressed.party.name), ("id", addressed.id)]

@@ -1,0 +1,287 @@
+"""What the routes for invoices take and answer."""
+
+import calendar
+import datetime
+from typing import Annotated, Self
+
+from pydantic import BaseModel, Field, StringConstraints, model_validator
+
+from headrace.control.admin.references import Reference
+from headrace.control.admin.values import Dollars, Money, RequestBody
+from headrace.control.invoicing import Days
+from headrace.spec.invoices import CreditNote, Invoice, InvoiceLine, Party, TaxRule
+
+Line = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Country = Annotated[str, StringConstraints(pattern=r"^([A-Z]{2})?$")]
+Month = Annotated[str, StringConstraints(pattern=r"^20\d\d-(0[1-9]|1[0-2])$")]
+Prefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,30}$")]
+
+
+class PartyFields(RequestBody):
+    """A name and address as they are printed."""
+
+    name: Line
+    address: Annotated[tuple[Line, ...], Field(max_length=10)] = ()
+    country: Country = ""
+    tax_id: Annotated[str, Field(max_length=60)] = ""
+    email: Annotated[str, Field(max_length=200)] = ""
+
+    def party(self) -> Party:
+        """The value that is kept."""
+        return Party(
+            name=self.name,
+            address=self.address,
+            country=self.country,
+            tax_id=self.tax_id,
+            email=self.email,
+        )
+
+
+class TaxFields(RequestBody):
+    """A tax of buyers of some countries; the first that fits counts."""
+
+    name: Line
+    percent: Annotated[float, Field(ge=0, le=100)]
+    countries: Annotated[list[Country], Field(min_length=1, max_length=300)] | None = None
+    without_tax_id_only: bool = False
+    note: Annotated[str, Field(max_length=500)] = ""
+
+    def rule(self) -> TaxRule:
+        """The value that is kept."""
+        return TaxRule(
+            name=self.name,
+            rate_ppm=round(self.percent * 10_000),
+            countries=None if self.countries is None else tuple(self.countries),
+            without_tax_id_only=self.without_tax_id_only,
+            note=self.note,
+        )
+
+
+class SellerFields(PartyFields):
+    """Who writes the invoices."""
+
+    number_prefix: Prefix = "INV"
+    taxes: Annotated[tuple[TaxFields, ...], Field(max_length=300)] = ()
+    payment_days: Annotated[int, Field(ge=0, le=365)] = 14
+    payment_note: Annotated[str, Field(max_length=1000)] = ""
+    font_path: Annotated[str, Field(max_length=500)] = ""
+
+
+class ProfileFields(PartyFields):
+    """Whom a tenant's invoices go to."""
+
+    tax_exempt: bool = False
+
+
+class InvoiceDraw(RequestBody):
+    """Draw drafts: for one tenant or all; for a month, or from the first to the last day."""
+
+    tenant: Reference | None = None
+    month: Month | None = None
+    first_day: datetime.date | None = None
+    last_day: datetime.date | None = None
+
+    @model_validator(mode="after")
+    def one_period(self) -> Self:
+        """A month, or both days."""
+        by_days = self.first_day is not None and self.last_day is not None
+        if by_days == (self.month is not None):
+            raise ValueError("give `month`, or both `first_day` and `last_day`")
+        return self
+
+    def days(self) -> Days:
+        """The first and the last day."""
+        if self.first_day is not None and self.last_day is not None:
+            return self.first_day, self.last_day
+        assert self.month is not None
+        year, month = map(int, self.month.split("-"))
+        last = calendar.monthrange(year, month)[1]
+        return datetime.date(year, month, 1), datetime.date(year, month, last)
+
+
+class InvoiceFinalize(RequestBody):
+    """Make a draft final."""
+
+    allow_unrated: bool = False
+
+
+class CreditNoteCreate(RequestBody):
+    """Take back a part of a final invoice: whole cents of its net amount."""
+
+    amount_usd: Dollars
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class PartyView(BaseModel):
+    """A name and address."""
+
+    name: str
+    address: list[str]
+    country: str
+    tax_id: str
+    email: str
+
+
+class InvoiceLineView(BaseModel):
+    """The use of one model at one price."""
+
+    model: str
+    token_class: str
+    requests: int
+    tokens: int
+    price_book_id: str
+    amount: Money
+
+
+class InvoiceTaxView(BaseModel):
+    """One tax."""
+
+    name: str
+    percent: float
+    amount: Money
+
+
+class InvoiceView(BaseModel):
+    """An invoice or a draft of one."""
+
+    id: str
+    number: str | None
+    state: str
+    tenant_id: str
+    tenant: str
+    first_day: datetime.date
+    last_day: datetime.date
+    issue_day: datetime.date | None
+    due_day: datetime.date | None
+    seller: PartyView
+    buyer: PartyView
+    lines: list[InvoiceLineView]
+    subtotal: Money
+    rounding: Money
+    taxes: list[InvoiceTaxView]
+    total: Money
+    paid_from_credit: Money
+    due: Money
+    unrated_requests: int
+
+
+class CreditNoteView(BaseModel):
+    """What was taken back of an invoice."""
+
+    id: str
+    number: str
+    tenant_id: str
+    invoice_id: str
+    invoice_number: str
+    issue_day: datetime.date
+    reason: str
+    net: Money
+    tax: Money
+    total: Money
+
+
+class Invoices(BaseModel):
+    """Some invoices."""
+
+    items: list[InvoiceView]
+
+
+class CreditNotes(BaseModel):
+    """Some credit notes."""
+
+    items: list[CreditNoteView]
+
+
+class SellerView(BaseModel):
+    """Who writes the invoices."""
+
+    id: str
+    party: PartyView
+    number_prefix: str
+    payment_days: int
+    payment_note: str
+
+
+class ProfileView(BaseModel):
+    """Whom a tenant's invoices go to."""
+
+    id: str
+    tenant_id: str
+    party: PartyView
+    tax_exempt: bool
+
+
+def party_view(party: Party) -> PartyView:
+    """A name and address."""
+    return PartyView(
+        name=party.name,
+        address=list(party.address),
+        country=party.country,
+        tax_id=party.tax_id,
+        email=party.email,
+    )
+
+
+def invoice_view(invoice: Invoice) -> InvoiceView:
+    """An invoice with every amount in both forms."""
+    return InvoiceView(
+        id=invoice.id,
+        number=invoice.number,
+        state=invoice.state.value,
+        tenant_id=invoice.tenant_id,
+        tenant=invoice.tenant_name,
+        first_day=datetime.date.fromisoformat(invoice.first_day),
+        last_day=datetime.date.fromisoformat(invoice.last_day),
+        issue_day=optional_day(invoice.issue_day),
+        due_day=optional_day(invoice.due_day),
+        seller=party_view(invoice.seller),
+        buyer=party_view(invoice.buyer),
+        lines=[line_view(line) for line in invoice.lines],
+        subtotal=Money.of(invoice.subtotal_nanousd),
+        rounding=Money.of(invoice.rounding_nanousd),
+        taxes=[
+            InvoiceTaxView(
+                name=tax.name,
+                percent=tax.rate_ppm / 10_000,
+                amount=Money.of(tax.amount_nanousd),
+            )
+            for tax in invoice.taxes
+        ],
+        total=Money.of(invoice.total_nanousd),
+        paid_from_credit=Money.of(invoice.paid_from_credit_nanousd),
+        due=Money.of(invoice.due_nanousd),
+        unrated_requests=invoice.unrated_requests,
+    )
+
+
+def line_view(line: InvoiceLine) -> InvoiceLineView:
+    """One line."""
+    return InvoiceLineView(
+        model=line.model,
+        token_class=line.token_class.value,
+        requests=line.requests,
+        tokens=line.tokens,
+        price_book_id=line.price_book_id,
+        amount=Money.of(line.amount_nanousd),
+    )
+
+
+def note_view(note: CreditNote) -> CreditNoteView:
+    """A credit note."""
+    return CreditNoteView(
+        id=note.id,
+        number=note.number,
+        tenant_id=note.tenant_id,
+        invoice_id=note.invoice_id,
+        invoice_number=note.invoice_number,
+        issue_day=datetime.date.fromisoformat(note.issue_day),
+        reason=note.reason,
+        net=Money.of(note.net_nanousd),
+        tax=Money.of(note.tax_nanousd),
+        total=Money.of(note.total_nanousd),
+    )
+
+
+def optional_day(text: str | None) -> datetime.date | None:
+    """A day where there is one."""
+    return None if text is None else datetime.date.fromisoformat(text)

@@ -1,0 +1,125 @@
+"""`headrace invoices` against a real admin API: from the seller's name to a credit note."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
+from headrace.spec.tenancy import Tenant
+
+from .conftest import RunningPlatform
+
+Run = Callable[..., int]
+january_s = 1_798_800_000.0  # 2027-01-01, a day that is over on the platform's clock
+usd = 1_000_000_000
+days = ("--first-day", "2027-01-01", "--last-day", "2027-01-14")
+seller_file = """
+name: Compute GmbH
+address: [Mühlenweg 3, 10115 Berlin]
+country: DE
+taxes:
+  - {name: VAT, percent: 19, countries: [DE], without_tax_id_only: true}
+"""
+
+
+def use(platform: RunningPlatform, request_id: str, *, rated: bool = True) -> None:
+    tenant = platform.database.store.find(Tenant, "acme")
+    assert tenant is not None
+    settlement = Settlement(
+        request_id=request_id,
+        tenant_id=tenant.id,
+        project_id="prj",
+        key_id="key",
+        model="small",
+        usage=TokenUsage(prompt_tokens=10, completion_tokens=1000),
+        outcome=Outcome.FINISHED,
+        source=UsageSource.ENGINE,
+        price_book_id="prb" if rated else None,
+        charge=Charge(input_nanousd=5, output_nanousd=2 * usd) if rated else None,
+        settle_time=january_s,
+    )
+    platform.database.ledger.post([settlement])
+
+
+@pytest.fixture
+def ask(run: Run, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run a command with --json and return what it wrote."""
+
+    def run_and_parse(*arguments: str) -> Any:
+        assert run(*arguments, "--json") == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run_and_parse
+
+
+@pytest.fixture
+def seller(platform: RunningPlatform, ask: Callable[..., Any], tmp_path: Path) -> None:
+    """A seller, and a postpaid tenant whose invoices have an address."""
+    (tmp_path / "seller.yaml").write_text(seller_file)
+    (tmp_path / "acme.json").write_text('{"name": "Acme AG", "country": "DE"}')
+    ask("tenants", "create", "acme", "--postpaid")
+    ask("invoices", "seller", "-f", str(tmp_path / "seller.yaml"))
+    ask("invoices", "profile", "acme", "-f", str(tmp_path / "acme.json"))
+
+
+@pytest.mark.usefixtures("seller")
+def test_from_usage_to_a_credit_note(
+    platform: RunningPlatform, ask: Callable[..., Any], run: Run, tmp_path: Path
+) -> None:
+    use(platform, "r1")
+    [draft] = ask("invoices", "draft", "--tenant", "acme", *days)["items"]
+    assert draft["lines"][1]["amount"]["nanousd"] == 2 * usd
+    [again] = ask("invoices", "draft", *days)["items"]
+    assert again == draft
+
+    use(platform, "r2")  # late, and still in the final invoice
+    final = ask("invoices", "finalize", draft["id"])
+    assert (final["number"], final["due_day"]) == ("INV-000001", "2027-01-29")
+    assert final["total"]["usd"] == "4.76"
+    assert [item["number"] for item in ask("invoices", "list")["items"]] == ["INV-000001"]
+
+    page, document = tmp_path / "january.html", tmp_path / "january.pdf"
+    chosen = ("--tenant", "acme", "--month", "2027-01")
+    assert run("invoices", "show", *chosen, "--out", str(page)) == 0
+    assert run("invoices", "show", "INV-000001", "--out", str(document)) == 0
+    assert "Acme AG" in page.read_text()
+    assert document.read_bytes().startswith(b"%PDF-")
+
+    note = ask("invoices", "credit", "INV-000001", "1.00", "--reason", "an outage")
+    assert (note["number"], note["total"]["usd"]) == ("CN-000001", "1.19")
+    assert ask("tenants", "show", "acme")["balance"]["nanousd"] == -3 * usd - 10
+    assert platform.database.ledger.check() == []
+
+
+@pytest.mark.usefixtures("seller")
+def test_what_has_no_price_is_not_forgotten(
+    platform: RunningPlatform, ask: Callable[..., Any], run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(platform, "r1", rated=False)
+    [draft] = ask("invoices", "draft", *days)["items"]
+    assert run("invoices", "finalize", draft["id"]) == 1
+    assert "1 requests of this period used models without a price" in capsys.readouterr().err
+    assert ask("invoices", "finalize", draft["id"], "--allow-unrated")["total"]["nanousd"] == 0
+
+
+@pytest.mark.usefixtures("seller")
+def test_a_period_that_is_not_over_stays_a_draft(
+    ask: Callable[..., Any], run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [draft] = ask("invoices", "draft", "--month", "2027-01")["items"]
+    assert run("invoices", "finalize", draft["id"]) == 1
+    assert "is not over in UTC" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("platform")
+def test_without_a_seller_the_error_says_what_to_do(
+    ask: Callable[..., Any], run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask("tenants", "create", "acme")
+    assert run("invoices", "draft", "--month", "2027-01") == 1
+    assert "headrace invoices seller -f FILE" in capsys.readouterr().err
+    assert run("invoices", "draft") == 1
+    assert "give `month`, or both" in capsys.readouterr().err
