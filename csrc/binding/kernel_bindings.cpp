@@ -159,9 +159,9 @@ void bind_kernels(nb::module_& module) {
   module.def("measure_read_bandwidth", &measure_read_bandwidth, "threads"_a, "byte_count"_a,
              "repeats"_a, nb::call_guard<nb::gil_scoped_release>());
   module.def(
-      "measure_int8_rate",
+      "measure_matrix_rate",
       [](int threads, int repeats, const std::string& limit) {
-        return measure_int8_rate(choose_kernels(limit), threads, repeats);
+        return measure_matrix_rate(choose_kernels(limit), threads, repeats);
       },
       "threads"_a, "repeats"_a, "isa_limit"_a, nb::call_guard<nb::gil_scoped_release>());
   module.def("matmul", &matmul, "ggml_type"_a, "weights"_a.noconvert(), "rows"_a.noconvert(),

@@ -1,7 +1,6 @@
 // Norm, quantization, activation, rotation and softmax pieces, written once over a Simd vocabulary.
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -53,71 +52,36 @@ void rms_norm(const float* row, const float* weight, int count, float epsilon, f
   for (; i < count; ++i) out[i] = row[i] * factor * weight[i];
 }
 
-constexpr float outlier_ratio = 1.5f;   // an outlier is this many times the next largest
-
-// One group whose values are not all finite, or all tiny: zeros, or something that is not finite.
-inline void quantize_unusable(float scale, std::int8_t* values, GroupScale& out) {
-  const std::int8_t filler = scale < 1.0f ? 0 : 1;
+// A group whose values are not all finite (`scale` says which), or all tiny (0).
+inline void quantize_unusable(float scale, std::int16_t* values, GroupScale& out) {
+  const std::int16_t filler = scale == 0.0f ? 0 : 1;
   for (int i = 0; i < group_values; ++i) values[i] = filler;
   const std::int32_t sum = filler * group_values;
   out = {scale, scale * static_cast<float>(sum), sum, sum / 2};
 }
 
-inline std::int32_t first_half_sum(const std::int8_t* values) {
-  std::int32_t sum = 0;
-  for (int i = 0; i < group_values / 2; ++i) sum += values[i];
-  return sum;
-}
-
 template <class S>
 void quantize(const float* row, int count, const QuantizedRow& out) {
-  constexpr int vectors = group_values / S::width;
   constexpr float infinity = std::numeric_limits<float>::infinity();
   for (int g = 0; g < count / group_values; ++g, row += group_values) {
-    std::int8_t* values = out.values + g * group_values;
+    std::int16_t* values = out.values + g * group_values;
     auto largest = S::set1(0.0f);
     bool nan = false;
-    for (int i = 0; i < vectors; ++i) {
-      const auto x = S::load(row + i * S::width);
+    for (int i = 0; i < group_values; i += S::width) {
+      const auto x = S::load(row + i);
       nan |= S::any_nan(x);
       largest = S::max(S::abs(x), largest);
     }
     const float peak = S::reduce_max(largest);
-    out.outlier_flags[g] = 0;
     if (nan || peak < 1e-30f || peak == infinity) {
-      quantize_unusable(nan ? std::numeric_limits<float>::quiet_NaN() : peak, values,
-                        out.scales[g]);
+      const float scale = nan ? std::numeric_limits<float>::quiet_NaN() : peak;
+      quantize_unusable(peak < 1e-30f && !nan ? 0.0f : scale, values, out.scales[g]);
       continue;
     }
-    std::uint32_t at_peak = 0;
-    for (int i = 0; i < vectors; ++i)
-      at_peak |= S::equal_mask(S::abs(S::load(row + i * S::width)), S::set1(peak))
-                 << (i * S::width);
-    const int position = std::countr_zero(at_peak);
-    float rest[group_values];   // the group without its largest
-    largest = S::set1(0.0f);
-    const auto position_lane = S::set1(static_cast<float>(position));
-    for (int i = 0; i < vectors; ++i) {
-      const auto lane = S::add(S::lane_numbers(), S::set1(static_cast<float>(i * S::width)));
-      const auto x = S::zero_where_equal(S::load(row + i * S::width), lane, position_lane);
-      S::store(rest + i * S::width, x);
-      largest = S::max(S::abs(x), largest);
-    }
-    const float next = S::reduce_max(largest);
-    const bool has_outlier = peak > outlier_ratio * next;
-    if (has_outlier) {
-      out.outliers[g] = {row[position], position};
-      out.outlier_flags[g] = 0x80;
-    }
-    const float range = has_outlier ? next : peak;
-    if (range < 1e-30f) {
-      quantize_unusable(0.0f, values, out.scales[g]);
-      continue;
-    }
-    const std::int32_t sum =
-        S::quantize_group(has_outlier ? rest : row, 127.0f / range, values);
-    const float scale = range / 127.0f;
-    out.scales[g] = {scale, scale * static_cast<float>(sum), sum, first_half_sum(values)};
+    const float scale = peak / 32767.0f;
+    const auto [first_sum, second_sum] = S::quantize_group(row, 32767.0f / peak, values);
+    const std::int32_t sum = first_sum + second_sum;
+    out.scales[g] = {scale, scale * static_cast<float>(sum), sum, first_sum};
   }
 }
 

@@ -3,7 +3,7 @@
 #include "kernels/elementwise.hpp"
 #include "kernels/kernel_table.hpp"
 #include "kernels/matmul_float.hpp"
-#include "kernels/matmul_int8_avx512.hpp"
+#include "kernels/matmul_integer_avx512.hpp"
 #include "kernels/simd_avx512.hpp"
 
 namespace headrace {
@@ -13,10 +13,10 @@ const KernelTable& avx512_kernels() {
   static constexpr KernelTable table{
       .name = "avx512-vnni",
       .matmul = {matmul_float<S, WeightType::f32>, matmul_float<S, WeightType::f16>,
-                 matmul_float<S, WeightType::bf16>, matmul_int8_avx512<WeightType::q4_0>,
-                 matmul_int8_avx512<WeightType::q4_1>, matmul_int8_avx512<WeightType::q8_0>,
-                 matmul_int8_avx512<WeightType::grid4>, matmul_int8_avx512<WeightType::grid8>,
-                 matmul_int8_avx512<WeightType::grid4_halves>, matmul_int8_avx512<WeightType::grid8_halves>},
+                 matmul_float<S, WeightType::bf16>, matmul_integer_avx512<WeightType::q4_0>,
+                 matmul_integer_avx512<WeightType::q4_1>, matmul_integer_avx512<WeightType::q8_0>,
+                 matmul_integer_avx512<WeightType::grid4>, matmul_integer_avx512<WeightType::grid8>,
+                 matmul_integer_avx512<WeightType::grid4_halves>, matmul_integer_avx512<WeightType::grid8_halves>},
       .rms_norm = rms_norm<S>,
       .quantize = quantize<S>,
       .swiglu = swiglu<S>,

@@ -51,18 +51,15 @@ double measure_read_bandwidth(int thread_count, std::size_t byte_count, int repe
   return static_cast<double>(count * sizeof(std::uint64_t)) / best + static_cast<double>(sums[0]);
 }
 
-double measure_int8_rate(const KernelTable& kernels, int thread_count, int repeats) {
+double measure_matrix_rate(const KernelTable& kernels, int thread_count, int repeats) {
   const std::size_t groups = probe_inputs / group_values;
   Buffer<std::uint8_t> tile(tile_bytes(WeightType::q4_0, probe_inputs));
-  Buffer<std::int8_t> values(probe_rows * probe_inputs);
+  Buffer<std::int16_t> values(probe_rows * probe_inputs);
   Buffer<GroupScale> scales(probe_rows * groups);
   Buffer<float> out(static_cast<std::size_t>(thread_count) * probe_rows * tile_columns);
-  Buffer<std::uint8_t> outlier_flags(probe_rows * 32);
   ActivationRows input;
   input.values = values.data();
   input.scales = scales.data();
-  input.outlier_flags = outlier_flags.data();
-  input.flag_stride = 32;
   input.inputs = probe_inputs;
   const MatmulTile matmul = kernels.matmul[static_cast<int>(WeightType::q4_0)];
   ThreadTeam team(thread_count);

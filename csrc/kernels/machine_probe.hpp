@@ -12,6 +12,6 @@ double measure_read_bandwidth(int thread_count, std::size_t byte_count, int repe
 
 // Integer operations (2 a multiply-add) a second of the kernels' own 4-bit product on operands that
 // stay in the first-level cache, all threads together; the best of `repeats`.
-double measure_int8_rate(const KernelTable& kernels, int thread_count, int repeats);
+double measure_matrix_rate(const KernelTable& kernels, int thread_count, int repeats);
 
 }  // namespace headrace

@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "kernels/kernel_table.hpp"
 
@@ -47,22 +48,6 @@ struct SimdAvx2 {
   static inline bool any_nan(V a) {
     return _mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)) != 0;
   }
-  static inline V lane_numbers() { return _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7); }
-  static inline std::uint32_t equal_mask(V a, V b) {
-    return static_cast<std::uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)));
-  }
-  static inline V zero_where_equal(V x, V a, V b) {
-    return _mm256_and_ps(x, _mm256_cmp_ps(a, b, _CMP_NEQ_OQ));
-  }
-  static inline V load_bits(const std::uint8_t* p, int shift, int mask) {
-    const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    const __m256i shifted = _mm256_srl_epi32(words, _mm_cvtsi32_si128(shift));
-    return _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(mask)));
-  }
-  static inline std::uint32_t top_bits(const std::uint8_t* p) {
-    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return static_cast<std::uint32_t>(_mm256_movemask_epi8(bytes));
-  }
   static inline float reduce_add(V a) {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
     half = _mm_add_ps(half, _mm_movehl_ps(half, half));
@@ -79,20 +64,24 @@ struct SimdAvx2 {
     const __m128d half = _mm_add_pd(_mm256_castpd256_pd128(sum), _mm256_extractf128_pd(sum, 1));
     return _mm_cvtsd_f64(_mm_add_sd(half, _mm_unpackhi_pd(half, half)));
   }
-  static inline std::int32_t quantize_group(const float* x, float inverse, std::int8_t* out) {
-    const __m256 factor = _mm256_set1_ps(inverse);
-    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(load(x), factor));
-    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(load(x + 8), factor));
-    const __m256i c = _mm256_cvtps_epi32(_mm256_mul_ps(load(x + 16), factor));
-    const __m256i d = _mm256_cvtps_epi32(_mm256_mul_ps(load(x + 24), factor));
-    const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    const __m256i bytes = _mm256_permutevar8x32_epi32(packed, order);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), bytes);
-    const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d));
-    __m128i half = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+  static inline std::int32_t sum_of(__m256i a) {
+    __m128i half = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
     half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4E));
     return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xB1)));
+  }
+  static inline std::int32_t quantize_half(const float* x, __m256 factor, std::int16_t* out) {
+    const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(load(x), factor));
+    const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(load(x + 8), factor));
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xD8);
+    const __m256i stored = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(packed, 0xD8), 0xD8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), stored);
+    return sum_of(_mm256_add_epi32(a, b));
+  }
+  static inline std::pair<std::int32_t, std::int32_t> quantize_group(const float* x, float inverse,
+                                                                     std::int16_t* out) {
+    const __m256 factor = _mm256_set1_ps(inverse);
+    const std::int32_t first = quantize_half(x, factor, out);
+    return {first, quantize_half(x + 16, factor, out + 16)};
   }
 };
 

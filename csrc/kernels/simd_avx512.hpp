@@ -45,20 +45,6 @@ struct SimdAvx512 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23));
   }
   static inline bool any_nan(V a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0; }
-  static inline V lane_numbers() {
-    return _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  }
-  static inline std::uint32_t equal_mask(V a, V b) {
-    return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
-  }
-  static inline V zero_where_equal(V x, V a, V b) {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_NEQ_OQ), x);
-  }
-  static inline V load_bits(const std::uint8_t* p, int shift, int mask) {
-    const __m512i shifted = _mm512_srl_epi32(_mm512_loadu_si512(p), _mm_cvtsi32_si128(shift));
-    return _mm512_cvtepi32_ps(_mm512_and_si512(shifted, _mm512_set1_epi32(mask)));
-  }
-  static inline std::uint32_t top_bits(const std::uint8_t* p) { return SimdAvx2::top_bits(p); }
   static inline float reduce_add(V a) {
     return SimdAvx2::reduce_add(
         _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
@@ -71,7 +57,8 @@ struct SimdAvx512 {
     return SimdAvx2::reduce_add_double(_mm512_castps512_ps256(a)) +
            SimdAvx2::reduce_add_double(_mm512_extractf32x8_ps(a, 1));
   }
-  static inline std::int32_t quantize_group(const float* x, float inverse, std::int8_t* out) {
+  static inline std::pair<std::int32_t, std::int32_t> quantize_group(const float* x, float inverse,
+                                                                     std::int16_t* out) {
     return SimdAvx2::quantize_group(x, inverse, out);
   }
 };

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/half.hpp"
 #include "kernels/kernel_table.hpp"
@@ -86,30 +87,6 @@ struct SimdPortable {
     for (int i = 0; i < 8; ++i) found |= a.lane[i] != a.lane[i];
     return found;
   }
-  static inline V lane_numbers() {
-    return each([](int i) { return static_cast<float>(i); });
-  }
-  static inline std::uint32_t equal_mask(V a, V b) {   // bit i: lane i is equal
-    std::uint32_t mask = 0;
-    for (int i = 0; i < 8; ++i) mask |= static_cast<std::uint32_t>(a.lane[i] == b.lane[i]) << i;
-    return mask;
-  }
-  static inline V zero_where_equal(V x, V a, V b) {
-    return each([&](int i) { return a.lane[i] == b.lane[i] ? 0.0f : x.lane[i]; });
-  }
-  // Eight 32-bit words, (word >> shift) & mask, as floats.
-  static inline V load_bits(const std::uint8_t* p, int shift, int mask) {
-    return each([&](int i) {
-      std::uint32_t word;
-      std::memcpy(&word, p + i * 4, 4);
-      return static_cast<float>(word >> shift & static_cast<std::uint32_t>(mask));
-    });
-  }
-  static inline std::uint32_t top_bits(const std::uint8_t* p) {   // of 32 bytes
-    std::uint32_t mask = 0;
-    for (int i = 0; i < 32; ++i) mask |= static_cast<std::uint32_t>(p[i] >> 7) << i;
-    return mask;
-  }
   static inline float reduce_add(V a) {
     return ((a.lane[0] + a.lane[4]) + (a.lane[2] + a.lane[6])) +
            ((a.lane[1] + a.lane[5]) + (a.lane[3] + a.lane[7]));
@@ -124,16 +101,17 @@ struct SimdPortable {
     for (int i = 0; i < 8; ++i) out += a.lane[i];
     return out;
   }
-  // Rounds 32 floats times `inverse` to int8 and returns their sum.
-  static inline std::int32_t quantize_group(const float* x, float inverse, std::int8_t* out) {
-    std::int32_t sum = 0;
+  // Rounds 32 floats times `inverse` to int16, in stored order; the sums of both halves.
+  static inline std::pair<std::int32_t, std::int32_t> quantize_group(const float* x, float inverse,
+                                                                     std::int16_t* out) {
+    std::int32_t sums[2] = {};
     for (int i = 0; i < group_values; ++i) {
       volatile float shifted = x[i] * inverse + 12582912.0f;
       const int whole = static_cast<int>(shifted - 12582912.0f);
-      out[i] = static_cast<std::int8_t>(whole);
-      sum += whole;
+      out[stored_position(i)] = static_cast<std::int16_t>(whole);
+      sums[i / (group_values / 2)] += whole;
     }
-    return sum;
+    return {sums[0], sums[1]};
   }
 };
 

@@ -16,7 +16,8 @@
 //   grid4_halves   4     2 float32 2 float32 scale * stored + minimum
 //   grid8_halves   8     2 float32 -         scale * (stored - 128)
 //
-// Unsigned weights against signed activations is what both vpmaddubsw and vpdpbusd multiply.
+// A 32-bit lane holds one column's four inputs: as 16-bit lanes, shifted and masked, they are the
+// pairs of inputs that vpmaddwd and vpdpwssd multiply (stored_position in kernel_table.hpp).
 #pragma once
 
 #include <cstddef>
@@ -105,6 +106,12 @@ template <WeightType type>
 inline float minimum_factor(const GroupScale& scale, int part) {
   if constexpr (scale_parts(type) == 1) return scale.scaled_sum;
   return scale.scale * static_cast<float>(scale.part_sum(part));
+}
+
+// What a stored offset added to the product with one part of a group, negated.
+template <WeightType type>
+inline std::int32_t offset_correction(const GroupScale& scale, int part) {
+  return -weight_offset(type) * (scale_parts(type) == 1 ? scale.sum : scale.part_sum(part));
 }
 
 // How far ahead of the multiplication a kernel that reads weights once asks memory for them.

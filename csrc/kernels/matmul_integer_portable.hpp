@@ -6,7 +6,6 @@
 #include "base/half.hpp"
 #include "kernels/kernel_table.hpp"
 #include "kernels/matmul_float.hpp"
-#include "kernels/outliers.hpp"
 #include "kernels/simd_portable.hpp"
 #include "kernels/tile_layout.hpp"
 
@@ -15,7 +14,7 @@ namespace {
 
 // Exact integer dot products of inputs [first, end) of one group with all 16 columns.
 template <WeightType type>
-inline void dot_inputs_portable(const std::uint8_t* quants, const std::int8_t* x, int first,
+inline void dot_inputs_portable(const std::uint8_t* quants, const std::int16_t* x, int first,
                                 int end, std::int32_t* sums) {
   for (int column = 0; column < tile_columns; ++column) sums[column] = 0;
   for (int k = first; k < end; ++k) {
@@ -25,7 +24,7 @@ inline void dot_inputs_portable(const std::uint8_t* quants, const std::int8_t* x
     for (int column = 0; column < tile_columns; ++column) {
       const int byte = stored[column * 4];
       const int code = weight_bits(type) == 8 ? byte : high ? byte >> 4 : byte & 15;
-      sums[column] += (code - weight_offset(type)) * x[k];
+      sums[column] += (code - weight_offset(type)) * x[stored_position(k)];
     }
   }
 }
@@ -44,13 +43,13 @@ inline float read_scale(const std::uint8_t* numbers, int index) {
 }
 
 template <WeightType type>
-void matmul_int8_portable(const std::uint8_t* tile, const ActivationRows& input, int row_first,
+void matmul_integer_portable(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                           int row_count, const TileOutput& output) {
   const int groups = input.inputs / group_values;
   const std::uint8_t* quants = tile + quants_offset(type, groups);
   for (int r = 0; r < row_count; ++r) {
     const std::size_t row = static_cast<std::size_t>(row_first + r);
-    const std::int8_t* x = input.values + row * input.inputs;
+    const std::int16_t* x = input.values + row * input.inputs;
     const GroupScale* scales = input.scales + row * groups;
     float sums[tile_columns] = {};
     for (int g = 0; g < groups; ++g) {
@@ -71,7 +70,6 @@ void matmul_int8_portable(const std::uint8_t* tile, const ActivationRows& input,
       }
     }
     SimdPortable::V halves[2] = {SimdPortable::load(sums), SimdPortable::load(sums + 8)};
-    add_outliers<SimdPortable, type, 2>(tile, groups, input, row, 0, halves);
     store_tile_vector<SimdPortable>(halves[0], output, r, 0);
     store_tile_vector<SimdPortable>(halves[1], output, r, 8);
   }
