@@ -13,7 +13,8 @@ import pytest
 from yarl import URL
 
 from headrace.base.errors import Unavailable
-from headrace.gateway.app import Access, body_bytes_max
+from headrace.gateway.generating_routes import body_bytes_max
+from headrace.gateway.route_table import Access
 from headrace.sim.engine import FakeEngine
 from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name
 from headrace.spec.models import Model

@@ -10,7 +10,8 @@ from typing import BinaryIO
 from headrace.base.clock import Clock
 from headrace.base.ids import new_id
 from headrace.gateway.access_log import AccessLog
-from headrace.gateway.app import GatewayApp, GatewayState
+from headrace.gateway.app import GatewayApp
+from headrace.gateway.asked import openai_apis
 from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.exchange import Forwarding, Timeouts
 from headrace.gateway.follower import SnapshotFollower
@@ -21,6 +22,7 @@ from headrace.gateway.load_follower import LoadFollower
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.recovery import usage_of_cut_requests
 from headrace.gateway.signals import TrafficCounts
+from headrace.gateway.state import GatewayState
 from headrace.gateway.waiting_room import WaitingRoom
 from headrace.http.client import HttpClient
 from headrace.ledger.admission import Admission, UnpricedPolicy
@@ -111,19 +113,18 @@ class Gateway:
             clock=clock,
             pepper=config.pepper,
         )
-        self.app = GatewayApp(
-            GatewayState(
-                follower=self.follower,
-                endpoints=self.endpoints,
-                journal=journal,
-                services=services,
-                replays=self.replays,
-                counters=counters,
-                access_log=self.access_log,
-                clock=clock,
-                pepper=config.pepper,
-            )
+        state = GatewayState(
+            follower=self.follower,
+            endpoints=self.endpoints,
+            journal=journal,
+            services=services,
+            replays=self.replays,
+            counters=counters,
+            access_log=self.access_log,
+            clock=clock,
+            pepper=config.pepper,
         )
+        self.app = GatewayApp(state, openai_apis)
 
     async def __aenter__(self) -> "Gateway":
         """Read the store, settle what a crash left, start the shipper and the followers."""

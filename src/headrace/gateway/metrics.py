@@ -25,6 +25,7 @@ class GatewayCounters:
     counted_settlements: int = 0
     undurable_settlements: int = 0
     retries: int = 0
+    fallbacks: int = 0
     ejections: int = 0
     duration_s: Histogram = field(default_factory=Histogram)
     first_output_s: Histogram = field(default_factory=Histogram)
@@ -72,6 +73,7 @@ def metrics_text(counters: GatewayCounters, gauges: GatewayGauges) -> bytes:
         (declared.counted_settlements_total, counters.counted_settlements),
         (declared.undurable_settlements_total, counters.undurable_settlements),
         (declared.retries_total, counters.retries),
+        (declared.fallbacks_total, counters.fallbacks),
         (declared.ejections_total, counters.ejections),
         (
             declared.predicted_tokens_total,

@@ -9,10 +9,8 @@ import msgspec
 
 from headrace.adapters.registry import find_adapter
 from headrace.base.errors import HeadraceError, Unavailable, UpstreamFailed
-from headrace.gateway.admission import GeneratingRequest
 from headrace.gateway.rewriter import ReportedUsage
 from headrace.http.client import HttpClient
-from headrace.protocol.parsing import replace_fields
 from headrace.router.endpoint import EndpointSpec
 from headrace.spec.settlements import TokenUsage
 
@@ -42,22 +40,31 @@ class EndedUsage(msgspec.Struct):
     usage: ReportedUsage
 
 
+own_fields = ("service_tier", "priority")  # of a body; they are answered to in the gateway
+
+_encode = msgspec.json.Encoder().encode
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _error = msgspec.json.Decoder(ErrorBody)
 _ended = msgspec.json.Decoder(EndedUsage)
 
 
 def engine_body(
     body: bytes,
-    request: GeneratingRequest,
     spec: EndpointSpec,
     extra_fields: Mapping[str, object],
     output_limit: int | None,
 ) -> bytes:
-    """The caller's body for an engine: its model name, its adapter's fields, our output cap."""
-    values: dict[str, object] = {**extra_fields, "model": spec.served_model_name}
+    """The caller's body for an engine: its model name, its adapter's fields, our output cap.
+
+    What decides who goes first is the gateway's, and stays here."""
+    fields: dict[str, object] = dict(_fields.decode(body))
+    for name in own_fields:
+        fields.pop(name, None)
+    fields.update(extra_fields)
+    fields["model"] = spec.served_model_name
     if output_limit is not None:
-        values["max_tokens"] = output_limit
-    return replace_fields(body, values)
+        fields["max_tokens"] = output_limit
+    return _encode(fields)
 
 
 @functools.lru_cache(maxsize=cached_salts_max)

@@ -10,7 +10,7 @@ requests_total = MetricDeclaration(
 settlements_total = MetricDeclaration(
     "headrace_gateway_settlements_total",
     counter,
-    "Admitted requests that ended, by outcome: finished, aborted, failed.",
+    "Admitted requests that ended, by outcome: finished, aborted, failed, rejected.",
     label="outcome",
 )
 tokens_total = MetricDeclaration(
@@ -31,6 +31,11 @@ undurable_settlements_total = MetricDeclaration(
 )
 retries_total = MetricDeclaration(
     "headrace_gateway_retries_total", counter, "Attempts at another replica before the first byte."
+)
+fallbacks_total = MetricDeclaration(
+    "headrace_gateway_fallbacks_total",
+    counter,
+    "Requests that went on to a fallback model, because no replica of the one before could answer.",
 )
 ejections_total = MetricDeclaration(
     "headrace_gateway_ejections_total",

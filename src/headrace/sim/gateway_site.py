@@ -125,68 +125,90 @@ def fill_store(
     credit_floor_nanousd: int | None,
     engine: str = "headrace",
 ) -> str:
-    """One tenant, project, key, model, version, deployment and price; the key's text."""
-    store = database.store
+    """One caller and one model with its replicas and price; the caller's key as text."""
+    api_key = add_caller(database, credit_floor_nanousd)
+    add_model(database, model_name, replicas, engine)
+    return api_key
+
+
+def add_caller(database: Database, credit_floor_nanousd: int | None) -> str:
+    """A tenant with a project and a key; the key's text."""
     secret = bytes(32)
     key_id = make_id("key", 1)
-    resources = (
+    tenant_id, project_id = make_id("ten", 1), make_id("prj", 1)
+    for resource in (
         Tenant(
-            id=make_id("ten", 1),
+            id=tenant_id,
             name="acme",
             create_time=0.0,
             credit_floor_nanousd=credit_floor_nanousd,
         ),
-        Project(id=make_id("prj", 1), name="chat", parent_id=make_id("ten", 1), create_time=0.0),
+        Project(id=project_id, name="chat", parent_id=tenant_id, create_time=0.0),
         ApiKey(
             id=key_id,
             name="main",
-            parent_id=make_id("prj", 1),
+            parent_id=project_id,
             create_time=0.0,
             secret_hmac=hash_secret(pepper, secret.hex()),
         ),
+    ):
+        database.store.create(resource)
+    return format_key(key_id, secret)
+
+
+def add_model(
+    database: Database,
+    name: str,
+    replicas: Sequence[tuple[str, str]],
+    engine: str = "headrace",
+    *,
+    number: int = 1,
+    fallbacks: tuple[str, ...] = (),
+) -> None:
+    """The n-th model: a version, a deployment, a price, and replicas by address and key."""
+    model_id, version_id = make_id("mod", number), make_id("ver", number)
+    for resource in (
         Model(
-            id=make_id("mod", 1),
-            name=model_name,
+            id=model_id,
+            name=name,
             create_time=0.0,
-            targets=(WeightedTarget(make_id("ver", 1)),),
+            targets=(WeightedTarget(version_id),),
+            fallbacks=fallbacks,
         ),
-        ModelVersion(
-            id=make_id("ver", 1),
-            name="v1",
-            parent_id=make_id("mod", 1),
-            create_time=0.0,
-            source="sim",
-        ),
+        ModelVersion(id=version_id, name="v1", parent_id=model_id, create_time=0.0, source="sim"),
         Deployment(
-            id=make_id("dep", 1),
+            id=make_id("dep", number),
             name="main",
-            parent_id=make_id("mod", 1),
+            parent_id=model_id,
             create_time=0.0,
-            model_version_id=make_id("ver", 1),
+            model_version_id=version_id,
         ),
         PriceBook(
-            id=make_id("prb", 1),
-            name="2026",
+            id=make_id("prb", number),
+            name=f"2026-{number}",
             create_time=0.0,
             effective_time=0.0,
-            prices={model_name: price},
+            prices={name: price},
         ),
+    ):
+        database.store.create(resource)
+    for place, access in enumerate(replicas, start=1 + 1000 * (number - 1)):
+        database.store.create(sim_replica(place, number, name, access, engine))
+
+
+def sim_replica(
+    place: int, number: int, name: str, access: tuple[str, str], engine: str
+) -> Replica:
+    """A replica of the n-th model that serves already."""
+    return Replica(
+        id=make_id("rep", place),
+        name=f"r{place}",
+        parent_id=make_id("dep", number),
+        create_time=0.0,
+        state=ReplicaState.ACTIVE,
+        address=access[0],
+        engine_key=access[1],
+        engine=engine,
+        model_name=name,
+        served_model_name="fake",
     )
-    for resource in resources:
-        store.create(resource)
-    for number, (address, engine_key) in enumerate(replicas, start=1):
-        store.create(
-            Replica(
-                id=make_id("rep", number),
-                name=f"r{number}",
-                parent_id=make_id("dep", 1),
-                create_time=0.0,
-                state=ReplicaState.ACTIVE,
-                address=address,
-                engine_key=engine_key,
-                engine=engine,
-                model_name=model_name,
-                served_model_name="fake",
-            )
-        )
-    return format_key(key_id, secret)

@@ -22,6 +22,7 @@ class Model(Resource, frozen=True, kw_only=True, tag="model"):
     targets: tuple[WeightedTarget, ...] = ()
     active: bool = True
     limits: Limits | None = None  # over all callers together
+    fallbacks: tuple[str, ...] = ()  # names of models that answer where this one cannot, in order
 
 
 class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):

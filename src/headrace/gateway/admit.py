@@ -1,0 +1,125 @@
+"""From a caller's model name to a reservation: may it, what does it cost, is there room for it."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.base.clock import Clock
+from headrace.base.errors import NotFound, PermissionDenied
+from headrace.gateway.account import Account
+from headrace.gateway.admission import GeneratingRequest, token_bounds
+from headrace.gateway.contexts import ContextLengths
+from headrace.gateway.limit_headers import limit_headers, limits_of
+from headrace.gateway.prices import price_for
+from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
+from headrace.http.asgi import Header
+from headrace.ledger.admission import Admission
+from headrace.ledger.limits import Room
+from headrace.ledger.meter import Meter
+from headrace.ledger.scopes import no_limits, scope_ids
+from headrace.spec.priority import Priority
+
+output_cap_header = b"x-headrace-max-tokens"  # says what caps an answer without max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What admitting shares over all requests."""
+
+    meter: Meter
+    admission: Admission
+    contexts: ContextLengths
+    clock: Clock
+
+
+class Admitted(NamedTuple):
+    """A request whose worst case is set aside."""
+
+    account: Account
+    headers: list[Header]  # of the answer
+    output_limit: int | None  # to send to the engine, if we set one
+
+
+class Admitter:
+    """Admits one caller's request, by a snapshot."""
+
+    def __init__(
+        self, books: Books, principal: Principal, snapshot: Snapshot, priority: Priority
+    ) -> None:
+        self._books = books
+        self._principal = principal
+        self._snapshot = snapshot
+        self._priority = priority
+        self._scope_ids: tuple[str, ...] = ()
+        self._limits = no_limits
+
+    def standing_headers(self) -> list[Header]:
+        """`x-ratelimit-*` as of now; none where no limit of the minute counts."""
+        if self._limits is no_limits:
+            return []
+        return limit_headers(self._books.admission.standing(self._scope_ids, self._limits))
+
+    def resolve(self, name: str) -> ServedModel:
+        """The model of a name; NotFound, or PermissionDenied if the key may not use it."""
+        served = self._snapshot.models.get(name)
+        if served is None:
+            raise NotFound(
+                f"There is no model {name!r}; GET /v1/models lists those of your key.",
+                param="model",
+            )
+        if not self._principal.may_use(name):
+            raise PermissionDenied(
+                f"This key may not use the model {name!r}; GET /v1/models lists those it may.",
+                param="model",
+            )
+        return served
+
+    def fallbacks(self, served: ServedModel) -> list[ServedModel]:
+        """The models that answer where this one cannot, as far as they are there and allowed."""
+        found = (self._snapshot.models.get(name) for name in served.model.fallbacks)
+        return [each for each in found if each and self._principal.may_use(each.model.name)]
+
+    def admit(self, request_id: str, request: GeneratingRequest, served: ServedModel) -> Admitted:
+        """Set the worst case aside; raises the refusal."""
+        books = self._books
+        tenant = self._principal.tenant
+        price = price_for(served, self._priority, books.clock.wall_s())
+        spendable_nanousd = None
+        if tenant.credit_floor_nanousd is not None:
+            available_nanousd = books.admission.available_nanousd(tenant.id)
+            spendable_nanousd = available_nanousd - tenant.credit_floor_nanousd
+        room = self._room(served)
+        bounds = token_bounds(
+            request,
+            context_length=served.context_length or books.contexts.longest(served.pools),
+            price=price,
+            spendable_nanousd=spendable_nanousd,
+            room=room,
+        )
+        reservation = books.meter.reserve(
+            request_id=request_id,
+            tenant_id=tenant.id,
+            project_id=self._principal.project.id,
+            key_id=self._principal.key.id,
+            model=served.model.name,
+            price=price,
+            credit_floor_nanousd=tenant.credit_floor_nanousd,
+            prompt_tokens_max=bounds.prompt_tokens_max,
+            output_tokens_max=bounds.output_tokens_max,
+            limits=self._limits,
+        )
+        headers = self.standing_headers()
+        limit = bounds.output_limit_sent
+        if limit is not None:
+            headers.append((output_cap_header, b"%d" % limit))
+        return Admitted(Account(books.meter, reservation, books.clock), headers, limit)
+
+    def _room(self, served: ServedModel) -> Room:
+        """What the limits of the request's scopes leave."""
+        principal = self._principal
+        self._limits = limits_of(principal, served)
+        if self._limits is no_limits:
+            return Room()
+        self._scope_ids = scope_ids(
+            principal.tenant.id, principal.project.id, principal.key.id, served.model.name
+        )
+        return self._books.admission.room(self._scope_ids, self._limits)

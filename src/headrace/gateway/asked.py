@@ -1,0 +1,60 @@
+"""What a caller asked, in the words that engines know; each API of the gateway reads into this."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from headrace.gateway.admission import GeneratingRequest
+from headrace.gateway.route_table import ErrorBody
+from headrace.gateway.snapshot import Principal
+from headrace.http.asgi import Send
+from headrace.protocol.errors import error_body
+from headrace.protocol.parsing import parse_chat_request, parse_completion_request
+
+
+def unchanged(send: Send) -> Send:
+    """The answer goes out as the engine's API has it."""
+    return send
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request for an engine."""
+
+    path: str  # the engine's route
+    body: bytes  # for it
+    request: GeneratingRequest  # the same, read
+    translated: Callable[[Send], Send] = unchanged  # puts the answer into the caller's API
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A request as it came."""
+
+    body: bytes
+    request_id: str
+    principal: Principal
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratingApi:
+    """One route that costs tokens."""
+
+    path: str
+    read: Callable[[Asking], Awaitable[Asked]]  # InvalidRequest names what is wrong
+    error_body: ErrorBody = error_body
+
+
+async def read_chat(asking: Asking) -> Asked:
+    """OpenAI's chat completions, which every engine has."""
+    return Asked("/v1/chat/completions", asking.body, parse_chat_request(asking.body))
+
+
+async def read_completion(asking: Asking) -> Asked:
+    """OpenAI's text completions."""
+    return Asked("/v1/completions", asking.body, parse_completion_request(asking.body))
+
+
+openai_apis = (
+    GeneratingApi("/v1/chat/completions", read_chat),
+    GeneratingApi("/v1/completions", read_completion),
+)

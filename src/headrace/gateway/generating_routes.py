@@ -1,0 +1,83 @@
+"""The routes that cost tokens: read, generate, answer, once for each `Idempotency-Key`."""
+
+from collections.abc import Iterable
+
+from headrace.base.errors import ClientClosed, HeadraceError
+from headrace.gateway import idempotency
+from headrace.gateway.asked import Asked, Asking, GeneratingApi
+from headrace.gateway.deadlines import deadline_of
+from headrace.gateway.generate import Generation
+from headrace.gateway.priorities import priority_of
+from headrace.gateway.route_table import Call, Handler, Route, answer_error
+from headrace.gateway.state import GatewayState
+from headrace.http.asgi import Receive, Send, header, read_body
+from headrace.ledger.reservation import Outcome
+
+body_bytes_max = 10 * 1024 * 1024
+
+
+class GeneratingRoutes:
+    """One handler for each API."""
+
+    def __init__(self, state: GatewayState, apis: Iterable[GeneratingApi]) -> None:
+        self._state = state
+        self._apis = tuple(apis)
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """Its routes."""
+        return tuple(
+            Route(api.path, "POST", self._handler(api), error_body=api.error_body)
+            for api in self._apis
+        )
+
+    def _handler(self, api: GeneratingApi) -> Handler:
+        async def handle(call: Call) -> None:
+            body = await read_body(call.receive, body_bytes_max)
+            priority = priority_of(call.scope, body, call.principal.tenant)
+            deadline_s = deadline_of(call.scope)
+            asked = await api.read(Asking(body, call.record.request_id, call.principal))
+            state = self._state
+            generation = Generation(
+                state.services,
+                call.principal,
+                state.follower.snapshot,
+                call.record,
+                priority,
+                deadline_s=deadline_s,
+            )
+            key = header(call.scope, idempotency.header_name)
+            try:
+                if key is None:
+                    await generation.answer(asked, call.receive, asked.translated(call.send))
+                else:
+                    fingerprint = idempotency.fingerprint_of(api.path, body)
+                    await self._answer_once(asked, generation, key, fingerprint, call)
+            except ClientClosed:
+                raise
+            except HeadraceError as error:
+                extra = generation.standing_headers()
+                await answer_error(call.send, call.record, error, extra, api.error_body)
+
+        return handle
+
+    async def _answer_once(
+        self, asked: Asked, generation: Generation, key: str, fingerprint: bytes, call: Call
+    ) -> None:
+        """Answer a request with an `Idempotency-Key`, which may be answered without running it."""
+        is_gone = False
+
+        async def make(receive: Receive, send: Send) -> bool:
+            try:
+                await generation.answer(asked, receive, asked.translated(send))
+                return call.record.outcome == Outcome.FINISHED.value
+            finally:
+                if is_gone:  # its line was written when its connection ended, without an outcome
+                    self._state.access_log.write(call.record)
+
+        replay_key = idempotency.ReplayKey(call.principal.key.id, key)
+        try:
+            await self._state.replays.answer(replay_key, fingerprint, make, call.receive, call.send)
+            call.record.status = 200
+        finally:
+            is_gone = True

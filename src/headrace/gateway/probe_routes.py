@@ -1,0 +1,61 @@
+"""What machines ask of a gateway: whether it lives, whether it takes requests, its metrics."""
+
+from headrace.gateway.metrics import GatewayGauges, metrics_text
+from headrace.gateway.route_table import Access, Call, Route, encode_json
+from headrace.gateway.state import GatewayState
+from headrace.http.asgi import send_bytes
+from headrace.observability.metrics import content_type
+
+
+class ProbeRoutes:
+    """The probes and the metrics."""
+
+    def __init__(self, state: GatewayState) -> None:
+        self._state = state
+        self.draining = False
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """Its routes."""
+        return (
+            Route("/metrics", "GET", self._metrics, Access.LOCAL_OR_KEY),
+            Route("/livez", "GET", self._livez, Access.PUBLIC),
+            Route("/readyz", "GET", self._readyz, Access.PUBLIC),
+            Route("/health", "GET", self._health, Access.PUBLIC),
+        )
+
+    async def _metrics(self, call: Call) -> None:
+        state = self._state
+        gauges = GatewayGauges(
+            running_requests=state.services.admission.running_count(),
+            room=state.services.forwarding.room,
+            endpoints=state.endpoints,
+            predictions=state.services.forwarding.picker.predictions,
+            snapshot_age_s=state.follower.age_s,
+            journal_healthy=state.journal.is_healthy,
+            dropped_log_lines=state.access_log.dropped,
+            now_s=state.clock.monotonic_s(),
+        )
+        call.record.status = 200
+        text = metrics_text(state.counters, gauges)
+        await send_bytes(call.send, 200, text, [(b"content-type", content_type)])
+
+    async def _livez(self, call: Call) -> None:
+        await call.answer(200, b'{"state":"live"}')
+
+    async def _readyz(self, call: Call) -> None:
+        detail = self._unready_reason()
+        state = "draining" if self.draining else "unavailable" if detail else "ready"
+        body = encode_json({"state": state, "progress": None if detail else 1.0, "detail": detail})
+        await call.answer(503 if detail else 200, body)
+
+    async def _health(self, call: Call) -> None:
+        await call.answer(503 if self._unready_reason() else 200, b"{}")
+
+    def _unready_reason(self) -> str:
+        """Why no request would be taken now; empty if it would."""
+        if self.draining:
+            return "this gateway shuts down"
+        if not self._state.journal.is_healthy:
+            return "the journal takes no reservations: its disk is full, slow or failing"
+        return ""

@@ -1,0 +1,27 @@
+"""What a gateway's routes answer from."""
+
+from dataclasses import dataclass
+
+from headrace.base.clock import Clock
+from headrace.gateway.access_log import AccessLog
+from headrace.gateway.follower import SnapshotFollower
+from headrace.gateway.generate import GenerationServices
+from headrace.gateway.idempotency import Replays
+from headrace.gateway.metrics import GatewayCounters
+from headrace.ledger.journal import Journal
+from headrace.router.endpoint_set import EndpointSet
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayState:
+    """One gateway's parts that routes share."""
+
+    follower: SnapshotFollower
+    endpoints: EndpointSet
+    journal: Journal
+    services: GenerationServices
+    replays: Replays
+    counters: GatewayCounters
+    access_log: AccessLog
+    clock: Clock
+    pepper: bytes

@@ -1,0 +1,118 @@
+"""How else a request ends: by another model, at the caller's deadline, refused, by class."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from headrace.base.errors import InvalidRequest
+from headrace.ledger.reservation import Outcome
+from headrace.sim.engine import Behaviour, Failure, FakeEngine
+from headrace.sim.gateway_site import GatewaySite, add_model, gateway_site, model_name, serving
+from headrace.spec.models import Model
+
+chat_path = "/v1/chat/completions"
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": model_name, "messages": [{"role": "user", "content": "Hello"}], **fields}
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[GatewaySite]:
+    async with gateway_site(tmp_path, [FakeEngine()]) as site:
+        yield site
+
+
+@pytest.fixture
+async def client(site: GatewaySite) -> AsyncIterator[aiohttp.ClientSession]:
+    headers = {"Authorization": f"Bearer {site.api_key}"}
+    async with aiohttp.ClientSession(site.url, headers=headers) as session:
+        yield session
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_fallback_answers_for_a_model_that_fails_and_both_are_in_the_ledger(
+    tmp_path: Path, stream: bool
+) -> None:
+    spare = FakeEngine()
+    broken = FakeEngine(default=Behaviour(failure=Failure.STATUS, status=503))
+    async with gateway_site(tmp_path, [broken]) as site, serving(spare) as url:
+        add_model(site.database, "spare", [(url, "")], number=2)
+        model = site.database.store.list(Model)[0]
+        site.database.store.update(with_fallbacks(model, ("nothing", "spare")))
+        await site.gateway.follower.load()
+        headers = {"Authorization": f"Bearer {site.api_key}"}
+        async with (
+            aiohttp.ClientSession(site.url, headers=headers) as client,
+            client.post(chat_path, json=body(stream=stream)) as answer,
+        ):
+            text = await answer.text()
+            assert answer.status == 200
+            assert answer.headers["x-headrace-fallback"] == "spare"
+            request_id = answer.headers["x-request-id"]
+        assert '"model":"spare"' in text
+        first, second = await site.settlements(2)
+        assert (first.model, first.outcome, first.amount_nanousd) == (
+            model_name,
+            Outcome.FAILED,
+            0,
+        )
+        assert (second.model, second.outcome) == ("spare", Outcome.FINISHED)
+        assert (first.request_id, second.request_id) == (request_id, f"{request_id}.1")
+
+
+def with_fallbacks(model: Model, fallbacks: tuple[str, ...]) -> Model:
+    return msgspec.structs.replace(model, fallbacks=fallbacks)
+
+
+async def test_what_the_engine_refuses_is_rejected_and_costs_nothing(
+    site: GatewaySite, client: aiohttp.ClientSession
+) -> None:
+    error = InvalidRequest("the prompt is too long")
+    site.engines[0].plan.append(Behaviour(failure=Failure.STATUS, status=400, error=error))
+    async with client.post(chat_path, json=body()) as answer:
+        assert answer.status == 400
+    (settlement,) = await site.settlements(1)
+    assert (settlement.outcome, settlement.amount_nanousd) == (Outcome.REJECTED, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_callers_deadline_ends_the_request_at_the_engine_too(
+    site: GatewaySite, client: aiohttp.ClientSession, stream: bool
+) -> None:
+    site.engines[0].plan.append(Behaviour(gate=asyncio.Event()))
+    headers = {"X-Request-Timeout": "0.2"}
+    async with client.post(chat_path, json=body(stream=stream), headers=headers) as answer:
+        found = await answer.json()
+        assert (answer.status, found["error"]["code"]) == (504, "deadline_exceeded")
+    (settlement,) = await site.settlements(1)
+    assert settlement.outcome is Outcome.ABORTED
+    await site.engines[0].seen[0].ended.wait()
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "1e9"])
+async def test_a_deadline_that_is_none_is_refused(client: aiohttp.ClientSession, text: str) -> None:
+    headers = {"X-Request-Timeout": text}
+    async with client.post(chat_path, json=body(), headers=headers) as answer:
+        assert answer.status == 400
+
+
+async def test_a_batch_tier_costs_half_and_the_engine_does_not_see_the_tier(
+    site: GatewaySite, client: aiohttp.ClientSession
+) -> None:
+    for tier in ("default", "flex"):
+        async with client.post(chat_path, json=body(service_tier=tier)) as answer:
+            assert answer.status == 200, await answer.text()
+    whole, half = [each.amount_nanousd or 0 for each in await site.settlements(2)]
+    assert half * 2 == whole > 0
+    assert all(b"service_tier" not in seen.body for seen in site.engines[0].seen)
+
+
+async def test_an_unknown_tier_is_refused(client: aiohttp.ClientSession) -> None:
+    async with client.post(chat_path, json=body(service_tier="gold")) as answer:
+        assert (answer.status, (await answer.json())["error"]["param"]) == (400, "service_tier")
