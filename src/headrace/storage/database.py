@@ -5,8 +5,10 @@ from contextlib import contextmanager
 
 from headrace.base.clock import Clock
 from headrace.storage.audit import AuditLog
+from headrace.storage.changes import Changes, changes_of
 from headrace.storage.events import EventStore
 from headrace.storage.invoices import InvoiceStore
+from headrace.storage.leadership import Leadership, leadership_of
 from headrace.storage.ledger_store import LedgerStore
 from headrace.storage.sessions import Sessions
 from headrace.storage.store import Store
@@ -28,6 +30,14 @@ class Database:
         """What this thread writes in the block is committed together, or not at all."""
         with self._sessions.write():
             yield
+
+    def changes(self) -> Changes:
+        """A new waiter for changes of the store; close it."""
+        return changes_of(self._sessions, self.store.revision)
+
+    def leadership(self) -> Leadership:
+        """A new candidate for leading the control planes; release it."""
+        return leadership_of(self._sessions)
 
     def close(self) -> None:
         """Give back every connection; the stores are of no use afterwards."""

@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from headrace.base.errors import Conflict, InvalidRequest, NotFound
 from headrace.spec.resource import Resource
+from headrace.storage.changes import notify
 from headrace.storage.sessions import Sessions
 from headrace.storage.tables import counters, resources
 
@@ -118,6 +119,7 @@ class Store:
 
     @staticmethod
     def _next_revision(connection: Connection) -> int:
+        notify(connection)
         return cast(
             int,
             connection.execute(
