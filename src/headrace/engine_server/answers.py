@@ -1,58 +1,50 @@
-"""The two generating routes: a request's bytes in, one answer or a stream of chunks out.
+"""The generating routes: a parsed request in, one answer or a stream of chunks out.
 
 Nothing is sent before the engine's first output, so that whatever fails until then is an ordinary
 error that callers can retry. After it an error is the stream's last event.
 """
 
-from collections.abc import Sequence
-
-import msgspec
+from dataclasses import dataclass
 
 from headrace.base.errors import ClientClosed, HeadraceError, NotFound
-from headrace.engine_server.logprobs import PlacedToken, chat_logprobs, text_logprobs
+from headrace.engine_server.answer_bodies import AnswerBodies
+from headrace.engine_server.choices import Choice
+from headrace.engine_server.dialect import prompt_tail
 from headrace.engine_server.metrics import Timings
 from headrace.engine_server.service import ModelService
 from headrace.engine_server.text_stream import TextPiece, TextStream
-from headrace.engine_server.usage_log import usage_of
-from headrace.http.asgi import DisconnectScope, EventStream, Receive, Send, send_json
-from headrace.protocol.chunks import ChunkWriter
+from headrace.http.asgi import DisconnectScope, EventStream, Header, Receive, Send, send_json
+from headrace.protocol.deltas import ContentDelta, Delta
 from headrace.protocol.errors import error_event
 from headrace.protocol.requests import ChatRequest, CompletionRequest
-from headrace.protocol.responses import (
-    AssistantMessage,
-    ChatChoice,
-    ChatCompletion,
-    ChatLogprobs,
-    TextChoice,
-    TextCompletion,
-    TextLogprobs,
-)
 from headrace.protocol.sse import done_event
 
 GeneratingRequest = ChatRequest | CompletionRequest
 
-_encode = msgspec.json.Encoder().encode
+dropped_header = b"x-headrace-dropped-prompt-tokens"  # what truncate_prompt_tokens cut off
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, as far as it matters here."""
+
+    request_id: str
+    cache_salt: str = ""
 
 
 class Answer:
     """Answers one request that was parsed."""
 
     def __init__(
-        self,
-        service: ModelService,
-        timings: Timings,
-        request: GeneratingRequest,
-        request_id: str,
-        cache_salt: str,
+        self, service: ModelService, timings: Timings, request: GeneratingRequest, caller: Caller
     ) -> None:
         self._service = service
         self._timings = timings
         self._request = request
-        self._request_id = request_id
-        self._cache_salt = cache_salt
+        self._caller = caller
         self._start_s = self._last_s = service.clock.monotonic_s()
-        self._created = int(service.clock.wall_s())
-        self._is_chat = isinstance(request, ChatRequest)
+        self._choices: list[Choice] = []
+        self._last_piece: TextPiece | None = None
 
     async def send(self, receive: Receive, send: Send) -> None:
         """Answer; raises what failed before the first byte, ClientClosed if the client left."""
@@ -68,31 +60,27 @@ class Answer:
             await self._send_whole(receive, send)
 
     async def _send_whole(self, receive: Receive, send: Send) -> None:
-        pieces: list[str] = []
-        tokens: list[PlacedToken] = []
         async with DisconnectScope(receive):
             with await self._open() as text:
-                piece = await self._first(text)
-                while piece.finish_reason is None:
-                    pieces.append(piece.text)
-                    tokens += piece.tokens
-                    piece = await self._next(text)
-                pieces.append(piece.text)
-                tokens += piece.tokens
+                bodies = self._begin(text)
+                while self._is_open:
+                    await self._next(text)
         self._observe_end()
-        body = self._completion("".join(pieces), tokens, piece)
-        await send_json(send, 200, body, [(b"x-request-id", self._request_id.encode())])
+        assert self._last_piece is not None, "an answer has a last piece"
+        body = bodies.whole(self._choices, self._last_piece.output, text.prompt_logprobs)
+        await send_json(send, 200, body, self._headers(text))
 
     async def _send_stream(self, receive: Receive, send: Send) -> None:
-        stream = EventStream(send, [(b"x-request-id", self._request_id.encode())])
+        stream: EventStream | None = None
         try:
             async with DisconnectScope(receive):
                 with await self._open() as text:
+                    stream = EventStream(send, self._headers(text))
                     last_events = await self._send_chunks(text, stream)
         except ClientClosed:
             raise
         except HeadraceError as error:
-            if not stream.started:
+            if stream is None or not stream.started:
                 raise
             last_events = error_event(error)
         self._observe_end()
@@ -100,77 +88,82 @@ class Answer:
 
     async def _send_chunks(self, text: TextStream, stream: EventStream) -> bytes:
         """Send every piece but the last with one write each; the last one's events."""
-        chunks = ChunkWriter(
-            "chat" if self._is_chat else "text",
-            self._answer_id,
-            self._created,
-            self._request.model,
-            usage_chunk=self._request.wants_usage_chunk,
-        )
-        every = self._request.wants_usage_in_every_chunk
-        piece = await self._first(text)
-        usage = usage_of(piece.output) if every else None
-        pending = chunks.opening(usage)
-        while piece.finish_reason is None:
-            if piece.text or piece.tokens or every:
-                pending += chunks.text(piece.text, usage, self._logprobs(piece.tokens))
+        bodies = self._begin(text)
+        pending = b""
+        while self._is_open:
             if pending:
                 await stream.write(pending)
-            pending = b""
-            piece = await self._next(text)
-            usage = usage_of(piece.output) if every else None
-        if piece.text or piece.tokens:
-            pending += chunks.text(piece.text, usage, self._logprobs(piece.tokens))
-        pending += chunks.finish(piece.finish_reason, usage)
-        if self._request.wants_usage_chunk:
-            pending += chunks.usage(usage_of(piece.output))
-        return pending + done_event
+            choice, deltas, piece = await self._next(text)
+            pending = bodies.chunks(choice, deltas, piece, text.prompt_logprobs)
+        assert self._last_piece is not None, "an answer has a last piece"
+        return pending + bodies.usage_chunk(self._choices, self._last_piece.output) + done_event
 
     async def _open(self) -> TextStream:
-        return await self._service.open(self._request, self._request_id, self._cache_salt)
+        caller = self._caller
+        return await self._service.open(self._request, caller.request_id, caller.cache_salt)
 
-    async def _first(self, text: TextStream) -> TextPiece:
-        piece = await text.next()
-        self._last_s = self._service.clock.monotonic_s()
-        self._timings.first_token_s.observe(self._last_s - self._start_s)
-        return piece
+    def _begin(self, text: TextStream) -> AnswerBodies:
+        """Make the choices, each with its parser."""
+        service, request = self._service, self._request
+        bodies = AnswerBodies(
+            request,
+            tokenizer=service.tokenizer,
+            dialect=service.dialect,
+            request_id=self._caller.request_id,
+            clock=service.clock,
+            prompts=text.prompts,
+        )
+        per_prompt = request.sequences_count // len(text.prompts)
+        shows_reasoning = isinstance(request, CompletionRequest) or (
+            request.include_reasoning is not False
+        )
+        for prompt in text.prompts:
+            tail = prompt_tail(service.tokenizer, prompt.token_ids)
+            self._choices += [
+                Choice(
+                    len(self._choices) + number,
+                    bodies.answer_id,
+                    service.dialect.parser(request, tail),
+                    shows_reasoning,
+                )
+                for number in range(per_prompt)
+            ]
+        return bodies
 
-    async def _next(self, text: TextStream) -> TextPiece:
-        piece = await text.next()
+    @property
+    def _is_open(self) -> bool:
+        return any(choice.finish_reason is None for choice in self._choices)
+
+    async def _next(self, text: TextStream) -> tuple[Choice, list[Delta], TextPiece]:
+        """The next piece, taken in by its choice."""
+        while True:
+            piece = await text.next()
+            choice = self._choices[piece.choice]
+            if choice.finish_reason is None:  # otherwise it was ended here before the engine knew
+                break
+        self._observe_piece()
+        self._last_piece = piece
+        deltas = choice.add(piece)
+        if piece.finish_reason is None and choice.finish_reason is not None:
+            text.end(piece.choice)
+        if piece.tokens and not deltas:
+            deltas = [ContentDelta("")]  # to carry the tokens' log-probabilities
+        return choice, deltas, piece
+
+    def _observe_piece(self) -> None:
         now_s = self._service.clock.monotonic_s()
-        self._timings.inter_token_s.observe(now_s - self._last_s)
+        if self._last_piece is None:
+            self._timings.first_token_s.observe(now_s - self._start_s)
+        else:
+            self._timings.inter_token_s.observe(now_s - self._last_s)
         self._last_s = now_s
-        return piece
 
     def _observe_end(self) -> None:
         self._timings.request_s.observe(self._service.clock.monotonic_s() - self._start_s)
 
-    @property
-    def _top_count(self) -> int | None:
-        return self._request.top_logprobs_count
-
-    @property
-    def _answer_id(self) -> str:
-        return f"{'chatcmpl' if self._is_chat else 'cmpl'}-{self._request_id}"
-
-    def _logprobs(self, tokens: Sequence[PlacedToken]) -> ChatLogprobs | TextLogprobs | None:
-        """What is said of these tokens; None if the caller did not ask, or there are none."""
-        count = self._top_count
-        if count is None or not tokens:
-            return None
-        if self._is_chat:
-            return chat_logprobs(tokens, self._service.tokenizer)
-        return text_logprobs(tokens, self._service.tokenizer, count)
-
-    def _completion(self, text: str, tokens: Sequence[PlacedToken], last: TextPiece) -> bytes:
-        identity = (self._answer_id, self._created, self._request.model)
-        assert last.finish_reason is not None
-        reason, usage, count = last.finish_reason, usage_of(last.output), self._top_count
-        tokenizer = self._service.tokenizer
-        if self._is_chat:
-            listed = None if count is None else chat_logprobs(tokens, tokenizer)
-            choice = ChatChoice(AssistantMessage(text), reason, logprobs=listed)
-            return _encode(ChatCompletion(*identity, [choice], usage))
-        columns = None if count is None else text_logprobs(tokens, tokenizer, count)
-        continuation = TextChoice(text, reason, logprobs=columns)
-        return _encode(TextCompletion(*identity, [continuation], usage))
+    def _headers(self, text: TextStream) -> list[Header]:
+        headers = [(b"x-request-id", self._caller.request_id.encode())]
+        dropped = sum(prompt.dropped_count for prompt in text.prompts)
+        if dropped:
+            headers.append((dropped_header, b"%d" % dropped))
+        return headers

@@ -20,7 +20,7 @@ from headrace.base.errors import (
     Unavailable,
 )
 from headrace.base.ids import new_id
-from headrace.engine_server.answers import Answer, GeneratingRequest
+from headrace.engine_server.answers import Answer, Caller, GeneratingRequest
 from headrace.engine_server.engine_client import EngineState
 from headrace.engine_server.metrics import Timings, metrics_text
 from headrace.engine_server.service import ModelService
@@ -138,12 +138,14 @@ class EngineServerApp:
 
     async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._check_accepting()
-        request = parse_chat_request(await read_body(receive, body_bytes_max))
+        body = await read_body(receive, body_bytes_max)
+        request = parse_chat_request(body, trusted=self._api_key is not None)
         await self._answer(request, scope, receive, send)
 
     async def _completions(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._check_accepting()
-        request = parse_completion_request(await read_body(receive, body_bytes_max))
+        body = await read_body(receive, body_bytes_max)
+        request = parse_completion_request(body, trusted=self._api_key is not None)
         await self._answer(request, scope, receive, send)
 
     def _check_accepting(self) -> None:
@@ -156,11 +158,10 @@ class EngineServerApp:
     async def _answer(
         self, request: GeneratingRequest, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        request_id, cache_salt = self._caller_fields(scope)
-        answer = Answer(self._service, self._timings, request, request_id, cache_salt)
+        answer = Answer(self._service, self._timings, request, self._caller(scope))
         await answer.send(receive, send)
 
-    def _caller_fields(self, scope: Scope) -> tuple[str, str]:
+    def _caller(self, scope: Scope) -> Caller:
         """The request id and cache salt: the gateway's, which has the key; else made and none."""
         sent_id = header(scope, b"x-request-id")
         if self._api_key is None or sent_id is None:
@@ -172,11 +173,11 @@ class EngineServerApp:
                 "The request id has 1 to 128 letters, digits and . : _ -", param="X-Request-Id"
             )
         if self._api_key is None:
-            return request_id, ""
+            return Caller(request_id)
         cache_salt = header(scope, b"x-headrace-cache-salt") or ""
         if len(cache_salt) > cache_salt_length_max:
             raise InvalidRequest("The cache salt is too long.", param="X-Headrace-Cache-Salt")
-        return request_id, cache_salt
+        return Caller(request_id, cache_salt)
 
     # Asking.
 

@@ -4,16 +4,25 @@ import msgspec
 
 from headrace.engine_server.logprobs import HeldTokens, PlacedToken
 from headrace.engine_server.messages import Output, Submit
-from headrace.tokenizer.detokenizer import IncrementalDetokenizer
-from headrace.tokenizer.stop_matcher import StopMatcher
-from headrace.tokenizer.tokenizer import Tokenizer
+from headrace.tokenizer.detokenizer import IncrementalDetokenizer, TokenBytes
+from headrace.tokenizer.stop_matcher import StopMatcher, StopResult
 
 
 class ChoiceText:
     """The text of one choice so far, and how it ended."""
 
-    def __init__(self, tokenizer: Tokenizer, submit: Submit, stop_strings: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        tokenizer: TokenBytes,
+        submit: Submit,
+        stop_strings: tuple[str, ...],
+        *,
+        shows_stop: bool = False,
+    ) -> None:
+        """`shows_stop`: the stop string that ends the text is part of it."""
         self.finish_reason: str | None = None
+        self.stop: str | None = None  # the stop string that ended it
+        self._shows_stop = shows_stop
         self._tokenizer = tokenizer
         self._min_tokens = submit.min_tokens
         self._detokenizer = IncrementalDetokenizer(tokenizer)
@@ -54,8 +63,7 @@ class ChoiceText:
             return rest
         result = self._matcher.push(rest)
         if result.matched is not None:
-            self._end_at_stop()
-            return result.text_to_emit
+            return self._end_at_stop(result)
         return result.text_to_emit + self._matcher.finish()
 
     def release_tokens(self, text: str) -> tuple[PlacedToken, ...]:
@@ -74,12 +82,19 @@ class ChoiceText:
         result = self._matcher.push(text)
         if result.matched is None:
             return result.text_to_emit, None
-        self._end_at_stop()
-        return result.text_to_emit, output
+        return self._end_at_stop(result), output
 
-    def _end_at_stop(self) -> None:
+    def end(self) -> None:
+        """End it where it is: what was held back is not shown."""
         self.finish_reason = "stop"
         self._stop_matched = True
+
+    def _end_at_stop(self, result: StopResult) -> str:
+        """The text up to the stop string that was found, with it where it is to be shown."""
+        self.end()
+        self.stop = result.matched
+        shown = result.matched if self._shows_stop else None
+        return result.text_to_emit + (shown or "")
 
     def _push(self, output: Output) -> str:
         """An output's text; where log-probabilities are wanted, its tokens are noted one by one."""

@@ -6,9 +6,18 @@ has none, and streamed and unstreamed answers list the same tokens.
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
-from headrace.protocol.responses import ChatLogprobs, TextLogprobs, TokenLogprob, TopLogprob
+from headrace.engine_server.messages import WireLogprobs
+from headrace.protocol.responses import (
+    ChatLogprobs,
+    PromptLogprob,
+    PromptLogprobs,
+    TextLogprobs,
+    TokenLogprob,
+    TopLogprob,
+)
 from headrace.tokenizer.tokenizer import Tokenizer
 
 
@@ -63,7 +72,10 @@ def chat_logprobs(tokens: Sequence[PlacedToken], tokenizer: Tokenizer) -> ChatLo
 
 
 def text_logprobs(
-    tokens: Sequence[PlacedToken], tokenizer: Tokenizer, top_count: int
+    tokens: Sequence[PlacedToken],
+    tokenizer: Tokenizer,
+    top_count: int,
+    offset_characters: int = 0,
 ) -> TextLogprobs:
     """Tokens as a text completion lists them; the token itself always is among its likeliest."""
 
@@ -75,8 +87,53 @@ def text_logprobs(
         for t in tokens
     ]
     return TextLogprobs(
-        text_offset=[token.start for token in tokens],
+        text_offset=[offset_characters + token.start for token in tokens],
         token_logprobs=[token.logprob for token in tokens],
         tokens=[text_of(token.token_id) for token in tokens],
         top_logprobs=top if top_count else None,
+    )
+
+
+def prompt_logprobs(
+    token_ids: Sequence[int], known: Sequence[WireLogprobs], tokenizer: Tokenizer
+) -> PromptLogprobs:
+    """For each token of a prompt, itself and the likeliest in its place; None for the first."""
+    listed: PromptLogprobs = [None]
+    for token_id, (own, top) in zip(token_ids[1:], known, strict=False):
+        ranks = {candidate: rank for rank, (candidate, _) in enumerate(top, start=1)}
+        values = {**dict(top), token_id: own}
+        listed.append(
+            {
+                str(candidate): PromptLogprob(
+                    logprob,
+                    ranks.get(candidate),
+                    tokenizer.token_bytes(candidate).decode(errors="replace"),
+                )
+                for candidate, logprob in values.items()
+            }
+        )
+    return listed
+
+
+def echoed_logprobs(
+    token_ids: Sequence[int],
+    known: Sequence[WireLogprobs],
+    answer: TextLogprobs,
+    tokenizer: Tokenizer,
+) -> TextLogprobs:
+    """The columns of an echoed prompt's tokens before those of its answer."""
+
+    def text_of(token_id: int) -> str:
+        return tokenizer.token_bytes(token_id).decode(errors="replace")
+
+    texts = [text_of(token_id) for token_id in token_ids]
+    offsets = [0, *accumulate(len(text) for text in texts)][:-1]
+    values = [None, *(own for own, _ in known)]
+    tops: list[dict[str, float] | None] = [None]
+    tops += [{text_of(token_id): value for token_id, value in top} for _, top in known]
+    return TextLogprobs(
+        text_offset=offsets + answer.text_offset,
+        token_logprobs=[*values, *answer.token_logprobs],
+        tokens=texts + answer.tokens,
+        top_logprobs=None if answer.top_logprobs is None else [*tops, *answer.top_logprobs],
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from headrace.base.clock import Clock
 from headrace.base.errors import Unavailable
+from headrace.engine_server.dialect import Dialect, ShownTokens, read_dialect
 from headrace.engine_server.engine_child import engine_command
 from headrace.engine_server.engine_client import (
     EngineClient,
@@ -14,7 +15,8 @@ from headrace.engine_server.engine_client import (
     loading_retry_after_s,
 )
 from headrace.engine_server.messages import EngineConfig
-from headrace.engine_server.prompts import PromptReader, submission
+from headrace.engine_server.prompts import Prompt, PromptReader
+from headrace.engine_server.submission import submission
 from headrace.engine_server.text_stream import TextStream
 from headrace.engine_server.usage_log import UsageLog
 from headrace.protocol.requests import ChatRequest, CompletionRequest
@@ -29,6 +31,8 @@ class ServiceConfig:
     model_path: Path
     served_name: str
     engine: EngineConfig
+    tool_parser: str | None = None  # None: as the chat template tells
+    reasoning_parser: str | None = None  # the same
 
 
 class ModelService:
@@ -44,13 +48,17 @@ class ModelService:
         self.engine = EngineClient(config.engine, clock, on_end=self.usage.end, command=command)
         self._prompts = PromptReader()
         self._tokenizer: Tokenizer | None = None
+        self._dialect: Dialect | None = None
 
     async def start(self) -> None:
         """Start the engine process, and read the tokenizer while it loads.
 
         Raises ModelFileError, ... if the file's tokenizer cannot be used."""
         self.engine.start()
-        self._tokenizer = await asyncio.to_thread(_read_tokenizer, self.config.model_path)
+        tokenizer = await asyncio.to_thread(_read_tokenizer, self.config.model_path)
+        config = self.config
+        self._dialect = read_dialect(tokenizer, config.tool_parser, config.reasoning_parser)
+        self._tokenizer = tokenizer
 
     async def close(self) -> None:
         """End the engine process."""
@@ -78,22 +86,46 @@ class ModelService:
         try:
             self.engine.check_available()
             tokenizer, context_length = self._parts()
-            if isinstance(request, ChatRequest):
-                prompt = await self._prompts.chat(request, tokenizer)
-            else:
-                prompt = await self._prompts.completion(request, tokenizer)
+            prompts = await self._prompts.read(request, tokenizer, self.dialect, context_length)
             submit = submission(
                 request,
-                prompt,
+                prompts,
                 request_id=request_id,
                 tokenizer=tokenizer,
+                dialect=self.dialect,
                 context_length=context_length,
                 cache_salt=cache_salt,
             )
-            return TextStream(self.engine, tokenizer, submit, request.stop_strings)
+            return TextStream(
+                self.engine,
+                ShownTokens(tokenizer, self._shown_ids(request)),
+                submit,
+                request.stop_strings,
+                shows_stop=bool(request.include_stop_str_in_output),
+                prompts=prompts,
+            )
         except BaseException:
             self.usage.forget(request_id)
             raise
+
+    async def prompts_of(self, request: ChatRequest | CompletionRequest) -> list[Prompt]:
+        """A request's prompts as token ids, without asking the engine for anything.
+
+        Raises InvalidRequest, Unavailable while loading."""
+        tokenizer, context_length = self._parts()
+        return await self._prompts.read(request, tokenizer, self.dialect, context_length)
+
+    @property
+    def dialect(self) -> Dialect:
+        """How the model writes calls and thoughts; known once the tokenizer is."""
+        assert self._dialect is not None, "no request is opened before the tokenizer is read"
+        return self._dialect
+
+    def _shown_ids(self, request: ChatRequest | CompletionRequest) -> frozenset[int] | None:
+        """The control tokens that the answer's text has: those that its parsers need, or all."""
+        if request.skip_special_tokens is False:
+            return None
+        return self.dialect.shown_ids if isinstance(request, ChatRequest) else frozenset()
 
     def _parts(self) -> tuple[Tokenizer, int]:
         ready = self.engine.ready

@@ -5,6 +5,7 @@ makes a choice's text of its tokens is `ChoiceText`.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple
 
@@ -13,7 +14,8 @@ from headrace.engine_server.choice_text import ChoiceText
 from headrace.engine_server.engine_client import EngineClient
 from headrace.engine_server.logprobs import PlacedToken
 from headrace.engine_server.messages import Output, Submit, WireLogprobs
-from headrace.tokenizer.tokenizer import Tokenizer
+from headrace.engine_server.prompts import Prompt
+from headrace.tokenizer.detokenizer import TokenBytes
 
 
 class TextPiece(NamedTuple):
@@ -26,6 +28,7 @@ class TextPiece(NamedTuple):
     choice: int = 0  # prompt number * outputs of each prompt + output number
     token_ids: tuple[int, ...] = ()  # those that came, whatever of their text is shown yet
     cumulative_logprob: float = 0.0  # of the choice up to now
+    stop: str | None = None  # the stop string that ended the choice
 
 
 class TextStream:
@@ -34,14 +37,25 @@ class TextStream:
     def __init__(
         self,
         client: EngineClient,
-        tokenizer: Tokenizer,
+        tokenizer: TokenBytes,
         submit: Submit,
         stop_strings: tuple[str, ...],
+        *,
+        shows_stop: bool = False,
+        prompts: Sequence[Prompt] = (),
     ) -> None:
-        """Send the request; raises what `EngineClient.submit` raises."""
+        """Send the request; raises what `EngineClient.submit` raises.
+
+        `shows_stop`: a stop string is part of the text that it ends. `prompts` are kept for who
+        reads the answer."""
+        self.prompts = prompts
         self._client = client
         self._request_id = submit.request_id
-        self._choices = [ChoiceText(tokenizer, submit, stop_strings) for _ in range(submit.choices)]
+        self._choices = [
+            ChoiceText(tokenizer, submit, stop_strings, shows_stop=shows_stop)
+            for _ in range(submit.choices)
+        ]
+        self._lasts: dict[int, Output] = {}  # the last output of each choice
         self._pieces: deque[TextPiece] = deque()
         # Of a prompt's tokens but the first, by the index of its first choice, once there.
         self.prompt_logprobs: dict[int, tuple[WireLogprobs, ...]] = {}
@@ -70,6 +84,12 @@ class TextStream:
             self._read(await self._stream.next())
         return self._pieces.popleft()
 
+    def end(self, index: int) -> None:
+        """End a choice at its last output, as its reader wants no more of it."""
+        if not self._choices[index].ended:
+            self._choices[index].end()
+            self._client.stop(self._request_id, self._lasts[index])
+
     def _read(self, outputs: list[Output]) -> None:
         """Make one piece for each choice that these outputs are of, in the order they came."""
         by_choice: dict[int, list[Output]] = {}
@@ -96,6 +116,7 @@ class TextStream:
             token_ids += output.token_ids
             if output.finish_reason is not None:
                 text += choice.finish(output.finish_reason)
+        self._lasts[index] = last
         usage = self._stream.last
         assert usage is not None, "an output came"
         return TextPiece(
@@ -106,6 +127,7 @@ class TextStream:
             index,
             tuple(token_ids),
             last.cumulative_logprob,
+            choice.stop,
         )
 
 

@@ -105,10 +105,14 @@ class ChunkWriter:
         tail = b',"logprobs":%b,"finish_reason":null%b' % (_encode(logprobs), fields)
         return self._chunk(content + tail, usage)
 
-    def finish(self, reason: str, usage: Usage | None = None) -> bytes:
-        """The chunk with the finish reason, the last one of the choice."""
+    def finish(self, reason: str, usage: Usage | None = None, stop: str | None = None) -> bytes:
+        """The chunk with the finish reason, the last one of the choice.
+
+        `stop` is the stop string that ended it, if one did."""
         empty = b'"delta":{}' if self._kind == "chat" else b'"text":""'
-        return self._chunk(empty + b',"logprobs":null,"finish_reason":' + _encode(reason), usage)
+        ended = b',"logprobs":null,"finish_reason":' + _encode(reason)
+        at = b"" if stop is None else _field("stop_reason", stop)
+        return self._chunk(empty + ended + at, usage)
 
     def usage(self, usage: Usage) -> bytes:
         """The chunk after the last one, without a choice."""

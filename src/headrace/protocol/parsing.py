@@ -38,7 +38,7 @@ unsupported_fields: Mapping[str, tuple[object, ...]] = {
     "parallel_tool_calls": (True, False),
     "prediction": (),
     "reasoning_effort": ("none",),
-    "service_tier": ("auto", "default"),
+    "service_tier": ("auto", "default", "standard_only", "priority", "flex", "batch"),
     "store": (False,),
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
@@ -67,9 +67,14 @@ _half_surrogate = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _named_field = re.compile(r"Object (?:missing required|contains unknown) field `(?P<name>[^`]*)`")
 
 
-def parse_chat_request(body: bytes, *, strict: bool = True) -> ChatRequest:
-    """The chat request in `body`; InvalidRequest names the first field that is wrong."""
+def parse_chat_request(body: bytes, *, strict: bool = True, trusted: bool = False) -> ChatRequest:
+    """The chat request in `body`; InvalidRequest names the first field that is wrong.
+
+    Only `trusted` callers may set a priority."""
     request = _parse(body, _chat, ChatRequest, strict)
+    _check_caller(request, trusted)
+    if request.max_tokens == 0:
+        raise InvalidRequest("max_tokens must be at least 1.", param="max_tokens")
     if request.max_tokens and request.max_completion_tokens:
         raise InvalidRequest(
             "max_tokens and max_completion_tokens are the same limit; send one of them.",
@@ -83,9 +88,18 @@ def parse_chat_request(body: bytes, *, strict: bool = True) -> ChatRequest:
     return request
 
 
-def parse_completion_request(body: bytes, *, strict: bool = True) -> CompletionRequest:
-    """The text completion request in `body`; InvalidRequest names the first wrong field."""
+def parse_completion_request(
+    body: bytes, *, strict: bool = True, trusted: bool = False
+) -> CompletionRequest:
+    """The text completion request in `body`; InvalidRequest names the first wrong field.
+
+    Only `trusted` callers may set a priority."""
     request = _parse(body, _completion, CompletionRequest, strict)
+    _check_caller(request, trusted)
+    if request.max_tokens == 0 and not request.echo:
+        raise InvalidRequest(
+            "max_tokens must be at least 1, unless echo asks for the prompt.", param="max_tokens"
+        )
     if isinstance(request.prompt, list):
         _check_prompt_list(request.prompt)
     _check_counts(request)
@@ -249,6 +263,14 @@ def _check_counts(request: CompletionRequest) -> None:
             f"One request may ask for {answers_max} answers over all its prompts, not "
             f"{request.sequences_count}.",
             param="n" if best_of is None else "best_of",
+        )
+
+
+def _check_caller(request: GenerationRequest, trusted: bool) -> None:
+    if request.priority and not trusted:
+        raise InvalidRequest(
+            "priority is for trusted callers; leave it out, or set it where requests come from.",
+            param="priority",
         )
 
 

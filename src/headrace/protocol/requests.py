@@ -119,7 +119,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that chat and text completion share."""
 
     model: Annotated[str, Meta(min_length=1, max_length=512)]
-    max_tokens: TokenCount | None = None
+    max_tokens: Annotated[int, Meta(ge=0, le=token_id_max)] | None = None  # 0 only with echo
     min_tokens: Annotated[int, Meta(ge=0, le=token_id_max)] | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
@@ -152,6 +152,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     return_token_ids: bool | None = None  # the prompt's and the answer's
     prompt_logprobs: Annotated[int, Meta(ge=0, le=top_logprobs_max)] | None = None
     priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None  # of trusted callers; 0 first
+    deadline_ms: Annotated[int, Meta(ge=1, le=86_400_000)] | None = None  # for the whole answer
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None  # this and the next ones are for the caller's records only

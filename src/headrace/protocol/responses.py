@@ -104,6 +104,7 @@ class ChatChoice(msgspec.Struct, frozen=True):
     finish_reason: str  # stop, length, tool_calls
     index: int = 0
     logprobs: ChatLogprobs | None = None
+    stop_reason: str | UnsetType = UNSET  # the stop string that ended it
     token_ids: list[int] | UnsetType = UNSET
 
 
@@ -127,6 +128,7 @@ class TextChoice(msgspec.Struct, frozen=True):
     finish_reason: str  # stop, length
     index: int = 0
     logprobs: TextLogprobs | None = None
+    stop_reason: str | UnsetType = UNSET  # the stop string that ended it
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET

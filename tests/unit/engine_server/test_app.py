@@ -180,6 +180,7 @@ async def test_a_stop_string_ends_both_kinds_of_answer_at_its_first_match(
             "finish_reason": "stop",
             "index": 0,
             "logprobs": None,
+            "stop_reason": stop,
         }
         assert whole["usage"]["completion_tokens"] <= 40
         stream = await server.post(

@@ -1,0 +1,197 @@
+"""From a request and its prompts to what the engine is sent: limits, sampling, grammar.
+
+The context is checked here with the numbers the caller needs; a prompt is never truncated unasked.
+"""
+
+import secrets
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from headrace.base.errors import ContextLengthExceeded, InvalidRequest
+from headrace.engine_server.dialect import Dialect, prompt_tail
+from headrace.engine_server.forced_calls import forced_calls
+from headrace.engine_server.messages import Grammar, Submit
+from headrace.engine_server.prompts import Prompt
+from headrace.protocol.requests import ChatRequest, CompletionRequest, GenerationRequest
+from headrace.tokenizer.tokenizer import Tokenizer
+
+completion_max_tokens_default = 16  # OpenAI's, for text completions
+seed_mask = 2**64 - 1
+
+
+def submission(
+    request: ChatRequest | CompletionRequest,
+    prompts: Sequence[Prompt],
+    *,
+    request_id: str,
+    tokenizer: Tokenizer,
+    dialect: Dialect,
+    context_length: int,
+    cache_salt: str = "",
+) -> Submit:
+    """The engine's request; ContextLengthExceeded if prompt and output do not fit the context."""
+    longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
+    first, *more = (prompt.token_ids for prompt in prompts)
+    stop_token_ids = set(request.stop_token_ids or ())
+    if not request.ignore_eos:
+        stop_token_ids |= tokenizer.eos_ids
+    seed = secrets.randbits(64) if request.seed is None else request.seed & seed_mask
+    return Submit(
+        request_id=request_id,
+        prompt_token_ids=first,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_k=max(0, request.top_k or 0),
+        top_p=1.0 if request.top_p is None else request.top_p,
+        min_p=request.min_p or 0.0,
+        seed=seed,
+        max_tokens=_output_limit(request, longest, context_length),
+        min_tokens=request.min_tokens or 0,
+        stop_token_ids=sorted(stop_token_ids),
+        cache_salt=cache_salt,
+        repetition_penalty=_or_default(request.repetition_penalty, 1.0),
+        frequency_penalty=_or_default(request.frequency_penalty, 0.0),
+        presence_penalty=_or_default(request.presence_penalty, 0.0),
+        logit_bias=tuple((int(key), bias) for key, bias in (request.logit_bias or {}).items()),
+        allowed_token_ids=_allowed(request),
+        bad_words=_bad_words(request, tokenizer),
+        top_logprobs=request.top_logprobs_count,
+        grammar=_grammar(request, _forced(request, dialect, tokenizer, first)),
+        choice_count=request.sequences_count // len(prompts),
+        more_prompts=tuple(tuple(token_ids) for token_ids in more),
+        priority=request.priority or 0,
+        timeout_s=None if request.deadline_ms is None else request.deadline_ms / 1000,
+        prompt_logprobs=_prompt_logprobs(request),
+        ignore_eos=bool(request.ignore_eos),
+    )
+
+
+def _forced(
+    request: ChatRequest | CompletionRequest,
+    dialect: Dialect,
+    tokenizer: Tokenizer,
+    token_ids: Sequence[int],
+) -> Grammar | None:
+    if isinstance(request, CompletionRequest):
+        return None
+    return forced_calls(request, dialect, prompt_tail(tokenizer, token_ids))
+
+
+def _prompt_logprobs(request: ChatRequest | CompletionRequest) -> int | None:
+    """Likeliest tokens to list for each of the prompt's; an echo with logprobs needs them, too."""
+    if request.prompt_logprobs is not None:
+        return request.prompt_logprobs
+    if isinstance(request, CompletionRequest) and request.echo:
+        return 0 if request.logprobs is None and request.max_tokens == 0 else request.logprobs
+    return None
+
+
+def _grammar(request: GenerationRequest, forced: Grammar | None) -> Grammar | None:
+    """What the answer must follow; InvalidRequest if that is said twice, or the end is ignored."""
+    asked = [
+        grammar
+        for grammar in (
+            forced,
+            _response_format(request),
+            *_structured(request),
+            _json_grammar("guided_json", request.guided_json),
+            _text_grammar("guided_regex", "regex", request.guided_regex),
+            _text_grammar("guided_grammar", "lark", request.guided_grammar),
+            _choice_grammar(request.guided_choice),
+        )
+        if grammar is not None
+    ]
+    if len(asked) > 1:
+        raise InvalidRequest(
+            f"{asked[0].param} and {asked[1].param} both say what the answer looks like; send one.",
+            param=asked[1].param,
+        )
+    if asked and request.ignore_eos:
+        raise InvalidRequest(
+            f"With {asked[0].param} the answer ends where it is complete; leave ignore_eos out.",
+            param="ignore_eos",
+        )
+    return asked[0] if asked else None
+
+
+def _response_format(request: GenerationRequest) -> Grammar | None:
+    response_format = request.response_format
+    if response_format is None or response_format.type == "text":
+        return None
+    if response_format.type == "json_object":
+        return _json_grammar("response_format", {"type": "object"})
+    if response_format.json_schema is None:
+        raise InvalidRequest(
+            "response_format of type json_schema needs json_schema.",
+            param="response_format.json_schema",
+        )
+    schema = response_format.json_schema.schema
+    return _json_grammar("response_format", {} if schema is None else schema)
+
+
+def _structured(request: GenerationRequest) -> list[Grammar | None]:
+    """What vLLM's own field asks for."""
+    asked = request.structured_outputs
+    if asked is None:
+        return []
+    any_object = {"type": "object"} if asked.json_object else None
+    return [
+        _json_grammar("structured_outputs.json", asked.json),
+        _json_grammar("structured_outputs.json_object", any_object),
+        _text_grammar("structured_outputs.regex", "regex", asked.regex),
+        _text_grammar("structured_outputs.grammar", "lark", asked.grammar),
+        _choice_grammar(asked.choice, "structured_outputs.choice"),
+    ]
+
+
+def _json_grammar(param: str, schema: object) -> Grammar | None:
+    if schema is None:
+        return None
+    text = schema if isinstance(schema, str) else msgspec.json.encode(schema).decode()
+    return Grammar("json_schema", text, param)
+
+
+def _text_grammar(param: str, kind: Literal["regex", "lark"], text: str | None) -> Grammar | None:
+    return None if text is None else Grammar(kind, text, param)
+
+
+def _choice_grammar(choices: list[str] | None, param: str = "guided_choice") -> Grammar | None:
+    if choices is None:
+        return None
+    alternatives = " | ".join(msgspec.json.encode(choice).decode() for choice in choices)
+    return Grammar("lark", f"start: {alternatives}", param)
+
+
+def _or_default(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _allowed(request: GenerationRequest) -> tuple[int, ...] | None:
+    return None if request.allowed_token_ids is None else tuple(request.allowed_token_ids)
+
+
+def _bad_words(request: GenerationRequest, tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
+    """Each word's tokens, as it stands after a space and as it stands after anything else."""
+    words = request.bad_words or ()
+    spellings = [spelling for word in words for spelling in (word, f" {word.lstrip()}")]
+    return tuple({tuple(tokenizer.encode(spelling)): None for spelling in spellings})
+
+
+def _output_limit(request: GenerationRequest, prompt: Prompt, context_length: int) -> int:
+    prompt_count = len(prompt.token_ids)
+    if not prompt_count:
+        raise InvalidRequest("The prompt has no tokens; send at least one.", param=prompt.param)
+    wanted = request.output_limit
+    if wanted is None and isinstance(request, CompletionRequest):
+        wanted = min(completion_max_tokens_default, max(1, context_length - prompt_count))
+    if prompt_count + (1 if wanted is None else wanted) > context_length:
+        raise ContextLengthExceeded(
+            f"This model's context holds {context_length} tokens. The prompt has {prompt_count} "
+            f"and the output may have {wanted or 1}; shorten the prompt or lower max_tokens.",
+            param=prompt.param,
+            prompt_tokens=prompt_count,
+            max_model_len=context_length,
+            max_tokens=wanted,
+        )
+    return context_length - prompt_count if wanted is None else wanted
