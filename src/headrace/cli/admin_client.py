@@ -89,9 +89,18 @@ class AdminClient:
             f"{path} has more than {pages_max * page_items:,} items; narrow the question"
         )
 
-    def send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> bytes:
-        """Change something; fields of None are left out."""
-        present = {name: value for name, value in (body or {}).items() if value is not None}
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        *,
+        keep_null: bool = False,
+    ) -> bytes:
+        """Change something; fields of None are left out, unless they are what is to be said."""
+        present = {
+            name: value for name, value in (body or {}).items() if keep_null or value is not None
+        }
         return self._ask(method, path, msgspec.json.encode(present) if body is not None else None)
 
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:

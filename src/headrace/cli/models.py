@@ -7,9 +7,16 @@ import typer
 
 from headrace.cli import output
 from headrace.cli.admin_client import path_of
+from headrace.cli.limit_options import (
+    LimitOptions,
+    LimitsView,
+    NoLimits,
+    limit_fields,
+    limits_change,
+)
 from headrace.cli.platform import Platform, platform_command, platform_group
 from headrace.cli.settings import AsJson
-from headrace.cli.views import format_moment
+from headrace.cli.views import changes, format_moment
 from headrace.weights import catalogue
 
 
@@ -31,14 +38,16 @@ class ModelView(msgspec.Struct, frozen=True):
     active: bool
     versions: list[VersionView]
     create_time: str
+    limits: LimitsView | None = None
 
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = platform_group("models", "Logical models: create, list, show, catalogue.", app)
+    group = platform_group("models", "Logical models: create, list, show, update, catalogue.", app)
     platform_command(group, "create")(create)
     platform_command(group, "list")(list_all)
     platform_command(group, "show")(show)
+    platform_command(group, "update")(update)
     group.command("catalogue")(show_catalogue)
 
 
@@ -83,6 +92,22 @@ def show(platform: Platform, model: Annotated[str, typer.Argument(help="Its name
     platform.show(answer, ModelView, _fields)
 
 
+def update(
+    platform: Platform,
+    model: Annotated[str, typer.Argument(help="Its name or id.")],
+    *,
+    active: Annotated[
+        bool | None, typer.Option("--active/--inactive", help="Whether it answers anybody.")
+    ] = None,
+    no_limits: NoLimits = False,
+    limits: LimitOptions,
+) -> None:
+    """Change a model: limits over all of its callers together replace those it had."""
+    body = {"active": active, **limits_change(limits, no_limits)}
+    path = f"/models/{path_of(model, keep_slash=True)}"
+    platform.show(platform.client.send("PATCH", path, changes(body)), ModelView, _fields)
+
+
 def show_catalogue(*, as_json: AsJson = False) -> None:
     """List the models that every command knows by name; nothing has to run for it."""
     if as_json:
@@ -101,6 +126,7 @@ def _fields(model: ModelView) -> list[tuple[str, str]]:
         ("id", model.id),
         ("active", "yes" if model.active else "no"),
         ("created", format_moment(model.create_time)),
+        *limit_fields(model.limits),
     ]
     for version in model.versions:
         parts = [version.source, f"weight {version.weight}"]

@@ -1,15 +1,17 @@
 """What the platform's commands share: the options that find the control plane, and `--json`.
 
 A command is a function of a `Platform` and its own options; `platform_command` gives it the common
-ones, so that `headrace keys list --admin-url ...` works everywhere and is declared once.
+ones, so that `headrace keys list --admin-url ...` works everywhere and is declared once. A
+parameter whose type is a dataclass is an option group: each field is an option, declared once for
+all commands that take the group.
 """
 
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 import msgspec
 import typer
@@ -75,7 +77,13 @@ def platform_command(
     """Register a function of a platform and its own options as a command."""
 
     def register(function: Callable[Concatenate[Platform, P], None]) -> None:
-        own = list(inspect.signature(function).parameters.values())[1:]
+        declared = list(inspect.signature(function).parameters.values())[1:]
+        groups: dict[str, type[Any]] = {
+            p.name: p.annotation
+            for p in declared
+            if isinstance(p.annotation, type) and is_dataclass(p.annotation)
+        }
+        own = [option for parameter in declared for option in _options_of(parameter)]
         common = list(inspect.signature(_connect).parameters.values())
 
         @functools.wraps(function)
@@ -83,6 +91,9 @@ def platform_command(
             connection: dict[str, Any] = {
                 parameter.name: options.pop(parameter.name) for parameter in common
             }
+            for parameter_name, group in groups.items():
+                values = {field.name: options.pop(field.name) for field in fields(group)}
+                options[parameter_name] = group(**values)
             function(_connect(**connection), *_, **options)
 
         keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*own, *common)]
@@ -92,6 +103,22 @@ def platform_command(
         app.command(name)(command)
 
     return register
+
+
+def _options_of(parameter: inspect.Parameter) -> list[inspect.Parameter]:
+    """The parameter, or one for each field if it is an option group: a dataclass of options."""
+    if not is_dataclass(parameter.annotation):
+        return [parameter]
+    hints = get_type_hints(parameter.annotation, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(parameter.annotation)
+    ]
 
 
 def _connect(

@@ -7,18 +7,18 @@ import typer
 
 from headrace.cli.admin_client import path_of
 from headrace.cli.limit_options import (
-    BudgetPeriod,
-    BudgetUsd,
-    Concurrency,
+    LimitOptions,
     LimitsView,
-    Rpm,
-    TokensPerDay,
-    Tpm,
+    NoLimits,
     limit_fields,
-    limits_body,
+    limits_change,
 )
 from headrace.cli.platform import Platform, platform_command, platform_group
-from headrace.cli.views import format_moment
+from headrace.cli.views import changes, format_moment
+
+ProjectArgument = Annotated[
+    str, typer.Argument(metavar="PROJECT", help="Its name, tenant/name or id.")
+]
 
 
 class ProjectView(msgspec.Struct, frozen=True):
@@ -33,9 +33,12 @@ class ProjectView(msgspec.Struct, frozen=True):
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = platform_group("projects", "What a tenant groups work by: create, list, update.", app)
+    group = platform_group(
+        "projects", "What a tenant groups work by: create, list, show, update.", app
+    )
     platform_command(group, "create")(create)
     platform_command(group, "list")(list_all)
+    platform_command(group, "show")(show)
     platform_command(group, "update")(update)
 
 
@@ -44,54 +47,32 @@ def create(
     name: Annotated[str, typer.Argument(help="Letters, digits, `.`, `_` and `-`.")],
     *,
     tenant: Annotated[str, typer.Option(help="Whose it is: a tenant's name or id.")],
-    rpm: Rpm = None,
-    tpm: Tpm = None,
-    concurrency: Concurrency = None,
-    budget_usd: BudgetUsd = None,
-    budget_period: BudgetPeriod = "day",
-    tokens_per_day: TokensPerDay = None,
+    limits: LimitOptions,
 ) -> None:
     """Create a project."""
-    body = {
-        "name": name,
-        "tenant": tenant,
-        "limits": limits_body(
-            rpm=rpm,
-            tpm=tpm,
-            concurrency=concurrency,
-            budget_usd=budget_usd,
-            budget_period=budget_period,
-            tokens_per_day=tokens_per_day,
-        ),
-    }
+    body = {"name": name, "tenant": tenant, "limits": limits.body()}
     platform.show(platform.client.send("POST", "/projects", body), ProjectView, _fields)
 
 
 def update(
     platform: Platform,
-    project: Annotated[str, typer.Argument(metavar="PROJECT", help="Its name, tenant/name or id.")],
+    project: ProjectArgument,
     *,
-    rpm: Rpm = None,
-    tpm: Tpm = None,
-    concurrency: Concurrency = None,
-    budget_usd: BudgetUsd = None,
-    budget_period: BudgetPeriod = "day",
-    tokens_per_day: TokensPerDay = None,
+    active: Annotated[
+        bool | None, typer.Option("--active/--suspended", help="Whether its keys work.")
+    ] = None,
+    no_limits: NoLimits = False,
+    limits: LimitOptions,
 ) -> None:
-    """Replace a project's limits by those given; without any it has none."""
-    body = {
-        "limits": limits_body(
-            rpm=rpm,
-            tpm=tpm,
-            concurrency=concurrency,
-            budget_usd=budget_usd,
-            budget_period=budget_period,
-            tokens_per_day=tokens_per_day,
-        )
-        or {},
-    }
-    answer = platform.client.send("PATCH", f"/projects/{path_of(project, keep_slash=True)}", body)
+    """Change a project: what is given; limits that are given replace all of its limits."""
+    body = {"active": active, **limits_change(limits, no_limits)}
+    answer = platform.client.send("PATCH", _path(project), changes(body))
     platform.show(answer, ProjectView, _fields)
+
+
+def show(platform: Platform, project: ProjectArgument) -> None:
+    """Show one project."""
+    platform.show(platform.client.get(_path(project)), ProjectView, _fields)
 
 
 def list_all(
@@ -111,6 +92,10 @@ def list_all(
         ),
         empty="no projects yet; create one with `headrace projects create NAME --tenant TENANT`",
     )
+
+
+def _path(project: str) -> str:
+    return f"/projects/{path_of(project, keep_slash=True)}"
 
 
 def _fields(project: ProjectView) -> list[tuple[str, str]]:

@@ -1,26 +1,26 @@
 """`headrace tenants`: who pays, and what they have left."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import typer
 
 from headrace.cli.admin_client import path_of
 from headrace.cli.limit_options import (
-    BudgetPeriod,
-    BudgetUsd,
-    Concurrency,
+    LimitOptions,
     LimitsView,
-    Rpm,
-    TokensPerDay,
-    Tpm,
+    NoLimits,
     limit_fields,
-    limits_body,
+    limits_change,
 )
 from headrace.cli.output import format_dollars
 from headrace.cli.platform import Platform, platform_command, platform_group
-from headrace.cli.views import MoneyView, format_moment
+from headrace.cli.views import MoneyView, changes, format_moment
 
+PriorityHighest = Annotated[
+    Literal["interactive", "standard", "batch"] | None,
+    typer.Option(help="The highest priority of its requests; those that ask for more get this."),
+]
 TenantArgument = Annotated[str, typer.Argument(metavar="TENANT", help="Its name or id.")]
 
 
@@ -33,6 +33,7 @@ class TenantView(msgspec.Struct, frozen=True):
     credit_floor: MoneyView | None
     balance: MoneyView
     create_time: str
+    priority_highest: str = "interactive"
     limits: LimitsView | None = None
 
 
@@ -57,12 +58,8 @@ def create(
         str, typer.Option(help="How low a prepaid balance may go, in dollars.")
     ] = "0",
     credit_usd: Annotated[str | None, typer.Option(help="An opening credit, in dollars.")] = None,
-    rpm: Rpm = None,
-    tpm: Tpm = None,
-    concurrency: Concurrency = None,
-    budget_usd: BudgetUsd = None,
-    budget_period: BudgetPeriod = "day",
-    tokens_per_day: TokensPerDay = None,
+    priority_highest: PriorityHighest = None,
+    limits: LimitOptions,
 ) -> None:
     """Create a tenant; prepaid, so that it can spend what was credited, unless --postpaid."""
     body = {
@@ -70,14 +67,8 @@ def create(
         "postpaid": postpaid,
         "credit_floor_usd": credit_floor_usd,
         "credit_usd": credit_usd,
-        "limits": limits_body(
-            rpm=rpm,
-            tpm=tpm,
-            concurrency=concurrency,
-            budget_usd=budget_usd,
-            budget_period=budget_period,
-            tokens_per_day=tokens_per_day,
-        ),
+        "priority_highest": priority_highest,
+        "limits": limits.body(),
     }
     platform.show(platform.client.send("POST", "/tenants", body), TenantView, _fields)
 
@@ -108,26 +99,24 @@ def update(
     platform: Platform,
     tenant: TenantArgument,
     *,
-    rpm: Rpm = None,
-    tpm: Tpm = None,
-    concurrency: Concurrency = None,
-    budget_usd: BudgetUsd = None,
-    budget_period: BudgetPeriod = "day",
-    tokens_per_day: TokensPerDay = None,
+    priority_highest: PriorityHighest = None,
+    credit_floor_usd: Annotated[
+        str | None, typer.Option(help="How low its balance may go, in dollars.")
+    ] = None,
+    active: Annotated[
+        bool | None, typer.Option("--active/--suspended", help="Whether its keys work.")
+    ] = None,
+    no_limits: NoLimits = False,
+    limits: LimitOptions,
 ) -> None:
-    """Replace a tenant's limits by those given; without any it has none."""
+    """Change a tenant: what is given; limits that are given replace all of its limits."""
     body = {
-        "limits": limits_body(
-            rpm=rpm,
-            tpm=tpm,
-            concurrency=concurrency,
-            budget_usd=budget_usd,
-            budget_period=budget_period,
-            tokens_per_day=tokens_per_day,
-        )
-        or {},
+        "priority_highest": priority_highest,
+        "credit_floor_usd": credit_floor_usd,
+        "active": active,
+        **limits_change(limits, no_limits),
     }
-    answer = platform.client.send("PATCH", f"/tenants/{path_of(tenant)}", body)
+    answer = platform.client.send("PATCH", f"/tenants/{path_of(tenant)}", changes(body))
     platform.show(answer, TenantView, _fields)
 
 
@@ -153,6 +142,7 @@ def _fields(tenant: TenantView) -> list[tuple[str, str]]:
         ("id", tenant.id),
         ("balance", format_dollars(tenant.balance.nanousd)),
         ("floor", _floor(tenant)),
+        ("priority", f"{tenant.priority_highest} at most"),
         ("active", "yes" if tenant.active else "no"),
         ("created", format_moment(tenant.create_time)),
         *limit_fields(tenant.limits),

@@ -60,4 +60,5 @@ def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runnin
     yield RunningPlatform(url, tmp_path, database, clock)
     server.should_exit = True
     thread.join()
+    listener.close()  # which a server that was stopped at once leaves to us
     database.close()

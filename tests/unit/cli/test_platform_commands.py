@@ -77,7 +77,62 @@ def test_limits_are_set_shown_and_replaced(
     assert run_json("tenants", "show", "acme")["limits"]["budget"]["nanousd"] == 9_000_000_000
     replaced = run_json("projects", "update", "acme/web", "--rpm", "5")["limits"]
     assert (replaced["requests_per_minute"], replaced["concurrent_requests"]) == (5, None)
-    assert run_json("tenants", "update", "acme")["limits"] is None
+    batch = run_json("tenants", "update", "acme", "--priority-highest", "batch")
+    assert (batch["priority_highest"], batch["limits"]["budget"]["usd"]) == ("batch", "9.00")
+    assert run_json("tenants", "update", "acme", "--no-limits")["limits"] is None
+    assert run("tenants", "update", "acme") == 1
+    assert "say what to change" in capsys.readouterr().err
+    run_json("models", "create", "small", "--source", "s.gguf")
+    limited = run_json("models", "update", "small", "--concurrency", "4", "--alert-only")["limits"]
+    assert (limited["concurrent_requests"], limited["alert_only"]) == (4, True)
+
+
+def test_a_key_is_changed_and_rotated(
+    platform: RunningPlatform,
+    run: Run,
+    run_json: Callable[..., dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_json("tenants", "create", "acme")
+    run_json("projects", "create", "web", "--tenant", "acme")
+    run_json("models", "create", "small", "--source", "s.gguf")
+    scope = ("--endpoints", "chat,embeddings", "--allow-ip", "203.0.113.0/24")
+    options = ("--model-limit", "small:rpm=5,budget-usd=0.5", "--tokens-per-month", "900")
+    made = run_json("keys", "create", "--project", "web", "--name", "ci", *scope, *options)
+    stored = platform.database.store.get(ApiKey, made["id"])
+    assert (stored.endpoints, stored.allowed_networks) == (
+        ("chat", "embeddings"),
+        ("203.0.113.0/24",),
+    )
+    assert stored.model_limits == {
+        "small": Limits(requests_per_minute=5, budget_nanousd=500_000_000)
+    }
+    changed = run_json(
+        "keys", "update", "ci", "--models", "small", "--unbound", "allow-ip", "--budget-usd", "1",
+        "--budget-period", "30d",
+    )  # fmt: skip
+    assert (changed["models"], changed["allowed_networks"]) == (["small"], None)
+    assert changed["limits"]["budget_period"] == 30 * 86_400
+    rotated = run_json("keys", "rotate", "ci", "--overlap", "2h")
+    assert parse_key(rotated["key"]) is not None
+    assert (rotated["name"], rotated["models"]) == ("ci", ["small"])
+    old = run_json("keys", "show", made["key"])
+    assert old["successor_id"] == rotated["id"]
+    assert platform.database.store.get(ApiKey, made["id"]).expire_time == (
+        platform.clock.wall_s() + 7200
+    )
+    assert run("keys", "show", "ci") == 0
+    shown = capsys.readouterr().out
+    assert "chat, embeddings" in shown
+    assert "small requests" in shown
+
+
+@pytest.mark.parametrize("text", ["small", "small:", ":rpm=1", "small:rpm", "small:x=1", "s:rpm=x"])
+def test_a_model_limit_that_can_not_be_read_is_explained(
+    platform: RunningPlatform, run: Run, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    assert run("keys", "create", "--project", "web", "--model-limit", text) == 1
+    assert "MODEL:LIMIT=N" in capsys.readouterr().err
 
 
 def test_tables_are_for_people(
