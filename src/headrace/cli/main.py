@@ -51,7 +51,7 @@ entries = (
         "deployments",
     ),
     CommandEntry(("replicas",), "Running engines: list.", "replicas"),
-    CommandEntry(("prices",), "What models cost: apply, list.", "prices"),
+    CommandEntry(("prices",), "What models cost: apply, list, try, rate.", "prices"),
     CommandEntry(
         ("invoices",),
         "What tenants owe: draft, finalize, list, show, credit, seller, profile.",

@@ -5,7 +5,8 @@
                           "cached_input_usd_per_million": "0.02"}}}
 
 Without `effective_time` it holds from now on; cached input costs as much as input where it is not
-said. Amounts are text, so that no digit is lost.
+said. `reasoning_usd_per_million`, `draft_...`, `embedding_...` and `image_...` are for models that
+charge these apart. Amounts are text, so that no digit is lost.
 """
 
 from pathlib import Path
@@ -17,7 +18,7 @@ import typer
 from headrace.base.errors import ConfigurationError
 from headrace.cli import output
 from headrace.cli.platform import Platform, platform_command, platform_group
-from headrace.cli.views import format_moment
+from headrace.cli.views import MoneyView, format_moment
 
 
 class PriceView(msgspec.Struct, frozen=True):
@@ -37,25 +38,49 @@ class PriceBookView(msgspec.Struct, frozen=True):
     prices: dict[str, PriceView]
 
 
+class TrialRow(msgspec.Struct, frozen=True):
+    """What a tenant's use of a model cost, and would have cost."""
+
+    tenant: str
+    model: str
+    requests: int
+    unrated_requests: int
+    charged: MoneyView
+    tried: MoneyView
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """The whole trial."""
+
+    items: list[TrialRow]
+    charged: MoneyView
+    tried: MoneyView
+
+
+class RatedView(msgspec.Struct, frozen=True):
+    """How many requests got a price."""
+
+    rated_requests: int
+
+
+PriceFile = Annotated[Path, typer.Option("--file", "-f", help="A price book, as JSON.")]
+Month = Annotated[str | None, typer.Option(help="A UTC month, as 2026-11.")]
+FirstDay = Annotated[str | None, typer.Option(help="Instead of a month: 2026-11-03.")]
+LastDay = Annotated[str | None, typer.Option(help="The last day, included.")]
+
+
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = platform_group("prices", "What models cost: apply, list.", app)
+    group = platform_group("prices", "What models cost: apply, list, try, rate.", app)
     platform_command(group, "apply")(apply)
     platform_command(group, "list")(list_all)
+    platform_command(group, "try")(try_book)
+    platform_command(group, "rate")(rate)
 
 
-def apply(
-    platform: Platform,
-    *,
-    file: Annotated[Path, typer.Option("--file", "-f", help="A price book, as JSON.")],
-) -> None:
+def apply(platform: Platform, *, file: PriceFile) -> None:
     """Add a price book; what was used before its date keeps its price."""
-    try:
-        book = msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
-    except OSError as error:
-        raise ConfigurationError(f"{file} can't be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{file} is not a price book: {error}") from error
+    book = _read(file)
     answer = platform.client.send("POST", "/prices", book)
     if platform.as_json:
         output.write_json(msgspec.Raw(answer))
@@ -70,6 +95,70 @@ def list_all(platform: Platform) -> None:
         output.write_json(msgspec.Raw(answer))
     else:
         _write_books(msgspec.json.decode(answer, type=dict[str, list[PriceBookView]])["items"])
+
+
+def try_book(
+    platform: Platform,
+    *,
+    file: PriceFile,
+    month: Month = None,
+    first_day: FirstDay = None,
+    last_day: LastDay = None,
+) -> None:
+    """Show what a period would have cost at other prices; nothing is changed."""
+    body = {
+        "prices": _read(file).get("prices"),
+        "month": month,
+        "first_day": first_day,
+        "last_day": last_day,
+    }
+    answer = platform.client.send("POST", "/prices/try", body)
+    if platform.as_json:
+        output.write_json(msgspec.Raw(answer))
+        return
+    trial = msgspec.json.decode(answer, type=Trial)
+    rows = [
+        (
+            row.tenant,
+            row.model,
+            output.format_count(row.requests),
+            output.format_count(row.unrated_requests),
+            output.format_dollars(row.charged.nanousd),
+            output.format_dollars(row.tried.nanousd),
+        )
+        for row in trial.items
+    ]
+    charged, tried = (output.format_dollars(sum_.nanousd) for sum_ in (trial.charged, trial.tried))
+    output.write_table(
+        ("TENANT", "MODEL", ">REQUESTS", ">UNRATED", ">CHARGED", ">WOULD BE"),
+        [*rows, ("all", "", "", "", charged, tried)] if rows else [],
+        empty="nothing was used in this period",
+    )
+
+
+def rate(
+    platform: Platform,
+    *,
+    month: Month = None,
+    first_day: FirstDay = None,
+    last_day: LastDay = None,
+) -> None:
+    """Rate what had no price when it was used, once and for good."""
+    body = {"month": month, "first_day": first_day, "last_day": last_day}
+    platform.show(
+        platform.client.send("POST", "/prices/rate", body),
+        RatedView,
+        lambda view: [("rated requests", output.format_count(view.rated_requests))],
+    )
+
+
+def _read(file: Path) -> dict[str, msgspec.Raw]:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
+    except OSError as error:
+        raise ConfigurationError(f"{file} can't be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"{file} is not a price book: {error}") from error
 
 
 def _write_books(books: list[PriceBookView]) -> None:

@@ -8,6 +8,7 @@ from headrace.storage.audit import AuditLog
 from headrace.storage.changes import Changes, changes_of
 from headrace.storage.events import EventStore
 from headrace.storage.invoices import InvoiceStore
+from headrace.storage.late_rating import LateRating
 from headrace.storage.leadership import Leadership, leadership_of
 from headrace.storage.ledger_store import LedgerStore
 from headrace.storage.sessions import Sessions
@@ -24,6 +25,7 @@ class Database:
         self.audit = AuditLog(sessions)
         self.events = EventStore(sessions)
         self.invoices = InvoiceStore(sessions)
+        self.late_rating = LateRating(sessions)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -106,6 +106,29 @@ def test_what_has_no_price_is_not_forgotten(
 
 
 @pytest.mark.usefixtures("seller")
+def test_prices_are_tried_then_applied_to_what_waited(
+    platform: RunningPlatform, ask: Callable[..., Any], run: Run, tmp_path: Path
+) -> None:
+    use(platform, "r1", rated=False)
+    use(platform, "r2")
+    book = tmp_path / "prices.json"
+    book.write_text(
+        '{"prices": {"small": {"input_usd_per_million": "0", "output_usd_per_million": "1000"}}}'
+    )
+    trial = ask("prices", "try", "-f", str(book), *days)
+    assert trial["charged"]["nanousd"] == 2 * usd + 5
+    assert trial["tried"]["nanousd"] == 2 * usd
+    assert ask("prices", "rate", *days) == {"rated_requests": 0}  # trying applied nothing
+    ask("prices", "apply", "-f", str(book))
+    assert ask("prices", "rate", *days) == {"rated_requests": 1}
+    [draft] = ask("invoices", "draft", *days)["items"]
+    assert (draft["unrated_requests"], draft["subtotal"]["nanousd"]) == (0, 3 * usd + 5)
+    assert platform.database.ledger.check() == []
+    ask("invoices", "finalize", draft["id"])
+    assert run("prices", "rate", *days) == 1
+
+
+@pytest.mark.usefixtures("seller")
 def test_a_period_that_is_not_over_stays_a_draft(
     ask: Callable[..., Any], run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

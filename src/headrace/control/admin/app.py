@@ -24,10 +24,12 @@ from headrace.control.admin import (
     audit,
     billing,
     deployments,
+    explain,
     invoices,
     keys,
     models,
     projects,
+    repricing,
     service_accounts,
     session_routes,
     sign_in_routes,
@@ -41,6 +43,7 @@ from headrace.control.admin.errors import error_answer, invalid_request
 from headrace.control.admin.guard import AdminGuard, loopback_hosts, no_credential
 from headrace.control.admin.managed import mount
 from headrace.control.admin.single_sign_on import SingleSignOn
+from headrace.control.insight import Insight
 from headrace.storage.database import Database
 
 logger = logging.getLogger(__name__)
@@ -51,8 +54,11 @@ route_modules = (
     keys,
     models,
     deployments,
+    rollouts,
+    explain,
     billing,
     invoices,
+    repricing,
     accounts,
     service_accounts,
     audit,
@@ -74,6 +80,7 @@ def create_admin_app(
     allowed_hosts: Collection[str] = (),
     gateway_url: str | None = None,
     single_sign_on: SingleSignOn | None = None,
+    insight: Insight | None = None,
 ) -> ASGIApp:
     """The admin API over `database`, for the bearer of `admin_token`.
 
@@ -89,6 +96,7 @@ def create_admin_app(
         clock=clock or SystemClock(),
         gateway_url=gateway_url,
         single_sign_on=single_sign_on,
+        insight=insight,
     )
     return AdminGuard(
         Frame(build_api(context)),

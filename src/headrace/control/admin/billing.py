@@ -34,11 +34,17 @@ usage_rows_max = 10_000  # a year of days for 27 models; narrower questions for 
 
 
 class PriceFields(RequestBody):
-    """Dollars a million tokens; cached input costs as much as input where it is not said."""
+    """Dollars a million tokens; cached input costs as much as input where it is not said.
+
+    Reasoning without a price of its own is output, embeddings and images are input."""
 
     input_usd_per_million: Dollars
     cached_input_usd_per_million: Dollars | None = None
     output_usd_per_million: Dollars
+    reasoning_usd_per_million: Dollars | None = None
+    draft_usd_per_million: Dollars | None = None
+    embedding_usd_per_million: Dollars | None = None
+    image_usd_per_million: Dollars | None = None
 
 
 class PriceBookCreate(RequestBody):
@@ -58,6 +64,10 @@ class PriceView(BaseModel):
     input_nanousd_per_million: int
     cached_input_nanousd_per_million: int
     output_nanousd_per_million: int
+    reasoning_nanousd_per_million: int | None
+    draft_nanousd_per_million: int | None
+    embedding_nanousd_per_million: int | None
+    image_nanousd_per_million: int | None
 
 
 class PriceBookView(BaseModel):
@@ -130,7 +140,7 @@ def apply_prices(body: PriceBookCreate, context: Context) -> PriceBookView:
                 effective_time=(
                     now_s if body.effective_time is None else wall_s_of(body.effective_time)
                 ),
-                prices={model: _price(fields) for model, fields in body.prices.items()},
+                prices={model: price_from(fields) for model, fields in body.prices.items()},
             )
         )
     )
@@ -245,19 +255,31 @@ class _UsageViews:
         return None if resource_id is None else self._names.get(resource_id, resource_id)
 
 
-def _price(fields: PriceFields) -> Price:
-    cached = fields.cached_input_usd_per_million or fields.input_usd_per_million
-    amounts = [
-        parse_usd(text)
-        for text in (fields.input_usd_per_million, cached, fields.output_usd_per_million)
-    ]
-    if min(amounts) < 0:
-        raise InvalidRequest("prices: a price is 0 dollars or more", param="prices")
+def price_from(fields: PriceFields) -> Price:
+    """The price that was sent; InvalidRequest if it is negative."""
+    cached = fields.cached_input_usd_per_million
     return Price(
-        input_nanousd_per_million=amounts[0],
-        cached_input_nanousd_per_million=amounts[1],
-        output_nanousd_per_million=amounts[2],
+        input_nanousd_per_million=_amount(fields.input_usd_per_million),
+        cached_input_nanousd_per_million=_amount(
+            fields.input_usd_per_million if cached is None else cached
+        ),
+        output_nanousd_per_million=_amount(fields.output_usd_per_million),
+        reasoning_nanousd_per_million=_optional_amount(fields.reasoning_usd_per_million),
+        draft_nanousd_per_million=_optional_amount(fields.draft_usd_per_million),
+        embedding_nanousd_per_million=_optional_amount(fields.embedding_usd_per_million),
+        image_nanousd_per_million=_optional_amount(fields.image_usd_per_million),
     )
+
+
+def _amount(dollars: str) -> int:
+    amount_nanousd = parse_usd(dollars)
+    if amount_nanousd < 0:
+        raise InvalidRequest("prices: a price is 0 dollars or more", param="prices")
+    return amount_nanousd
+
+
+def _optional_amount(dollars: str | None) -> int | None:
+    return None if dollars is None else _amount(dollars)
 
 
 def _book_view(book: PriceBook) -> PriceBookView:
@@ -278,4 +300,8 @@ def _price_view(price: Price) -> PriceView:
         input_nanousd_per_million=price.input_nanousd_per_million,
         cached_input_nanousd_per_million=price.cached_input_nanousd_per_million,
         output_nanousd_per_million=price.output_nanousd_per_million,
+        reasoning_nanousd_per_million=price.reasoning_nanousd_per_million,
+        draft_nanousd_per_million=price.draft_nanousd_per_million,
+        embedding_nanousd_per_million=price.embedding_nanousd_per_million,
+        image_nanousd_per_million=price.image_nanousd_per_million,
     )

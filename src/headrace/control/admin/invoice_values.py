@@ -73,10 +73,9 @@ class ProfileFields(PartyFields):
     tax_exempt: bool = False
 
 
-class InvoiceDraw(RequestBody):
-    """Draw drafts: for one tenant or all; for a month, or from the first to the last day."""
+class PeriodFields(RequestBody):
+    """A month, or the days from the first to the last."""
 
-    tenant: Reference | None = None
     month: Month | None = None
     first_day: datetime.date | None = None
     last_day: datetime.date | None = None
@@ -97,6 +96,12 @@ class InvoiceDraw(RequestBody):
         year, month = map(int, self.month.split("-"))
         last = calendar.monthrange(year, month)[1]
         return datetime.date(year, month, 1), datetime.date(year, month, last)
+
+
+class InvoiceDraw(PeriodFields):
+    """Draw drafts: for one tenant or all."""
+
+    tenant: Reference | None = None
 
 
 class InvoiceFinalize(RequestBody):

@@ -1,0 +1,61 @@
+"""What a period would have cost at other prices: a price book tried on what was used.
+
+Nothing is changed by it; each request is rated as it would have been, and rounded as it would have
+been, so that the answer is exact.
+"""
+
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from headrace.spec.prices import Price
+from headrace.spec.settlements import Charge, TokenUsage
+
+
+class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One tenant and model: what was charged, and what would have been."""
+
+    tenant_id: str
+    model: str
+    requests: int
+    charged_nanousd: int
+    tried_nanousd: int
+    unrated_requests: int  # had no price; at the tried prices they may
+
+
+class UsedRequest(msgspec.Struct, frozen=True):
+    """What is known of a request that was settled."""
+
+    tenant_id: str
+    model: str
+    usage: TokenUsage
+    charged_nanousd: int | None  # None: it waits for a price
+
+
+Rate = Callable[[Price, TokenUsage], Charge]
+
+
+def try_prices(
+    requests: Iterable[UsedRequest], prices: dict[str, Price], rate: Rate
+) -> list[TrialRow]:
+    """Rate each request whose model has a tried price; the others keep what they were charged."""
+    sums: dict[tuple[str, str], list[int]] = {}
+    for request in requests:
+        row = sums.setdefault((request.tenant_id, request.model), [0, 0, 0, 0])
+        price = prices.get(request.model)
+        charged = request.charged_nanousd or 0
+        row[0] += 1
+        row[1] += charged
+        row[2] += charged if price is None else rate(price, request.usage).amount_nanousd
+        row[3] += request.charged_nanousd is None
+    return [
+        TrialRow(
+            tenant_id=tenant_id,
+            model=model,
+            requests=row[0],
+            charged_nanousd=row[1],
+            tried_nanousd=row[2],
+            unrated_requests=row[3],
+        )
+        for (tenant_id, model), row in sorted(sums.items())
+    ]

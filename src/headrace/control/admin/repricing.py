@@ -1,0 +1,140 @@
+"""Routes for prices after the fact: try a price book on what was used, rate what has no price."""
+
+from typing import Annotated
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from headrace.base.errors import Conflict
+from headrace.billing.trial import UsedRequest, try_prices
+from headrace.control.admin.billing import PriceFields, price_from
+from headrace.control.admin.context import AdminContext, Context
+from headrace.control.admin.invoice_values import PeriodFields
+from headrace.control.admin.references import ModelName
+from headrace.control.admin.values import Money
+from headrace.ledger import rating
+from headrace.spec.prices import Price, PriceBook, PriceVersion, price_at
+from headrace.spec.settlements import Charge, TokenUsage
+from headrace.spec.tenancy import Tenant
+from headrace.storage.invoices import day_s, start_s
+from headrace.storage.late_rating import usage_of
+
+router = APIRouter()
+
+nothing_reserved = 2**62  # after the fact nothing was set aside, so nothing is waived
+
+
+class Period(PeriodFields):
+    """A month, or the days from the first to the last."""
+
+    def bounds(self) -> tuple[float, float]:
+        """Its beginning and end in seconds since the epoch."""
+        first_day, last_day = self.days()
+        return start_s(first_day), start_s(last_day) + day_s
+
+
+class PriceTrial(Period):
+    """Prices to try on a period that was used at others."""
+
+    prices: Annotated[dict[ModelName, PriceFields], Field(min_length=1, max_length=10_000)]
+
+
+class TrialView(BaseModel):
+    """What a tenant's use of a model cost, and would have cost."""
+
+    tenant: str
+    model: str
+    requests: int
+    unrated_requests: int
+    charged: Money
+    tried: Money
+
+
+class Trial(BaseModel):
+    """The whole trial."""
+
+    items: list[TrialView]
+    charged: Money
+    tried: Money
+
+
+class RatedView(BaseModel):
+    """How many requests got a price."""
+
+    rated_requests: int
+
+
+@router.post("/prices/try")
+def try_price_book(body: PriceTrial, context: Context) -> Trial:
+    """Compute what a period would have cost at other prices; nothing is changed."""
+    prices = {model: price_from(fields) for model, fields in body.prices.items()}
+    names = {tenant.id: tenant.name for tenant in context.database.store.list(Tenant)}
+    requests = (
+        UsedRequest(row["tenant_id"], row["model"], usage_of(row), row["amount_nanousd"])
+        for row in context.database.late_rating.read(*body.bounds())
+    )
+    rows = try_prices(requests, prices, _rate)
+    return Trial(
+        items=[
+            TrialView(
+                tenant=names.get(row.tenant_id, row.tenant_id),
+                model=row.model,
+                requests=row.requests,
+                unrated_requests=row.unrated_requests,
+                charged=Money.of(row.charged_nanousd),
+                tried=Money.of(row.tried_nanousd),
+            )
+            for row in rows
+        ],
+        charged=Money.of(sum(row.charged_nanousd for row in rows)),
+        tried=Money.of(sum(row.tried_nanousd for row in rows)),
+    )
+
+
+@router.post("/prices/rate")
+def rate_unrated(body: Period, context: Context) -> RatedView:
+    """Rate what had no price when it was used, at the price of then or its model's first; for good.
+
+    Conflict if a final invoice has some of these days: what it left out is not billed any more."""
+    first_day, last_day = body.days()
+    for invoice in context.database.invoices.list():
+        if invoice.number is not None and (
+            invoice.first_day <= last_day.isoformat() and first_day.isoformat() <= invoice.last_day
+        ):
+            raise Conflict(
+                f"the invoice {invoice.number} has some of these days and is final; rate others"
+            )
+    rated = context.database.late_rating.rate(
+        _newest_prices(context), _rate_version, *body.bounds()
+    )
+    return RatedView(rated_requests=rated)
+
+
+class _NewestPrices:
+    """The price at the time of use; before a model's first price, that first one."""
+
+    def __init__(self, books: list[PriceBook]) -> None:
+        self._books = books
+        self._first: dict[str, PriceBook] = {}
+        for book in sorted(books, key=lambda book: (book.effective_time, book.id)):
+            for model in book.prices:
+                self._first.setdefault(model, book)
+
+    def __call__(self, model: str, time_s: float) -> PriceVersion | None:
+        found = price_at(self._books, model, time_s)
+        if found is not None:
+            return found
+        first = self._first.get(model)
+        return None if first is None else PriceVersion(first.id, first.prices[model])
+
+
+def _newest_prices(context: AdminContext) -> _NewestPrices:
+    return _NewestPrices(context.database.store.list(PriceBook))
+
+
+def _rate(price: Price, usage: TokenUsage) -> Charge:
+    return rating.rate(price, usage, nothing_reserved)
+
+
+def _rate_version(version: PriceVersion, usage: TokenUsage) -> Charge:
+    return _rate(version.price, usage)

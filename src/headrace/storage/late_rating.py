@@ -1,0 +1,153 @@
+"""Prices after the fact: what waited for one is rated once; what was rated can be tried at others.
+
+    rate     settlements without a price get one, are posted and counted in their day's sums
+    read     settlements of a period, in order, for whoever computes what they would have cost
+
+A page at a time, so that months of millions of requests need little memory and no long lock.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from sqlalchemy import Connection, RowMapping, Select, and_, bindparam, or_, select, update
+
+from headrace.spec.prices import PriceVersion
+from headrace.spec.settlements import Charge, TokenUsage
+from headrace.storage.posting import book_lines, revenue_account, tenant_account, transfer
+from headrace.storage.rows import add_many
+from headrace.storage.sessions import Sessions
+from headrace.storage.tables import settlements, usage_daily
+from headrace.storage.usage import sum_names
+
+page_rows = 5_000
+token_fields = TokenUsage.__struct_fields__
+charge_fields = Charge.__struct_fields__
+daily_keys = ("day", "tenant_id", "project_id", "key_id", "model")
+
+PriceOf = Callable[[str, float], PriceVersion | None]  # by model and time
+Rate = Callable[[PriceVersion, TokenUsage], Charge]
+Rated = tuple[RowMapping, PriceVersion, Charge]
+Position = tuple[float, str]  # time and request id of the last row that was read
+before_all: Position = (-1.0, "")
+
+
+class LateRating:
+    """Settlements and prices that came apart; synchronous, safe from any thread."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def rate(self, price_of: PriceOf, rate: Rate, since_s: float, until_s: float) -> int:
+        """Rate what has no price in `[since_s, until_s)` and return how many got one.
+
+        Each page is its own transaction: what is stopped in the middle is gone on with."""
+        rated = 0
+        position = before_all
+        while True:
+            query = page_of(position, since_s, until_s).where(settlements.c.price_book_id.is_(None))
+            with self._sessions.write() as connection:
+                rows = connection.execute(query).mappings().all()
+                rated += rate_rows(connection, rows, price_of, rate)
+            if len(rows) < page_rows:
+                return rated
+            position = (rows[-1]["settle_time"], rows[-1]["request_id"])
+
+    def read(self, since_s: float, until_s: float) -> Iterator[RowMapping]:
+        """Every settlement of `[since_s, until_s)` in order of time."""
+        position = before_all
+        while True:
+            with self._sessions.read() as connection:
+                query = page_of(position, since_s, until_s)
+                rows = connection.execute(query).mappings().all()
+            yield from rows
+            if len(rows) < page_rows:
+                return
+            position = (rows[-1]["settle_time"], rows[-1]["request_id"])
+
+
+def page_of(position: Position, since_s: float, until_s: float) -> Select[tuple[object, ...]]:
+    """The next settlements after a position."""
+    time_s, request_id = position
+    columns = settlements.c
+    return (
+        select(settlements)
+        .where(
+            columns.settle_time >= max(since_s, time_s),
+            columns.settle_time < until_s,
+            or_(
+                columns.settle_time > time_s,
+                and_(columns.settle_time == time_s, columns.request_id > request_id),
+            ),
+        )
+        .order_by(columns.settle_time, columns.request_id)
+        .limit(page_rows)
+    )
+
+
+def usage_of(row: RowMapping) -> TokenUsage:
+    """The tokens of a settlement's row."""
+    return TokenUsage(**{name: row[name] for name in token_fields})
+
+
+def rate_rows(
+    connection: Connection, rows: Sequence[RowMapping], price_of: PriceOf, rate: Rate
+) -> int:
+    """Rate those of the rows whose model has a price now; their number."""
+    found: list[Rated] = []
+    for row in rows:
+        version = price_of(row["model"], row["settle_time"])
+        if version is not None:
+            found.append((row, version, rate(version, usage_of(row))))
+    if not found:
+        return 0
+    statement = (
+        update(settlements)
+        .where(settlements.c.request_id == bindparam("rated_id"))
+        .values({name: bindparam(f"new_{name}") for name in rated_names})
+    )
+    connection.execute(statement, [rated_values(*each) for each in found])
+    lines = [
+        line
+        for row, _, charge in found
+        for line in transfer(
+            row["request_id"],
+            tenant_account(row["tenant_id"]),
+            revenue_account,
+            charge.amount_nanousd,
+        )
+    ]
+    book_lines(connection, lines)
+    add_many(connection, usage_daily, daily_changes(found), summed=sum_names)
+    return len(found)
+
+
+rated_names = ("price_book_id", "amount_nanousd", *charge_fields)
+
+
+def rated_values(row: RowMapping, version: PriceVersion, charge: Charge) -> dict[str, object]:
+    """The columns that rating fills."""
+    return {
+        "rated_id": row["request_id"],
+        "new_price_book_id": version.price_book_id,
+        "new_amount_nanousd": charge.amount_nanousd,
+        **{f"new_{name}": getattr(charge, name) for name in charge_fields},
+    }
+
+
+def daily_changes(
+    found: Sequence[Rated],
+) -> list[dict[str, object]]:
+    """What rating changes in the sums of the days: fewer unrated requests, more money."""
+    changes: dict[tuple[str, ...], tuple[int, int]] = {}
+    for row, _, charge in found:
+        key = tuple(row[name] for name in daily_keys)
+        count, amount = changes.get(key, (0, 0))
+        changes[key] = (count - 1, amount + charge.amount_nanousd)
+    return [
+        {
+            **dict.fromkeys(sum_names, 0),
+            **dict(zip(daily_keys, key, strict=True)),
+            "unrated": count,
+            "amount_nanousd": amount,
+        }
+        for key, (count, amount) in sorted(changes.items())
+    ]
