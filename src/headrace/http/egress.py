@@ -93,6 +93,9 @@ class EgressPolicy:
         return host.lower() in self.allowed_hosts or is_public(address)
 
 
+no_hosts_allowed = EgressPolicy()
+
+
 def literal_address(host: str) -> Address | None:
     """The address that a host is in itself, also in the old shorthand forms (`127.1`, `0x7f.1`)."""
     try:

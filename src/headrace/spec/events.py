@@ -13,7 +13,8 @@ class EventType(StrEnum):
 
     BUDGET_THRESHOLD = "budget.threshold"  # so much of a money budget is spent
     TOKENS_THRESHOLD = "tokens.threshold"  # so much of a token quota is used
-    CREDIT_EXHAUSTED = "credit.exhausted"  # a prepaid balance reached its floor
+    CREDIT_LOW = "credit.low"  # a prepaid balance does not last another day like the last one
+    TEST = "test"  # somebody asked whether the webhook works
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,11 +30,13 @@ from headrace.control.admin import (
     models,
     projects,
     repricing,
+    rollouts,
     service_accounts,
     session_routes,
     sign_in_routes,
     single_sign_on_routes,
     tenants,
+    webhooks,
 )
 from headrace.control.admin.access import for_everyone_signed_in
 from headrace.control.admin.context import AdminContext, Context
@@ -44,6 +46,7 @@ from headrace.control.admin.guard import AdminGuard, loopback_hosts, no_credenti
 from headrace.control.admin.managed import mount
 from headrace.control.admin.single_sign_on import SingleSignOn
 from headrace.control.insight import Insight
+from headrace.http.egress import EgressPolicy, no_hosts_allowed
 from headrace.storage.database import Database
 
 logger = logging.getLogger(__name__)
@@ -62,6 +65,7 @@ route_modules = (
     accounts,
     service_accounts,
     audit,
+    webhooks,
     session_routes,
     sign_in_routes,
     single_sign_on_routes,
@@ -81,14 +85,15 @@ def create_admin_app(
     gateway_url: str | None = None,
     single_sign_on: SingleSignOn | None = None,
     insight: Insight | None = None,
+    egress: EgressPolicy = no_hosts_allowed,
 ) -> ASGIApp:
     """The admin API over `database`, for the bearer of `admin_token`.
 
     `pepper` is the server's secret for the keys that are made here. `allowed_hosts` are the names
     besides loopback's that a Host header may carry, without a port. `gateway_url` is where
     customers reach the gateway, for the console's examples; `single_sign_on` is an identity
-    provider to sign in at. Every route works in a thread, because
-    the store waits for its disk."""
+    provider to sign in at, and `egress` says where webhooks may lead. Every route works in a
+    thread, because the store waits for its disk."""
     context = AdminContext(
         database=database,
         credentials=AdminCredentials(admin_token, clock or SystemClock()),
@@ -97,6 +102,7 @@ def create_admin_app(
         gateway_url=gateway_url,
         single_sign_on=single_sign_on,
         insight=insight,
+        egress=egress,
     )
     return AdminGuard(
         Frame(build_api(context)),

@@ -10,6 +10,8 @@ from headrace.base.clock import Clock
 from headrace.control.admin.credentials import AdminCredentials
 from headrace.control.admin.sign_in import PasswordSignIn
 from headrace.control.admin.single_sign_on import SingleSignOn
+from headrace.control.insight import Insight
+from headrace.http.egress import EgressPolicy, no_hosts_allowed
 from headrace.storage.database import Database
 
 refusal_interval_s = 60.0
@@ -47,6 +49,8 @@ class AdminContext:
     clock: Clock
     gateway_url: str | None = None
     single_sign_on: SingleSignOn | None = None
+    egress: EgressPolicy = no_hosts_allowed  # where webhooks may lead
+    insight: Insight | None = None  # None: nobody follows the gateways
     passwords: PasswordSignIn = field(init=False)
     refusals: RefusalLog = field(init=False)
 

@@ -1,0 +1,157 @@
+"""Tells webhooks of events: signed, through the egress guard, again and later if that failed.
+
+    attempt      1     2     3      4      5     6    7    8    9    10
+    after        0    5 s   20 s   80 s   5 m  21 m  1 h  1 h  1 h  1 h    then it has failed
+
+Any 2xx is success. 410 means that the receiver wants no more. What waits is in the store, so a
+restart forgets nothing; a receiver may see an event twice and tells by its id.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from headrace.base.clock import Clock
+from headrace.base.errors import HeadraceError, NotFound
+from headrace.http.egress import EgressAnswer
+from headrace.spec.events import Delivery, DeliveryState, Event, Webhook
+from headrace.spec.webhook_signature import signed_headers, webhook_secret
+from headrace.storage.database import Database
+
+logger = logging.getLogger(__name__)
+
+look_interval_s = 1.0
+due_max = 32  # taken at once, and told at the same time
+attempts_max = 10
+first_wait_s = 5.0
+wait_s_max = 3600.0
+request_timeout_s = 10.0
+answer_bytes_max = 64 << 10
+error_characters_max = 200
+
+
+class Fetcher(Protocol):
+    """The part of `http.egress.EgressClient` that is needed here."""
+
+    async def fetch(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        limit_bytes: int,
+        body: bytes | None = None,
+    ) -> EgressAnswer:
+        """Send a request and read the whole answer."""
+        ...
+
+
+class WebhookSender:
+    """Delivers what is due; belongs to one event loop."""
+
+    def __init__(self, database: Database, fetcher: Fetcher, pepper: bytes, clock: Clock) -> None:
+        self._database = database
+        self._fetcher = fetcher
+        self._pepper = pepper
+        self._clock = clock
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Deliver until told to stop."""
+        failing = False
+        while not stop.is_set():
+            try:
+                await self.send_due()
+                failing = False
+            except HeadraceError as error:
+                if not failing:
+                    logger.warning("webhooks wait for the store: %s", error.message)
+                failing = True
+            try:
+                async with asyncio.timeout(look_interval_s):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+
+    async def send_due(self) -> int:
+        """Try every delivery whose time has come, up to a bound; how many those were."""
+        due = await asyncio.to_thread(self._database.events.due, self._clock.wall_s(), due_max)
+        async with asyncio.TaskGroup() as group:
+            for delivery in due:
+                group.create_task(self._attempt(delivery))
+        return len(due)
+
+    async def _attempt(self, delivery: Delivery) -> None:
+        try:
+            webhook = await asyncio.to_thread(
+                self._database.store.get, Webhook, delivery.webhook_id
+            )
+        except NotFound:
+            await self._save(delivery, DeliveryState.FAILED, error="the webhook is gone")
+            return
+        if not webhook.active:
+            await self._save(delivery, DeliveryState.FAILED, error="the webhook is switched off")
+            return
+        body = event_body(delivery.event)
+        secret = webhook_secret(self._pepper, webhook)
+        headers = signed_headers(secret, delivery.event.id, self._clock.wall_s(), body)
+        try:
+            answer = await self._fetcher.fetch(
+                "POST",
+                webhook.url,
+                headers=headers,
+                timeout_s=request_timeout_s,
+                limit_bytes=answer_bytes_max,
+                body=body,
+            )
+        except HeadraceError as error:
+            await self._failed(delivery, None, error.message)
+            return
+        if 200 <= answer.status < 300:
+            await self._save(delivery, DeliveryState.DELIVERED, status=answer.status)
+        else:
+            await self._failed(delivery, answer.status, f"the receiver answered {answer.status}")
+
+    async def _failed(self, delivery: Delivery, status: int | None, error: str) -> None:
+        is_over = delivery.attempts + 1 >= attempts_max or status == 410
+        state = DeliveryState.FAILED if is_over else DeliveryState.PENDING
+        await self._save(delivery, state, status=status, error=error)
+
+    async def _save(
+        self,
+        delivery: Delivery,
+        state: DeliveryState,
+        *,
+        status: int | None = None,
+        error: str | None = None,
+    ) -> None:
+        changed = msgspec.structs.replace(
+            delivery,
+            state=state,
+            attempts=delivery.attempts + 1,
+            next_attempt_time=self._clock.wall_s() + wait_s(delivery.attempts + 1),
+            last_status=status,
+            last_error=None if error is None else error[:error_characters_max],
+        )
+        await asyncio.to_thread(self._database.events.save, changed)
+
+
+def wait_s(attempts: int) -> float:
+    """How long after so many attempts the next one is made."""
+    return min(wait_s_max, first_wait_s * 4.0 ** min(attempts - 1, 10))
+
+
+def event_body(event: Event) -> bytes:
+    """What a receiver gets."""
+    return msgspec.json.encode(
+        {
+            "id": event.id,
+            "type": event.type,
+            "timestamp": event.create_time,
+            "tenant_id": event.tenant_id,
+            "data": event.data,
+        }
+    )
