@@ -6,7 +6,7 @@ a gateway has nothing to do for it, and the ledger is what it says. Each look is
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
@@ -46,12 +46,13 @@ class AlertWatch:
         self._database = database
         self._clock = clock
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Look until told to stop."""
+    async def run(self, stop: asyncio.Event, leads: Callable[[], bool]) -> None:
+        """Look until told to stop, while `leads` says that it is this process's part."""
         failing = False
         while not stop.is_set():
             try:
-                await asyncio.to_thread(self.look)
+                if leads():
+                    await asyncio.to_thread(self.look)
                 failing = False
             except HeadraceError as error:
                 if not failing:

@@ -9,7 +9,7 @@ restart forgets nothing; a receiver may see an event twice and tells by its id.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -59,12 +59,13 @@ class WebhookSender:
         self._pepper = pepper
         self._clock = clock
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Deliver until told to stop."""
+    async def run(self, stop: asyncio.Event, leads: Callable[[], bool]) -> None:
+        """Deliver until told to stop, while `leads` says that it is this process's part."""
         failing = False
         while not stop.is_set():
             try:
-                await self.send_due()
+                if leads():
+                    await self.send_due()
                 failing = False
             except HeadraceError as error:
                 if not failing:
