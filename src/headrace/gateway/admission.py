@@ -6,6 +6,7 @@ model's context, and no more than the credit, budgets and token limits leave. A 
 the caller did not ask for is sent to the engine, so that it holds.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +16,7 @@ from headrace.ledger.rating import worst_case_nanousd
 from headrace.protocol.requests import ChatMessage, ChatRequest, CompletionRequest
 from headrace.spec.prices import PriceVersion
 
-GeneratingRequest = ChatRequest | CompletionRequest
+TextRequest = ChatRequest | CompletionRequest
 
 template_tokens_max = 512  # what a template may write once: a default system prompt, markers
 message_tokens_max = 64  # and around each message: markers, role, name
@@ -28,6 +29,22 @@ tokens_per_price_unit = 1_000_000
 unlimited = Room()
 
 
+@dataclass(frozen=True, slots=True)
+class PromptRequest:
+    """What counts of a request that reads and writes nothing."""
+
+    model: str
+    prompt_tokens_max: int
+    output_limit: int = 0
+    stream: bool = False
+    wants_usage_chunk: bool = False
+    wants_usage_in_every_chunk: bool = False
+    prompt_cache_key: str | None = None
+
+
+GeneratingRequest = TextRequest | PromptRequest
+
+
 class TokenBounds(NamedTuple):
     """The most that a request can use."""
 
@@ -36,7 +53,7 @@ class TokenBounds(NamedTuple):
     output_limit_sent: int | None  # to be set in the engine's request; None: leave it as it came
 
 
-def prompt_bound(request: GeneratingRequest, context_length: int | None = None) -> int:
+def prompt_bound(request: TextRequest, context_length: int | None = None) -> int:
     """No fewer tokens than any byte-level tokenizer makes of the prompts, over all of them.
 
     A prompt beyond the context is refused by the engine, so none counts for more than that."""
@@ -46,7 +63,7 @@ def prompt_bound(request: GeneratingRequest, context_length: int | None = None) 
     )
 
 
-def _prompt_bounds(request: GeneratingRequest) -> list[int]:
+def _prompt_bounds(request: TextRequest) -> list[int]:
     if isinstance(request, CompletionRequest):
         return [
             1 + (utf8_length(prompt) if isinstance(prompt, str) else len(prompt))
@@ -84,6 +101,8 @@ def token_bounds(
     """The bounds to reserve; `spendable_nanousd` is None for tenants that pay afterwards.
 
     `room` is what the limits of the request's scopes leave."""
+    if isinstance(request, PromptRequest):
+        return TokenBounds(request.prompt_tokens_max, 0, None)
     prompt_tokens = prompt_bound(request, context_length)
     count = request.sequences_count
     asked = request.output_limit

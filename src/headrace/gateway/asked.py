@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from headrace.gateway.admission import GeneratingRequest
+from headrace.gateway.metering import Metering
 from headrace.gateway.route_table import ErrorBody
 from headrace.gateway.snapshot import Principal
 from headrace.http.asgi import Send
@@ -24,6 +25,7 @@ class Asked:
     body: bytes  # for it
     request: GeneratingRequest  # the same, read
     translated: Callable[[Send], Send] = unchanged  # puts the answer into the caller's API
+    metering: Metering = Metering.GENERATES
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,15 +29,11 @@ class Authenticator:
         self._recognised: dict[str, tuple[bytes, bytes]] = {}  # key id: store's and own digest
 
     def authenticate(self, scope: Scope, snapshot: Snapshot, wall_s: float) -> Principal:
-        """The principal of the request's bearer key.
+        """The principal of the request's key.
 
         AuthenticationFailed if there is no valid key, PermissionDenied if its project or tenant
         is not active, or if the key is not for this endpoint or this caller's address."""
-        presented = header(scope, b"authorization")
-        if presented is None:
-            raise AuthenticationFailed("Send your API key as `Authorization: Bearer hr_...`.")
-        kind, _, text = presented.partition(" ")
-        parsed = parse_key(text.strip()) if kind.lower() == "bearer" else None
+        parsed = parse_key(presented_key(scope))
         if parsed is None:
             raise wrong_key()
         principal = snapshot.principals.get(parsed.key_id)
@@ -64,6 +60,18 @@ class Authenticator:
             self._recognised.clear()
         self._recognised[parsed.key_id] = (stored, own)
         return True
+
+
+def presented_key(scope: Scope) -> str:
+    """The key as OpenAI's or Anthropic's clients send it; AuthenticationFailed if there is none."""
+    presented = header(scope, b"authorization")
+    if presented is not None:
+        kind, _, text = presented.partition(" ")
+        return text.strip() if kind.lower() == "bearer" else ""
+    presented = header(scope, b"x-api-key")
+    if presented is None:
+        raise AuthenticationFailed("Send your API key as `Authorization: Bearer hr_...`.")
+    return presented.strip()
 
 
 def check_scope(principal: Principal, scope: Scope) -> None:

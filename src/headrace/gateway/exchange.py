@@ -14,16 +14,24 @@ from typing import TypeVar
 
 from headrace.adapters.registry import find_adapter
 from headrace.base.clock import Clock
-from headrace.base.errors import DeadlineExceeded, HeadraceError, Unavailable, UpstreamFailed
+from headrace.base.errors import (
+    DeadlineExceeded,
+    HeadraceError,
+    NotFound,
+    Unavailable,
+    UpstreamFailed,
+)
 from headrace.gateway.account import Account
 from headrace.gateway.admission import bytes_per_token
 from headrace.gateway.heartbeat import Heartbeat
+from headrace.gateway.metering import Metering
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.rewriter import StreamRewriter, WholeRewrite, rewrite_whole
 from headrace.gateway.signals import TrafficCounts
 from headrace.gateway.upstream import (
     ask_usage,
     engine_headers,
+    engine_url,
     refusal,
     small_answer_bytes_max,
     stream_error,
@@ -78,6 +86,7 @@ class EngineRequest:
     streams: bool = False
     usage_chunk: bool = False  # what the caller wants of a stream's usage
     usage_in_every_chunk: bool = False
+    metering: Metering = Metering.GENERATES
 
 
 class Exchange:
@@ -126,7 +135,9 @@ class Exchange:
 
     def estimate(self, body: bytes) -> TokenUsage:
         """A guess at what an unstreamed answer used, for engines that never tell."""
-        return TokenUsage(self._request.errand.work.prefill_tokens, 0, len(body) // bytes_per_token)
+        prompt_tokens = self._request.errand.work.prefill_tokens
+        guess = TokenUsage(prompt_tokens, 0, len(body) // bytes_per_token)
+        return self._request.metering.of(guess)
 
     async def _with_retries(self, attempt: Callable[[Lease], Awaitable[Result]]) -> Result:
         forwarding = self._forwarding
@@ -191,7 +202,10 @@ class Exchange:
         self.first_output_s = self._forwarding.clock.monotonic_s() - self._start_s
         whole = rewrite_whole(body, self._request.errand.model_name)
         self._learn(lease, whole.usage)
-        return whole
+        metering = self._request.metering
+        if whole.usage is None or metering is Metering.GENERATES:
+            return whole
+        return WholeRewrite(whole.body, metering.of(whole.usage))
 
     async def _attempt_stream(self, lease: Lease, out: EventStream, beat: Heartbeat) -> bool:
         rewriter = StreamRewriter(
@@ -229,13 +243,14 @@ class Exchange:
             request_id=self._request.request_id,
             cache_salt=self._request.cache_salt,
         )
+        generates = self._request.metering is Metering.GENERATES
         self._sent_to = spec
         try:
             answer = await client.open(
                 "POST",
-                adapter.url(spec.address, self._request.path),
+                engine_url(spec, self._request.path),
                 headers=engine_headers(spec, extras.headers),
-                body=self._request.body_for(spec, extras.fields),
+                body=self._request.body_for(spec, extras.fields if generates else {}),
                 timeout_s=timeout_s,
             )
         except HeadraceError as error:
@@ -251,6 +266,8 @@ class Exchange:
                 self._eject(lease)
             else:
                 lease.succeed()
+            if answer.status in (404, 405) and not generates:
+                raise NotFound(f"The engine of this model does not offer {self._request.path}.")
             raise refusal(spec, answer.status, body)
         lease.succeed()
         return answer

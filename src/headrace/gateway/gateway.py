@@ -19,7 +19,9 @@ from headrace.gateway.generate import GenerationServices
 from headrace.gateway.idempotency import Replays
 from headrace.gateway.limit_headers import rolling_periods_s
 from headrace.gateway.load_follower import LoadFollower
+from headrace.gateway.messages_api import messages_api
 from headrace.gateway.metrics import GatewayCounters
+from headrace.gateway.prompt_api import reading_apis
 from headrace.gateway.recovery import usage_of_cut_requests
 from headrace.gateway.signals import TrafficCounts
 from headrace.gateway.state import GatewayState
@@ -124,7 +126,7 @@ class Gateway:
             clock=clock,
             pepper=config.pepper,
         )
-        self.app = GatewayApp(state, openai_apis)
+        self.app = GatewayApp(state, (*openai_apis, messages_api, *reading_apis))
 
     async def __aenter__(self) -> "Gateway":
         """Read the store, settle what a crash left, start the shipper and the followers."""

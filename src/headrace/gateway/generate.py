@@ -153,6 +153,7 @@ class Generation:
             streams=bool(request.stream),
             usage_chunk=request.wants_usage_chunk,
             usage_in_every_chunk=request.wants_usage_in_every_chunk,
+            metering=asked.metering,
         )
 
     def _work(self, asked: Asked, served: ServedModel, output_limit: int | None) -> Work:

@@ -27,17 +27,19 @@ class ReportedUsage(msgspec.Struct, frozen=True):
 
     prompt_tokens: int = 0
     completion_tokens: int | None = 0
+    total_tokens: int | None = 0  # all that some rerankers tell
     prompt_tokens_details: ReportedDetails | None = None
 
     def tokens(self) -> TokenUsage:
         """The same as our value; a cached count above the prompt's is cut to it."""
         details = self.prompt_tokens_details
         cached_tokens = (details.cached_tokens if details else None) or 0
-        prompt_tokens = max(0, self.prompt_tokens)
+        completion_tokens = max(0, self.completion_tokens or 0)
+        prompt_tokens = max(0, self.prompt_tokens or (self.total_tokens or 0) - completion_tokens)
         return TokenUsage(
             prompt_tokens,
             min(max(0, cached_tokens), prompt_tokens),
-            max(0, self.completion_tokens or 0),
+            completion_tokens,
         )
 
 

@@ -74,6 +74,13 @@ def cache_salt(pepper: bytes, tenant_id: str) -> str:
     return digest.hex()[:32]
 
 
+def engine_url(spec: EndpointSpec, path: str) -> str:
+    """Where an engine has a route; what is not OpenAI's lies at its root."""
+    if path.startswith("/v1/"):
+        return find_adapter(spec.engine).url(spec.address, path)
+    return spec.address + path
+
+
 def engine_headers(spec: EndpointSpec, extra_headers: Mapping[str, str]) -> dict[str, str]:
     """The headers of a generating request; nothing of the caller's."""
     return {"Content-Type": "application/json", **extra_headers, **key_headers(spec)}

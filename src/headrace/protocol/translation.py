@@ -7,7 +7,7 @@ of server-sent events, passes through a `TranslatedAnswer`, wherever it was made
 from typing import Protocol
 
 from headrace.protocol.chat_answers import is_error
-from headrace.protocol.sse import SseDecoder, done_data
+from headrace.protocol.sse import SseDecoder, done_data, heartbeat
 
 json_type = b"application/json"
 events_type = b"text/event-stream; charset=utf-8"
@@ -63,6 +63,8 @@ class TranslatedAnswer:
         if self._events is None:
             self._pieces.append(data)
             return self._whole() if last else b""
+        if data == heartbeat:
+            return data  # a comment means the same in every API
         return b"".join([self._event(event.data) for event in self._events.feed(data)])
 
     def _whole(self) -> bytes:

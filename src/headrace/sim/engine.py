@@ -48,6 +48,8 @@ from headrace.protocol.sse import done_event
 
 body_bytes_max = 64 * 1024 * 1024
 usage_path = "/internal/usage/"
+reading_paths = frozenset({"/v1/embeddings", "/v1/rerank", "/tokenize"})
+generating_paths = frozenset({"/v1/chat/completions", "/v1/completions"})
 seen_requests_max = 100_000
 
 _encode = msgspec.json.Encoder().encode
@@ -147,10 +149,14 @@ class FakeEngine:
             await send_json(send, 200, b"{}")
         elif path == "/metrics":
             await send_bytes(send, 200, self._metrics(), [(b"content-type", b"text/plain")])
+        elif path in reading_paths:
+            await self._read(path, receive, send)
         elif path.startswith(usage_path):
             await self._send_usage(path.removeprefix(usage_path), send)
-        else:
+        elif path in generating_paths:
             await self._generate(scope, receive, send, is_chat=path.endswith("/chat/completions"))
+        else:
+            await send_json(send, 404, error_body(NotFound("no such route")))
 
     async def wait_for(self, count: int) -> Seen:
         """The newest request once so many have arrived."""
@@ -165,6 +171,20 @@ class FakeEngine:
             f"headrace_engine_running_requests {running}\n"
             f"headrace_engine_waiting_requests {self._in_flight - running}\n"
         ).encode()
+
+    async def _read(self, path: str, receive: Receive, send: Send) -> None:
+        """Answer what only reads: a token for each byte of the body."""
+        count = len(await read_body(receive, body_bytes_max))
+        answer: dict[str, object] = {"model": self.served_name}
+        if path == "/tokenize":
+            answer |= {"count": count, "tokens": [0] * count}
+        elif path == "/v1/rerank":
+            answer |= {"results": [], "usage": {"total_tokens": count}}
+        else:
+            one = {"object": "embedding", "index": 0, "embedding": [0.5, -0.5]}
+            usage = {"prompt_tokens": count, "total_tokens": count}
+            answer |= {"object": "list", "data": [one], "usage": usage}
+        await send_json(send, 200, _encode(answer))
 
     async def _send_usage(self, request_id: str, send: Send) -> None:
         for seen in reversed(self.seen):

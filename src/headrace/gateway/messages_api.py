@@ -1,0 +1,32 @@
+"""Anthropic's Messages API over every engine: a chat there, and its answer as a message here."""
+
+from headrace.base.errors import HeadraceError
+from headrace.gateway.asked import Asked, Asking, GeneratingApi
+from headrace.http.asgi import Send
+from headrace.http.translated import translated_send
+from headrace.protocol.anthropic import chat_of_messages, parse_messages_request
+from headrace.protocol.anthropic_answers import MessagesTranslator
+from headrace.protocol.errors import error_body
+from headrace.protocol.parsing import parse_chat_request
+from headrace.protocol.translation import TranslatedAnswer
+
+
+async def read_messages(asking: Asking) -> Asked:
+    """The chat that asks for the same."""
+    request = parse_messages_request(asking.body)
+    chat = chat_of_messages(request, usage_in_every_chunk=True)
+
+    def translated(send: Send) -> Send:
+        message_id = "msg_" + asking.request_id.removeprefix("req_")
+        answer = TranslatedAnswer(MessagesTranslator(message_id, request.model))
+        return translated_send(send, answer, [(b"request-id", asking.request_id.encode())])
+
+    return Asked("/v1/chat/completions", chat, parse_chat_request(chat), translated)
+
+
+def messages_error_body(error: HeadraceError) -> bytes:
+    """An error as Anthropic's clients expect it."""
+    return MessagesTranslator("", "").error(error.http_status, error_body(error))
+
+
+messages_api = GeneratingApi("/v1/messages", read_messages, messages_error_body)

@@ -1,0 +1,30 @@
+"""What an API's answers use, and by which numbers that is known."""
+
+from enum import Enum
+
+import msgspec
+
+from headrace.spec.settlements import TokenUsage
+
+
+class Metering(Enum):
+    """What a route's requests are charged for."""
+
+    GENERATES = "generates"  # prompt and output
+    EMBEDS = "embeds"  # the prompt, as embedding tokens
+    READS = "reads"  # the prompt
+    NOTHING = "nothing"
+
+    def of(self, reported: TokenUsage) -> TokenUsage:
+        """What counts of an engine's report."""
+        match self:
+            case Metering.NOTHING:
+                return TokenUsage()
+            case Metering.EMBEDS:
+                return msgspec.structs.replace(
+                    reported, completion_tokens=0, embedding_tokens=reported.prompt_tokens
+                )
+            case Metering.READS:
+                return msgspec.structs.replace(reported, completion_tokens=0)
+            case Metering.GENERATES:
+                return reported
