@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from headrace.spec.prices import Price
-from headrace.spec.settlements import Charge, TokenUsage
+from headrace.spec.settlements import Charge, Settlement, TokenUsage
 
 
 class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,31 +23,22 @@ class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
     unrated_requests: int  # had no price; at the tried prices they may
 
 
-class UsedRequest(msgspec.Struct, frozen=True):
-    """What is known of a request that was settled."""
-
-    tenant_id: str
-    model: str
-    usage: TokenUsage
-    charged_nanousd: int | None  # None: it waits for a price
-
-
 Rate = Callable[[Price, TokenUsage], Charge]
 
 
 def try_prices(
-    requests: Iterable[UsedRequest], prices: dict[str, Price], rate: Rate
+    settlements: Iterable[Settlement], prices: dict[str, Price], rate: Rate
 ) -> list[TrialRow]:
     """Rate each request whose model has a tried price; the others keep what they were charged."""
     sums: dict[tuple[str, str], list[int]] = {}
-    for request in requests:
-        row = sums.setdefault((request.tenant_id, request.model), [0, 0, 0, 0])
-        price = prices.get(request.model)
-        charged = request.charged_nanousd or 0
+    for settlement in settlements:
+        row = sums.setdefault((settlement.tenant_id, settlement.model), [0, 0, 0, 0])
+        price = prices.get(settlement.model)
+        charged = settlement.amount_nanousd
         row[0] += 1
-        row[1] += charged
-        row[2] += charged if price is None else rate(price, request.usage).amount_nanousd
-        row[3] += request.charged_nanousd is None
+        row[1] += charged or 0
+        row[2] += (charged or 0) if price is None else rate(price, settlement.usage).amount_nanousd
+        row[3] += charged is None
     return [
         TrialRow(
             tenant_id=tenant_id,

@@ -6,8 +6,10 @@ that an asynchronous client takes to import.
 
 import http.client
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -16,6 +18,7 @@ from headrace.base.errors import ConfigurationError, HeadraceError, Unavailable
 
 timeout_s = 30.0
 answer_bytes_max = 64 << 20
+download_chunk_bytes = 1 << 16
 pages_max = 200  # of 500 items; more is a job for the API itself
 page_items = 500
 start_hint = (
@@ -103,7 +106,32 @@ class AdminClient:
         }
         return self._ask(method, path, msgspec.json.encode(present) if body is not None else None)
 
+    def download(self, path: str, query: Mapping[str, str | None], sink: BinaryIO) -> None:
+        """Write what is at `path` to `sink` as it comes, however long it is."""
+        present = {name: value for name, value in query.items() if value is not None}
+        with self._asked("GET", f"{path}?{urlencode(present)}", None) as answer:
+            if answer.status >= 400:
+                raise self._refusal(answer.status, answer.read(answer_bytes_max))
+            while chunk := answer.read(download_chunk_bytes):
+                try:
+                    sink.write(chunk)
+                except OSError as error:  # of the file, not of the control plane
+                    raise ConfigurationError(f"it can't be written: {error.strerror}") from error
+
     def _ask(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        with self._asked(method, path, body) as answer:
+            content = answer.read(answer_bytes_max + 1)
+        if len(content) > answer_bytes_max:
+            raise RemoteError(f"the answer to {path} is too long; narrow the question")
+        if answer.status >= 400:
+            raise self._refusal(answer.status, content)
+        return content
+
+    @contextmanager
+    def _asked(
+        self, method: str, path: str, body: bytes | None
+    ) -> Iterator[http.client.HTTPResponse]:
+        """The answer to one question; Unavailable if none comes or it breaks off."""
         secure = self._parts.scheme == "https"
         kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         connection = kind(self._parts.hostname or "", self._parts.port, timeout=timeout_s)
@@ -112,19 +140,13 @@ class AdminClient:
             headers["content-type"] = "application/json"
         try:
             connection.request(method, f"{self._parts.path}/admin/v1{path}", body, headers)
-            answer = connection.getresponse()
-            content = answer.read(answer_bytes_max + 1)
+            yield connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise Unavailable(
                 f"the control plane at {self._url} does not answer ({_reason(error)}); {start_hint}"
             ) from error
         finally:
             connection.close()
-        if len(content) > answer_bytes_max:
-            raise RemoteError(f"the answer to {path} is too long; narrow the question")
-        if answer.status >= 400:
-            raise self._refusal(answer.status, content)
-        return content
 
     def _refusal(self, status: int, content: bytes) -> HeadraceError:
         try:

@@ -44,6 +44,13 @@ class Paper(StrEnum):
     JSON_LINES = "jsonl"
 
 
+class Export(StrEnum):
+    """For which systems usage is written."""
+
+    FOCUS = "focus"
+    CLOUD_EVENTS = "cloudevents"
+
+
 class InvoiceView(msgspec.Struct, frozen=True):
     """What is shown of an invoice."""
 
@@ -90,13 +97,16 @@ class Addressed(msgspec.Struct, frozen=True):
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
     group = platform_group(
-        "invoices", "What tenants owe: draft, finalize, list, show, credit, seller, profile.", app
+        "invoices",
+        "What tenants owe: draft, finalize, list, show, credit, export, seller, profile.",
+        app,
     )
     platform_command(group, "draft")(draft)
     platform_command(group, "finalize")(finalize)
     platform_command(group, "list")(list_all)
     platform_command(group, "show")(show)
     platform_command(group, "credit")(credit)
+    platform_command(group, "export")(export)
     platform_command(group, "seller")(seller)
     platform_command(group, "profile")(profile)
 
@@ -186,6 +196,25 @@ def credit(
     path = f"/invoices/{path_of(invoice)}/credit-notes"
     body = {"amount_usd": amount_usd, "reason": reason}
     platform.show(platform.client.send("POST", path, body), CreditNoteView, _note_fields)
+
+
+def export(
+    platform: Platform,
+    *,
+    month: Annotated[str, typer.Option(help="A UTC month, as 2026-11.")],
+    system: Annotated[
+        Export, typer.Option("--format", help="FOCUS rows, or an event a request.")
+    ] = Export.FOCUS,
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+) -> None:
+    """Write a month of usage for cost tools (FOCUS) or meters (CloudEvents)."""
+    query = {"month": month, "format": system.value, "tenant": tenant}
+    try:
+        with out.open("wb") as file:
+            platform.client.download("/usage/export", query, file)
+    except OSError as error:
+        raise ConfigurationError(f"{out} can't be written: {error.strerror}") from error
 
 
 def seller(platform: Platform, *, file: PartyFile) -> None:

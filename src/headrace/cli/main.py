@@ -54,7 +54,7 @@ entries = (
     CommandEntry(("prices",), "What models cost: apply, list, try, rate.", "prices"),
     CommandEntry(
         ("invoices",),
-        "What tenants owe: draft, finalize, list, show, credit, seller, profile.",
+        "What tenants owe: draft, finalize, list, show, credit, export, seller, profile.",
         "invoices",
     ),
     CommandEntry(("usage",), "Requests, tokens and cost, by tenant, model, day.", "usage"),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from sqlalchemy import Connection, RowMapping, Select, and_, bindparam, or_, select, update
 
 from headrace.spec.prices import PriceVersion
-from headrace.spec.settlements import Charge, TokenUsage
+from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
 from headrace.storage.posting import book_lines, revenue_account, tenant_account, transfer
 from headrace.storage.rows import add_many
 from headrace.storage.sessions import Sessions
@@ -51,14 +51,18 @@ class LateRating:
                 return rated
             position = (rows[-1]["settle_time"], rows[-1]["request_id"])
 
-    def read(self, since_s: float, until_s: float) -> Iterator[RowMapping]:
-        """Every settlement of `[since_s, until_s)` in order of time."""
+    def read(
+        self, since_s: float, until_s: float, tenant_id: str | None = None
+    ) -> Iterator[Settlement]:
+        """The settlements of `[since_s, until_s)`, of a tenant or of all, in order of time."""
         position = before_all
         while True:
+            query = page_of(position, since_s, until_s)
+            if tenant_id is not None:
+                query = query.where(settlements.c.tenant_id == tenant_id)
             with self._sessions.read() as connection:
-                query = page_of(position, since_s, until_s)
                 rows = connection.execute(query).mappings().all()
-            yield from rows
+            yield from map(settlement_of, rows)
             if len(rows) < page_rows:
                 return
             position = (rows[-1]["settle_time"], rows[-1]["request_id"])
@@ -86,6 +90,28 @@ def page_of(position: Position, since_s: float, until_s: float) -> Select[tuple[
 def usage_of(row: RowMapping) -> TokenUsage:
     """The tokens of a settlement's row."""
     return TokenUsage(**{name: row[name] for name in token_fields})
+
+
+def settlement_of(row: RowMapping) -> Settlement:
+    """A settlement from its row."""
+    charge = None
+    if row["price_book_id"] is not None:
+        # The oldest rows have no columns for some classes.
+        charge = Charge(**{name: row[name] or 0 for name in charge_fields})
+    return Settlement(
+        request_id=row["request_id"],
+        tenant_id=row["tenant_id"],
+        project_id=row["project_id"],
+        key_id=row["key_id"],
+        model=row["model"],
+        usage=usage_of(row),
+        outcome=Outcome(row["outcome"]),
+        source=UsageSource(row["source"]),
+        price_book_id=row["price_book_id"],
+        charge=charge,
+        settle_time=row["settle_time"],
+        replica_id=row["replica_id"],
+    )
 
 
 def rate_rows(

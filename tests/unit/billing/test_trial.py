@@ -1,9 +1,9 @@
 """A price book tried on what was used."""
 
-from headrace.billing.trial import TrialRow, UsedRequest, try_prices
+from headrace.billing.trial import TrialRow, try_prices
 from headrace.ledger.rating import rate
 from headrace.spec.prices import Price
-from headrace.spec.settlements import Charge, TokenUsage
+from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
 
 price = Price(
     input_nanousd_per_million=1_000_000,
@@ -12,15 +12,31 @@ price = Price(
 )
 
 
+def settled(tenant_id: str, model: str, usage: TokenUsage, charged: int | None) -> Settlement:
+    return Settlement(
+        request_id="r",
+        tenant_id=tenant_id,
+        project_id="prj",
+        key_id="key",
+        model=model,
+        usage=usage,
+        outcome=Outcome.FINISHED,
+        source=UsageSource.ENGINE,
+        price_book_id=None if charged is None else "prb",
+        charge=None if charged is None else Charge(input_nanousd=charged),
+        settle_time=0.0,
+    )
+
+
 def unbounded(price: Price, usage: TokenUsage) -> Charge:
     return rate(price, usage, 2**62)
 
 
 def test_each_request_is_rated_as_it_would_have_been() -> None:
     requests = [
-        UsedRequest("ten_a", "small", TokenUsage(10, 4, 3), 5),
-        UsedRequest("ten_a", "small", TokenUsage(1, 0, 0), None),
-        UsedRequest("ten_b", "large", TokenUsage(1, 0, 1), 70),
+        settled("ten_a", "small", TokenUsage(10, 4, 3), 5),
+        settled("ten_a", "small", TokenUsage(1, 0, 0), None),
+        settled("ten_b", "large", TokenUsage(1, 0, 1), 70),
     ]
     assert try_prices(requests, {"small": price}, unbounded) == [
         TrialRow(

@@ -129,6 +129,21 @@ def test_prices_are_tried_then_applied_to_what_waited(
 
 
 @pytest.mark.usefixtures("seller")
+def test_usage_is_written_for_other_systems(
+    platform: RunningPlatform, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use(platform, "r1")
+    rows, events = tmp_path / "january.csv", tmp_path / "january.jsonl"
+    assert run("invoices", "export", "--month", "2027-01", "--out", str(rows)) == 0
+    assert "Compute GmbH" in rows.read_text()
+    asked = ("--month", "2027-01", "--format", "cloudevents", "--tenant", "acme")
+    assert run("invoices", "export", *asked, "--out", str(events)) == 0
+    assert json.loads(events.read_text())["id"] == "r1"
+    assert run("invoices", "export", "--month", "never", "--out", str(rows)) == 1
+    assert "month" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("seller")
 def test_a_period_that_is_not_over_stays_a_draft(
     ask: Callable[..., Any], run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

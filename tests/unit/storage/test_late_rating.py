@@ -51,10 +51,19 @@ def test_only_the_span_is_rated(database: Database, settlement: Make) -> None:
         waiting = settlement(f"r{n}", price_book_id=None, charge=None, settle_time=1.8e9 + n)
         database.ledger.post([waiting])
     assert database.late_rating.rate(price_of, rate, 1.8e9 + 1, 1.8e9 + 2) == 1
-    assert [row["request_id"] for row in database.late_rating.read(1.8e9, 1.8e9 + 2)] == [
-        "r0",
-        "r1",
+    read = list(database.late_rating.read(1.8e9, 1.8e9 + 2))
+    assert [(found.request_id, found.charge is None) for found in read] == [
+        ("r0", True),
+        ("r1", False),
     ]
+    assert list(database.late_rating.read(0.0, 2e9, "ten_b")) == []
+
+
+def test_what_is_read_is_what_was_booked(database: Database, settlement: Make) -> None:
+    usage = TokenUsage(5, 1, 4, reasoning_tokens=2, image_tokens=0)
+    booked = settlement("r", usage=usage, replica_id="rep_1")
+    database.ledger.post([booked])
+    assert list(database.late_rating.read(0.0, 2e9)) == [booked]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from headrace.control.admin.references import Reference
 from headrace.control.admin.values import Dollars, Money, RequestBody
 from headrace.control.invoicing import Days
 from headrace.spec.invoices import CreditNote, Invoice, InvoiceLine, Party, TaxRule
+from headrace.storage.invoices import day_s, start_s
 
 Line = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Country = Annotated[str, StringConstraints(pattern=r"^([A-Z]{2})?$")]
@@ -96,6 +97,12 @@ class PeriodFields(RequestBody):
         year, month = map(int, self.month.split("-"))
         last = calendar.monthrange(year, month)[1]
         return datetime.date(year, month, 1), datetime.date(year, month, last)
+
+
+def bounds_of(days: Days) -> tuple[float, float]:
+    """Whole UTC days as seconds since the epoch, the end excluded."""
+    first_day, last_day = days
+    return start_s(first_day), start_s(last_day) + day_s
 
 
 class InvoiceDraw(PeriodFields):

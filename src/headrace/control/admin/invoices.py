@@ -4,12 +4,12 @@ from enum import StrEnum
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 
 from headrace.base.errors import InvalidRequest
 from headrace.base.ids import new_id
 from headrace.base.money import parse_usd
-from headrace.billing import page, pdf, tables
+from headrace.billing import exports, page, pdf, tables
 from headrace.control.admin.access import Access, GrantedAccess, allows
 from headrace.control.admin.context import AdminContext, Context
 from headrace.control.admin.invoice_values import (
@@ -21,10 +21,12 @@ from headrace.control.admin.invoice_values import (
     Invoices,
     InvoiceView,
     Month,
+    PeriodFields,
     ProfileFields,
     ProfileView,
     SellerFields,
     SellerView,
+    bounds_of,
     invoice_view,
     note_view,
     party_view,
@@ -32,7 +34,7 @@ from headrace.control.admin.invoice_values import (
 from headrace.control.invoicing import Invoicing, seller_name
 from headrace.spec.invoices import Invoice, Seller
 from headrace.spec.roles import Permission
-from headrace.spec.tenancy import Tenant
+from headrace.spec.tenancy import Project, Tenant
 
 router = APIRouter()
 
@@ -45,6 +47,13 @@ class Paper(StrEnum):
     CSV = "csv"
     JSON = "json"
     JSON_LINES = "jsonl"
+
+
+class Export(StrEnum):
+    """For which systems usage is written."""
+
+    FOCUS = "focus"
+    CLOUD_EVENTS = "cloudevents"
 
 
 media_types = {
@@ -154,6 +163,30 @@ def write_invoice(
         "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
     }
     return Response(content, media_type=media_types[paper], headers=headers)
+
+
+@router.get("/usage/export")
+@allows(Permission.BILLING_READ)
+def export_usage(
+    access: Access,
+    context: Context,
+    month: Annotated[Month, Query()],
+    export: Annotated[Export, Query(alias="format")],
+    tenant: Annotated[str | None, Query(max_length=200)] = None,
+) -> Response:
+    """A month of usage as FOCUS rows (CSV) or CloudEvents (a line of JSON a request)."""
+    one = access.one_tenant(tenant)
+    used = context.database.late_rating.read(
+        *bounds_of(PeriodFields(month=month).days()), None if one is None else one.id
+    )
+    if export is Export.CLOUD_EVENTS:
+        return StreamingResponse(exports.cloud_events(used), media_type="application/jsonl")
+    store = context.database.store
+    names = {item.id: item.name for kind in (Tenant, Project) for item in store.list(kind)}
+    seller = store.find(Seller, seller_name)
+    provider = "headrace" if seller is None else seller.party.name
+    rows = exports.focus_csv(exports.daily_uses(used), names, provider)
+    return StreamingResponse(rows, media_type="text/csv")
 
 
 @router.post("/invoices/{invoice}/finalize")

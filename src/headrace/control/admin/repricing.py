@@ -6,18 +6,16 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from headrace.base.errors import Conflict
-from headrace.billing.trial import UsedRequest, try_prices
+from headrace.billing.trial import try_prices
 from headrace.control.admin.billing import PriceFields, price_from
 from headrace.control.admin.context import AdminContext, Context
-from headrace.control.admin.invoice_values import PeriodFields
+from headrace.control.admin.invoice_values import PeriodFields, bounds_of
 from headrace.control.admin.references import ModelName
 from headrace.control.admin.values import Money
 from headrace.ledger import rating
 from headrace.spec.prices import Price, PriceBook, PriceVersion, price_at
 from headrace.spec.settlements import Charge, TokenUsage
 from headrace.spec.tenancy import Tenant
-from headrace.storage.invoices import day_s, start_s
-from headrace.storage.late_rating import usage_of
 
 router = APIRouter()
 
@@ -29,8 +27,7 @@ class Period(PeriodFields):
 
     def bounds(self) -> tuple[float, float]:
         """Its beginning and end in seconds since the epoch."""
-        first_day, last_day = self.days()
-        return start_s(first_day), start_s(last_day) + day_s
+        return bounds_of(self.days())
 
 
 class PriceTrial(Period):
@@ -69,11 +66,8 @@ def try_price_book(body: PriceTrial, context: Context) -> Trial:
     """Compute what a period would have cost at other prices; nothing is changed."""
     prices = {model: price_from(fields) for model, fields in body.prices.items()}
     names = {tenant.id: tenant.name for tenant in context.database.store.list(Tenant)}
-    requests = (
-        UsedRequest(row["tenant_id"], row["model"], usage_of(row), row["amount_nanousd"])
-        for row in context.database.late_rating.read(*body.bounds())
-    )
-    rows = try_prices(requests, prices, _rate)
+    used = context.database.late_rating.read(*body.bounds())
+    rows = try_prices(used, prices, _rate)
     return Trial(
         items=[
             TrialView(
