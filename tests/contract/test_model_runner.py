@@ -16,46 +16,7 @@ from headrace.engine.scheduler import SchedulerConfig
 from headrace.sim.clock import ManualClock
 from headrace.sim.numpy_runner import NumpyRunner
 from headrace.sim.runner import FakeModel, FakeRunner
-
-
-@dataclass(frozen=True)
-class TinySpec:
-    num_layers: int = 2
-    num_heads: int = 4
-    num_kv_heads: int = 2
-    head_dim: int = 8
-    norm_epsilon: float = 1e-5
-    rope_style: str = "adjacent"
-    rope_dimensions: int = 8
-    rope_theta: float = 10_000.0
-    rope_scale: float = 1.0
-    tied_output: bool = True
-
-
-def tiny_tensors(spec: TinySpec) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(0)
-    hidden, ffn, kv = 32, 48, spec.num_kv_heads * spec.head_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (300, hidden),
-        "output_norm.weight": (hidden,),
-    }
-    for layer in range(spec.num_layers):
-        names = {
-            "attn_norm": (hidden,),
-            "attn_q": (hidden, hidden),
-            "attn_k": (kv, hidden),
-            "attn_v": (kv, hidden),
-            "attn_output": (hidden, hidden),
-            "ffn_norm": (hidden,),
-            "ffn_gate": (ffn, hidden),
-            "ffn_up": (ffn, hidden),
-            "ffn_down": (hidden, ffn),
-        }
-        shapes |= {f"blk.{layer}.{name}.weight": shape for name, shape in names.items()}
-    return {
-        name: (rng.normal(size=shape) / np.sqrt(shape[-1])).astype(np.float32)
-        for name, shape in shapes.items()
-    }
+from headrace.sim.tiny_model import TinySpec, tiny_tensors
 
 
 def fake_runner() -> ModelRunner:

@@ -14,6 +14,8 @@ step_rows = 128  # tokens of one step: a prefill chunk, against the pause it mak
 waiting_max = 1024
 kv_tokens_default = 8192
 max_num_seqs_default = 32
+draft_tokens_default = 8
+draft_tokens_max = 32
 step_timeout_default_s = 120.0
 step_timeout_max_s = 86_400.0
 kv_tokens_max = 2**31 - 1  # the kernels count them in 32 bits
@@ -47,6 +49,21 @@ step_timeout = Setting(
     "must be above the longest honest step.",
     unit="s",
 )
+draft_tokens = Setting(
+    "draft-tokens",
+    int,
+    draft_tokens_default,
+    "Guesses of a request's next tokens to verify in one step, at most; the answers are the same "
+    "with any number. 0 turns guessing off.",
+)
+target_step_ms = Setting(
+    "target-step-ms",
+    float,
+    None,
+    "How long a step may take, roughly: prompts are read in chunks that fit, so that answers that "
+    "are being written do not pause longer. Default: chunks of a fixed size.",
+    unit="ms",
+)
 
 ModelArgument = Annotated[
     str,
@@ -61,6 +78,8 @@ KvTokens = Annotated[int, kv_tokens.option()]
 Threads = Annotated[int | None, threads.option()]
 ContextLength = Annotated[int | None, context_length.option()]
 MaxNumSeqs = Annotated[int, max_num_seqs.option()]
+DraftTokens = Annotated[int, draft_tokens.option()]
+TargetStepMs = Annotated[float | None, target_step_ms.option()]
 StepTimeout = Annotated[float, step_timeout.option()]
 
 
@@ -73,6 +92,8 @@ def service_config(
     context_length: int | None,
     max_num_seqs: int,
     step_timeout_s: float = step_timeout_default_s,
+    draft_tokens: int = draft_tokens_default,
+    target_step_ms: float | None = None,
 ) -> ServiceConfig:
     """The service of one model; ConfigurationError names the option that is out of range."""
     bounds = (
@@ -80,6 +101,8 @@ def service_config(
         ("--threads", threads, 1, threads_max),
         ("--context-length", context_length, 2, context_length_max),
         ("--max-num-seqs", max_num_seqs, 1, max_num_seqs_max),
+        ("--draft-tokens", draft_tokens, 0, draft_tokens_max),
+        ("--target-step-ms", target_step_ms, 1, 60_000),
         ("--step-timeout", step_timeout_s, 0.1, step_timeout_max_s),
     )
     for option, value, least, most in bounds:
@@ -98,5 +121,7 @@ def service_config(
             threads=threads,
             context_length=context_length,
             step_timeout_s=step_timeout_s,
+            draft_tokens_max=draft_tokens,
+            target_step_s=None if target_step_ms is None else target_step_ms / 1000,
         ),
     )

@@ -10,9 +10,10 @@ from heapq import heappop, heappush
 
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest, RateLimited
-from headrace.engine.batch import BatchBuilder
+from headrace.engine.batch import BatchBuilder, Sampled
 from headrace.engine.drain_rate import DrainRate
 from headrace.engine.intake import context_limit, output_limits
+from headrace.engine.ngram_proposer import NgramProposer
 from headrace.engine.request import (
     EngineRequest,
     EngineStats,
@@ -21,19 +22,11 @@ from headrace.engine.request import (
     TokenLogprobs,
 )
 from headrace.engine.runner import ModelRunner, StepResult
+from headrace.engine.samples import StepSamples, Taken, not_finite_error
 from headrace.engine.scheduler import ScheduledSequence, Scheduler, SchedulerConfig
 from headrace.engine.sequence import Sequence, SequenceState
+from headrace.engine.speculation import Proposer
 
-not_finite_token_id = -1  # StepResult.token_ids
-all_banned_token_id = -2
-all_banned_error = (
-    "No token was allowed at this place of the output: grammar, allowed_token_ids, bad_words and "
-    "min_tokens together exclude all of them, or the grammar is too complex. Loosen one of them."
-)
-not_finite_error = (
-    "The model's output for this request was not finite; the request failed, others did not. "
-    "Send it again; if it fails again, the model file or this prompt is the cause."
-)
 deadline_error = (
     "The request's deadline passed before its output was complete; allow it more time, or lower "
     "max_tokens."
@@ -43,15 +36,23 @@ deadline_error = (
 class EngineCore:
     """Continuous batching over one model runner."""
 
-    def __init__(self, runner: ModelRunner, config: SchedulerConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        config: SchedulerConfig,
+        clock: Clock,
+        proposer: Proposer | None = None,
+    ) -> None:
+        """With `draft_tokens_max` in the config, `proposer` guesses; by default from n-grams."""
         self._runner = runner
         self._info = runner.info
         self._config = config
         self._clock = clock
-        self._scheduler = Scheduler(config, runner.info)
+        self._scheduler = Scheduler(config, runner.info, proposer or NgramProposer())
         self._builder = BatchBuilder(
             self._scheduler.rows_max,
             self._scheduler.running_max,
+            self._scheduler.parts_max,
             self._scheduler.kv.block_count(context_limit(runner.info)),
             runner.info.vocab_size,
         )
@@ -126,6 +127,7 @@ class EngineCore:
             run_start_s = self._clock.monotonic_s()
             result = self._runner.execute(batch)
             run_s = self._clock.monotonic_s() - run_start_s
+            self._scheduler.record_step(len(batch.token_ids), run_s)
             self._apply_aborts(outputs)
             self._absorb(scheduled, sampled, result, outputs)
             self._stats.steps_total += 1
@@ -135,7 +137,7 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """A snapshot of the counters and gauges."""
-        pool = self._scheduler.kv.pool
+        pool, speculator = self._scheduler.kv.pool, self._scheduler.speculator
         return replace(
             self._stats,
             running_requests=len(self._scheduler.running),
@@ -144,6 +146,9 @@ class EngineCore:
             kv_blocks_used=pool.used_count,
             preemptions_total=self._scheduler.preemption_count,
             finished_total=dict(self._stats.finished_total),
+            drafts_total=0 if speculator is None else speculator.drafts_total,
+            drafted_by_position=() if speculator is None else tuple(speculator.drafted),
+            accepted_by_position=() if speculator is None else tuple(speculator.accepted),
         )
 
     def check_invariants(self) -> None:
@@ -186,15 +191,14 @@ class EngineCore:
             request_id, index = self._aborts.popleft()
             for sequence in tuple(self._choices.get(request_id, ())):
                 if index is None or index == sequence.index:
-                    outputs.append(self._finish(sequence, (), FinishReason.ABORT))
+                    outputs.append(self._finish(sequence, FinishReason.ABORT))
 
     def _end_overdue(self, now_s: float, outputs: list[RequestOutput]) -> None:
         while self._deadlines and self._deadlines[0][0] <= now_s:
             due_s, _, request_id = heappop(self._deadlines)
             for sequence in tuple(self._choices.get(request_id, ())):
                 if sequence.request.deadline_s == due_s:  # else the id was used again
-                    reason = FinishReason.TIMEOUT
-                    outputs.append(self._finish(sequence, (), reason, error=deadline_error))
+                    outputs.append(self._finish(sequence, FinishReason.TIMEOUT, deadline_error))
 
     def _count_scheduled(self, scheduled: list[ScheduledSequence], now_s: float) -> None:
         """Count prompts when first scheduled, and tokens that are computed again."""
@@ -213,63 +217,53 @@ class EngineCore:
     def _absorb(
         self,
         scheduled: list[ScheduledSequence],
-        sampled: list[Sequence],
+        sampled: list[Sampled],
         result: StepResult,
         outputs: list[RequestOutput],
     ) -> None:
         """Take in what the runner did; sequences aborted meanwhile are not running any more."""
-        token_ids: list[int] = result.token_ids.tolist()
-        if token_ids and min(token_ids) < 0:
-            self._fail_unsampled(sampled, token_ids, outputs)
         running = SequenceState.RUNNING
         for sequence, row_count in scheduled:
             if sequence.state is running:
                 sequence.computed += row_count
                 sequence.peak_computed = max(sequence.peak_computed, sequence.computed)
                 self._scheduler.kv.commit(sequence)
-        for index, (sequence, token_id) in enumerate(zip(sampled, token_ids, strict=True)):
-            if sequence.state is running:
-                logprobs = _logprobs_of(sequence, result, index)
-                outputs.append(self._append_token(sequence, token_id, logprobs))
-
-    def _append_token(
-        self, sequence: Sequence, token_id: int, logprobs: tuple[TokenLogprobs, ...]
-    ) -> RequestOutput:
-        """Give a sequence its next token, and end it if that was the last."""
-        may_stop = sequence.completion_count >= sequence.min_tokens
-        if may_stop and token_id in sequence.stop_token_ids:
-            return self._finish(sequence, (), FinishReason.STOP)
-        sequence.tokens.append(token_id)
-        self._stats.completion_tokens_total += 1
-        if sequence.completion_count >= sequence.max_tokens:
-            return self._finish(sequence, (token_id,), FinishReason.LENGTH, logprobs=logprobs)
-        return _output(sequence, (token_id,), None, logprobs=logprobs)
-
-    def _fail_unsampled(
-        self, sampled: list[Sequence], token_ids: list[int], outputs: list[RequestOutput]
-    ) -> None:
-        """End the sequences that got no token; not finite KV is shared with nobody."""
-        for sequence, token_id in zip(sampled, token_ids, strict=True):
-            if token_id == not_finite_token_id and sequence.state is SequenceState.RUNNING:
+        samples = StepSamples(result)
+        row = 0
+        for sequence, prompt_rows, token_rows in sampled:
+            if sequence.state is not running:
+                pass
+            elif prompt_rows and not samples.add_prompt_logprobs(sequence, row, prompt_rows):
                 self._scheduler.kv.forget(sequence)
-                outputs.append(
-                    self._finish(sequence, (), FinishReason.ERROR, error=not_finite_error)
-                )
-            elif token_id == all_banned_token_id and sequence.state is SequenceState.RUNNING:
-                outputs.append(
-                    self._finish(sequence, (), FinishReason.ERROR, error=all_banned_error)
-                )
+                outputs.append(self._finish(sequence, FinishReason.ERROR, not_finite_error))
+            elif token_rows:
+                self._take_tokens(sequence, samples.take(sequence, row + prompt_rows), outputs)
+            row += prompt_rows + token_rows
+
+    def _take_tokens(self, sequence: Sequence, taken: Taken, outputs: list[RequestOutput]) -> None:
+        """Report the tokens that a sequence got, and end it if one of them was the last."""
+        self._stats.completion_tokens_total += len(taken.token_ids)
+        if sequence.drafts and self._scheduler.speculator is not None:
+            self._scheduler.speculator.record_drafts(sequence, taken.accepted)
+        noted, sequence.prompt_logprobs = sequence.prompt_logprobs, None
+        outputs.append(_output(sequence, taken, noted))
+        if taken.error == not_finite_error:
+            self._scheduler.kv.forget(sequence)
+        if taken.reason is not None:
+            self._remove(sequence, taken.reason)
 
     def _finish(
         self,
         sequence: Sequence,
-        token_ids: tuple[int, ...],
         reason: FinishReason,
         error: str | None = None,
-        logprobs: tuple[TokenLogprobs, ...] = (),
     ) -> RequestOutput:
-        """End a request and free all it holds."""
-        output = _output(sequence, token_ids, reason, error, logprobs)
+        """End a sequence that got nothing in this step, and free all it holds."""
+        output = _output(sequence, Taken((), (), 0, reason, error), None)
+        self._remove(sequence, reason)
+        return output
+
+    def _remove(self, sequence: Sequence, reason: FinishReason) -> None:
         self._scheduler.remove(sequence)
         choices = self._choices[sequence.request_id]
         choices.remove(sequence)
@@ -277,36 +271,20 @@ class EngineCore:
             del self._choices[sequence.request_id]
         finished = self._stats.finished_total
         finished[reason.value] = finished.get(reason.value, 0) + 1
-        return output
 
 
 def _output(
-    sequence: Sequence,
-    token_ids: tuple[int, ...],
-    reason: FinishReason | None,
-    error: str | None = None,
-    logprobs: tuple[TokenLogprobs, ...] = (),
+    sequence: Sequence, taken: Taken, prompt_logprobs: list[TokenLogprobs] | None
 ) -> RequestOutput:
     return RequestOutput(
         sequence.request_id,
-        token_ids,
-        reason,
+        taken.token_ids,
+        taken.reason,
         sequence.usage,
-        error,
+        taken.error,
         sequence.queue_s,
-        logprobs,
+        taken.logprobs,
         sequence.index,
         sequence.cumulative_logprob,
+        tuple(prompt_logprobs) if prompt_logprobs else (),
     )
-
-
-def _logprobs_of(sequence: Sequence, result: StepResult, index: int) -> tuple[TokenLogprobs, ...]:
-    """The log-probabilities of one sample if its request asked for them."""
-    count = sequence.request.sampling.top_logprobs
-    if count is None:
-        return ()
-    top: tuple[tuple[int, float], ...] = ()
-    if count and result.top_ids is not None and result.top_logprobs is not None:
-        ids = result.top_ids[index, :count].tolist()
-        top = tuple(zip(ids, result.top_logprobs[index, :count].tolist(), strict=True))
-    return (TokenLogprobs(float(result.logprobs[index]), top),)

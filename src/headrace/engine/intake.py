@@ -77,12 +77,13 @@ def check_token_ids(sampling: SamplingParams, vocab_size: int) -> None:
         raise InvalidRequest(
             "allowed_token_ids is empty; allow at least one.", param="allowed_token_ids"
         )
-    top_count = sampling.top_logprobs
-    if top_count is not None and not 0 <= top_count <= min(top_logprobs_max, vocab_size):
-        raise InvalidRequest(
-            f"top_logprobs is {top_count}; it must be 0 to {min(top_logprobs_max, vocab_size)}.",
-            param="top_logprobs",
-        )
+    counts = ("top_logprobs", sampling.top_logprobs), ("prompt_logprobs", sampling.prompt_logprobs)
+    for name, count in counts:
+        if count is not None and not 0 <= count <= min(top_logprobs_max, vocab_size):
+            raise InvalidRequest(
+                f"{name} is {count}; it must be 0 to {min(top_logprobs_max, vocab_size)}.",
+                param=name,
+            )
 
 
 def check_sampling(sampling: SamplingParams) -> None:
@@ -92,7 +93,7 @@ def check_sampling(sampling: SamplingParams) -> None:
         ("top_k", 0 <= sampling.top_k < 1 << 31, "0 (off) or more"),
         ("top_p", 0 < sampling.top_p <= 1, "above 0 and at most 1"),
         ("min_p", 0 <= sampling.min_p < 1, "0 or more and below 1"),
-        ("max_tokens", sampling.max_tokens >= 1, "1 or more"),
+        ("max_tokens", sampling.max_tokens >= (sampling.prompt_logprobs is None), "1 or more"),
         ("min_tokens", sampling.min_tokens >= 0, "0 or more"),
         ("repetition_penalty", 0 < sampling.repetition_penalty < math.inf, "above 0"),
         ("frequency_penalty", math.isfinite(sampling.frequency_penalty), "a number"),

@@ -36,6 +36,7 @@ class KvCache:
         self.block_size_tokens = block_size_tokens
         self._prefix_key = prefix_key
         self._namespace = namespace.encode()
+        self.spare_blocks = 0  # that drafts leave to those who run
         self._copies: list[tuple[int, int]] = []  # blocks to copy before the next step
         self._promised: dict[bytes, Sequence] = {}  # content that a running sequence will compute
 
@@ -44,7 +45,11 @@ class KvCache:
         return -(-token_count // self.block_size_tokens)
 
     def find_prefix(self, sequence: Sequence) -> list[int]:
-        """The blocks that hold the sequence's longest known prefix, its last token excluded."""
+        """The blocks that hold the sequence's longest known prefix, its last token excluded.
+
+        None where the prompt's log-probabilities are wanted: those are computed with the KV."""
+        if sequence.prompt_logprobs is not None:
+            return []
         leader = self._ready_leader(sequence)
         if leader is not None:
             return leader.blocks[: self._shareable_blocks(sequence)]
@@ -62,6 +67,8 @@ class KvCache:
     def promised_by(self, sequence: Sequence, hit_count: int) -> Sequence | None:
         """The running sequence that is about to compute the first block `find_prefix` missed."""
         if self._ready_leader(sequence) is not None:
+            return None
+        if sequence.prompt_logprobs is not None:
             return None
         if self._prefix_key is None or hit_count >= self._shareable_blocks(sequence):
             return None
@@ -104,6 +111,19 @@ class KvCache:
         sequence.blocks.append(block)
         sequence.table[count] = block
         return True
+
+    def extend(self, sequence: Sequence, count: int) -> int:
+        """Make room for `count` tokens beyond a running sequence's own; for how many there is.
+
+        Takes blocks only while so many are free that each running sequence can still grow."""
+        total = sequence.total + count
+        while total > len(sequence.blocks) * self.block_size_tokens:
+            if self.pool.free_count <= self.spare_blocks:
+                return len(sequence.blocks) * self.block_size_tokens - sequence.total
+            (block,) = self.pool.allocate(1)
+            sequence.table[len(sequence.blocks)] = block
+            sequence.blocks.append(block)
+        return count
 
     def take_copies(self) -> list[tuple[int, int]]:
         """The blocks (source, destination) to copy, in order, before the step that was scheduled.

@@ -6,6 +6,8 @@ The order of the rules is that of docs/concepts/sampling.md.
 
 from array import array
 from collections.abc import Iterable
+from collections.abc import Sequence as TokenIds
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +19,39 @@ from headrace.engine.sequence import Sequence
 RowEdits = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]
 
 mask_word_bits = 32
+certain_addend = np.float32(1e30)  # makes a token the likeliest, whatever the logits are
 no_row_edits: RowEdits = (np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.float32))
+
+
+class EditSource(Protocol):
+    """What says how one sample's logits are changed."""
+
+    def edits(self) -> RowEdits:
+        """The edits of the sample."""
+        ...
+
+    def mask(self) -> NDArray[np.uint32] | None:
+        """The tokens that the sample may be; None if all. It is read at once."""
+        ...
+
+
+class TargetToken:
+    """Makes the sample a known token, so that the step reports its log-probability."""
+
+    def __init__(self, token_id: int) -> None:
+        self._token_id = token_id
+
+    def edits(self) -> RowEdits:
+        """An addend that outweighs every logit."""
+        return (
+            np.array([self._token_id], np.int32),
+            np.ones(1, np.float32),
+            np.array([certain_addend], np.float32),
+        )
+
+    def mask(self) -> None:
+        """All tokens are left in the running."""
+        return
 
 
 class LogitEditor:
@@ -30,7 +64,7 @@ class LogitEditor:
         self._bias = dict(sampling.logit_bias)
         self._ids = array("i")  # tokens with penalties or a bias, in the order they were met
         self._counts = array("i")  # in the output, for each of `_ids`
-        self._seen = array("b")  # in the prompt or the output, for each of `_ids`
+        self._in_prompt = array("b")  # for each of `_ids`
         self._biases = array("f")
         self._places: dict[int, int] = {}
         self._taken = 0  # tokens of the sequence that are counted
@@ -46,7 +80,7 @@ class LogitEditor:
         if not self._ids and not bans:
             return no_row_edits
         counts = np.array(self._counts, np.float32)
-        seen = np.array(self._seen, np.bool_)
+        seen = np.array(self._in_prompt, np.bool_) | (counts > 0)
         sampling = self._sampling
         factors = np.where(seen, np.float32(sampling.repetition_penalty), np.float32(1))
         addends = (
@@ -59,6 +93,18 @@ class LogitEditor:
             np.concatenate([factors, np.ones(len(bans), np.float32)]).astype(np.float32),
             np.concatenate([addends, np.full(len(bans), -np.inf)]).astype(np.float32),
         )
+
+    def edits_after(self, drafts: TokenIds[int]) -> RowEdits:
+        """The edits of the sample after these drafts, if they were the output's next tokens."""
+        tokens, count = self._sequence.tokens, len(self._sequence.tokens)
+        tokens.extend(drafts)
+        try:
+            return self.edits()
+        finally:
+            for index in range(count, self._taken):
+                self._counts[self._places[tokens[index]]] -= 1
+            self._taken = min(self._taken, count)
+            del tokens[count:]
 
     def mask(self) -> NDArray[np.uint32] | None:
         """The tokens that the next sample may be; None if all."""
@@ -84,8 +130,10 @@ class LogitEditor:
             self._taken = prompt_count  # only the output counts for the other two
         for index in range(self._taken, len(tokens)):
             place = self._place(tokens[index])
-            self._seen[place] = 1
-            self._counts[place] += index >= prompt_count
+            if index < prompt_count:
+                self._in_prompt[place] = 1
+            else:
+                self._counts[place] += 1
         self._taken = len(tokens)
 
     def _place(self, token_id: int) -> int:
@@ -94,7 +142,7 @@ class LogitEditor:
             place = self._places[token_id] = len(self._ids)
             self._ids.append(token_id)
             self._counts.append(0)
-            self._seen.append(0)
+            self._in_prompt.append(0)
             self._biases.append(self._bias.get(token_id, 0.0))
         return place
 
@@ -110,6 +158,22 @@ class LogitEditor:
             if not before or tuple(output_tail) == word[:-1]:
                 bans.append(word[-1])
         return bans
+
+
+class DraftedEdits:
+    """What an editor says of the sample after drafts that are not known to be right yet."""
+
+    def __init__(self, editor: LogitEditor, drafts: TokenIds[int]) -> None:
+        self._editor = editor
+        self._drafts = drafts
+
+    def edits(self) -> RowEdits:
+        """The edits after the drafts."""
+        return self._editor.edits_after(self._drafts)
+
+    def mask(self) -> NDArray[np.uint32] | None:
+        """The tokens allowed everywhere; a request with a constraint gets no drafts."""
+        return self._editor.mask()
 
 
 def edits_logits(request: EngineRequest) -> bool:
@@ -139,11 +203,11 @@ def mask_of(allowed_ids: Iterable[int] | None, vocab_size: int) -> NDArray[np.ui
 
 
 def step_edits(
-    editors: list[LogitEditor | None],
+    sources: TokenIds[EditSource | None],
 ) -> tuple[LogitEdits | None, TokenMasks | None]:
     """The edits and masks of a step's samples, None where no sample has any."""
-    rows = [no_row_edits if editor is None else editor.edits() for editor in editors]
-    masks = [None if editor is None else editor.mask() for editor in editors]
+    rows = [no_row_edits if source is None else source.edits() for source in sources]
+    masks = [None if source is None else source.mask() for source in sources]
     ends = np.cumsum([0, *(len(row[0]) for row in rows)], dtype=np.int32)
     edits = None
     if ends[-1]:

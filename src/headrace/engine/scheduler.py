@@ -31,8 +31,11 @@ from headrace.engine.growth import GrowthEstimate
 from headrace.engine.kv_cache import KvCache
 from headrace.engine.runner import RunnerInfo
 from headrace.engine.sequence import Sequence, SequenceState
+from headrace.engine.speculation import Proposer, Speculator
+from headrace.engine.step_time import StepTime
 
 deferred_max = 32  # requests passed over in a step because another computes their prefix right now
+chunk_rows_min = 16  # a prompt gets on, however slow a step is
 aging_check_share = 0.1  # of `aging_s`: how often every request is looked at
 order_of = attrgetter("order")
 
@@ -47,6 +50,8 @@ class SchedulerConfig:
     sequences_max: int = 128  # running at once
     waiting_max: int = 1024  # queued at once; more are refused with RateLimited
     aging_s: float = 30.0  # a request rises one class each, up to class 0
+    draft_tokens_max: int = 0  # guessed tokens of a sequence and step; 0 turns speculation off
+    target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
 
 
 class ScheduledSequence(NamedTuple):
@@ -59,13 +64,22 @@ class ScheduledSequence(NamedTuple):
 class Scheduler:
     """The waiting queue, the running list and the rules between them; computes nothing itself."""
 
-    def __init__(self, config: SchedulerConfig, info: RunnerInfo) -> None:
+    def __init__(self, config: SchedulerConfig, info: RunnerInfo, proposer: Proposer) -> None:
         self.kv = KvCache(
             info.num_blocks, info.block_size_tokens, config.prefix_cache_key, config.cache_namespace
         )
         self.rows_max = min(config.step_rows, info.rows_max)
         # Never more decoders than rows, so that a prefill among the running always advances.
         self.running_max = min(config.sequences_max, info.sequences_max, self.rows_max)
+        # To the runner a draft, or a row with a log-probability, is a sequence of its own.
+        self.parts_max = min(info.sequences_max, self.rows_max)
+        self.speculator: Speculator | None = None
+        if config.draft_tokens_max:
+            self.speculator = Speculator(proposer, config.draft_tokens_max)
+        self.step_time = StepTime()
+        self._target_step_s = config.target_step_s
+        self._parts_left = 0
+        self._only_decodes = False
         self.waiting: list[Sequence] = []  # sorted by order
         self.running: list[Sequence] = []  # sorted by order
         self.preemption_count = 0
@@ -94,12 +108,22 @@ class Scheduler:
             self._next_aging_s = now_s + self._aging_s * aging_check_share
             self._age(now_s)
         preemptions_before = self.preemption_count
+        self._parts_left = self.parts_max - self.running_max
         self._admit_above_lower_classes()
         decodes, chunks, rows_left = self._schedule_running()
         if self.preemption_count == preemptions_before:
             self._admit_waiting(chunks, rows_left)
             self._growth.quiet_step()
+            if self.speculator is not None and not chunks:
+                self._draft(self.speculator, decodes, rows_left)
+        self._only_decodes = not chunks
         return decodes + chunks
+
+    def record_step(self, rows: int, run_s: float) -> None:
+        """Learn from what the step that was scheduled last took."""
+        self.step_time.record(rows, run_s)
+        if self.speculator is not None and self._only_decodes:
+            self.speculator.record_step(rows, run_s)
 
     def check_invariants(self) -> None:
         """Assert what must hold between steps; for tests."""
@@ -132,7 +156,7 @@ class Scheduler:
         decodes: list[ScheduledSequence] = []
         chunks: list[ScheduledSequence] = []
         running = self.running
-        rows_left = self.rows_max - sum(s.computed + 1 == s.total for s in running)
+        rows_left = self._chunk_rows(sum(s.computed + 1 == s.total for s in running))
         index = 0
         while index < len(running):
             sequence = running[index]
@@ -142,10 +166,35 @@ class Scheduler:
             if wanted == 1:
                 decodes.append(ScheduledSequence(sequence, 1))
             elif rows_left:
-                chunks.append(ScheduledSequence(sequence, min(wanted, rows_left)))
+                chunks.append(self._chunk(sequence, rows_left))
                 rows_left -= chunks[-1].row_count
             index += 1
         return decodes, chunks, rows_left
+
+    def _chunk_rows(self, decode_count: int) -> int:
+        """Rows for chunks beside these decodes, which must not wait for longer than the target."""
+        rows = self.rows_max - decode_count
+        if self._target_step_s is None or not decode_count:
+            return rows
+        within = self.step_time.rows_within(self._target_step_s, self.rows_max)
+        return min(rows, max(chunk_rows_min, within - decode_count))
+
+    def _chunk(self, sequence: Sequence, rows_left: int) -> ScheduledSequence:
+        row_count = min(sequence.total - sequence.computed, rows_left)
+        if sequence.awaited_logprobs(row_count):
+            row_count = min(row_count, 1 + self._parts_left)
+            self._parts_left -= row_count - 1
+        return ScheduledSequence(sequence, row_count)
+
+    def _draft(
+        self, speculator: Speculator, decodes: list[ScheduledSequence], rows_left: int
+    ) -> None:
+        self.kv.spare_blocks = len(self.running)
+        speculator.draft(
+            [sequence for sequence, _ in decodes],
+            min(rows_left, self._parts_left),
+            self.kv.extend,
+        )
 
     def _grow(self, sequence: Sequence) -> bool:
         """Get the block for the sequence's next row, if need be from others; False: it gave way."""
@@ -175,9 +224,7 @@ class Scheduler:
             if not self._has_room(sequence, hits, self._reserve(sequence)):
                 break
             self._admit(sequence, hits)
-            chunks.append(
-                ScheduledSequence(sequence, min(sequence.total - sequence.computed, rows_left))
-            )
+            chunks.append(self._chunk(sequence, rows_left))
             rows_left -= chunks[-1].row_count
 
     def _admit_above_lower_classes(self) -> None:

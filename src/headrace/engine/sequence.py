@@ -14,8 +14,9 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine.request import EngineRequest, RequestUsage
+from headrace.engine.request import EngineRequest, RequestUsage, TokenLogprobs
 
+acceptance_start = 0.6  # of drafts, before anything is known
 no_table: NDArray[np.int32] = np.empty(0, np.int32)
 unused = RequestUsage(prompt_tokens=0, cached_tokens=0, completion_tokens=0)
 
@@ -44,6 +45,8 @@ class Sequence:
         "constraint",
         "counts_prompt",
         "cumulative_logprob",
+        "draft_acceptance",
+        "drafts",
         "index",
         "leader",
         "max_tokens",
@@ -54,6 +57,7 @@ class Sequence:
         "priority",
         "prompt_count",
         "prompt_is_counted",
+        "prompt_logprobs",
         "queue_s",
         "request",
         "request_id",
@@ -106,6 +110,12 @@ class Sequence:
         self.counts_prompt = False
         self.cumulative_logprob = 0.0
 
+        self.drafts: list[int] = []  # guesses of the next tokens, for the step that is scheduled
+        self.draft_acceptance = acceptance_start  # chance that the next draft is right
+        # Of the prompt's tokens but the first, while the leader collects them.
+        wants_logprobs = sampling.prompt_logprobs is not None and leader is None
+        self.prompt_logprobs: list[TokenLogprobs] | None = [] if wants_logprobs else None
+
         self.blocks: list[int] = []
         self.table = no_table  # (blocks at full length,) int32, its first len(blocks) are valid
         self.block_hashes: list[bytes] = []  # of full blocks, as far as anyone asked
@@ -130,6 +140,12 @@ class Sequence:
     def remaining_count(self) -> int:
         """Tokens that may still be generated."""
         return self.prompt_count + self.max_tokens - len(self.tokens)
+
+    def awaited_logprobs(self, row_count: int) -> int:
+        """How many of the next rows tell the log-probability of a token of the prompt."""
+        if self.prompt_logprobs is None:
+            return 0
+        return max(0, min(row_count, self.prompt_count - 1 - self.computed))
 
     def start(self, queue_s: float) -> None:
         """Note the first step, and count the prompt unless another choice of it does."""

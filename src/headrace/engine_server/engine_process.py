@@ -96,6 +96,8 @@ class EngineProcess:
             step_rows=config.step_rows,
             sequences_max=config.sequences_max,
             waiting_max=config.waiting_max,
+            draft_tokens_max=config.draft_tokens_max,
+            target_step_s=config.target_step_s,
         )
         _warm_up(EngineCore(runner, scheduler, self._clock))
         # A core of its own, so that the warm-up is in no counter and in no cache.
@@ -193,7 +195,7 @@ def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
             spec,
             kv_tokens=config.kv_tokens,
             rows_max=config.step_rows,
-            sequences_max=config.sequences_max,
+            sequences_max=config.step_rows,  # a draft's row is a sequence of its own to it
             threads=config.threads,
         )
 

@@ -29,6 +29,8 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     threads: int | None = None
     context_length: int | None = None
     step_timeout_s: float = 120.0  # without a step despite work, after which the engine is ended
+    draft_tokens_max: int = 0  # guessed tokens of a request and step; 0 turns speculation off
+    target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):
@@ -159,6 +161,9 @@ class Stats(msgspec.Struct, frozen=True, tag="stats", array_like=True):
     steps_total: int = 0
     step_seconds_total: float = 0.0
     scheduler_seconds_total: float = 0.0
+    drafts_total: int = 0
+    drafted_by_position: tuple[int, ...] = ()
+    accepted_by_position: tuple[int, ...] = ()
 
 
 ToEngine = EngineConfig | Submit | Abort | AskStats

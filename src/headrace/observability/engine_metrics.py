@@ -86,6 +86,31 @@ step_seconds_total = MetricDeclaration(
 scheduler_seconds_total = MetricDeclaration(
     "headrace_engine_scheduler_seconds_total", counter, "Time of the steps outside the runner."
 )
+drafts_total = MetricDeclaration(
+    "headrace_engine_drafts_total",
+    counter,
+    "How often a request got guesses of its next tokens to verify.",
+    alias="vllm:spec_decode_num_drafts_total",
+)
+draft_tokens_total = MetricDeclaration(
+    "headrace_engine_draft_tokens_total",
+    counter,
+    "Guessed tokens that were verified.",
+    alias="vllm:spec_decode_num_draft_tokens_total",
+)
+accepted_tokens_total = MetricDeclaration(
+    "headrace_engine_accepted_draft_tokens_total",
+    counter,
+    "Guessed tokens that were right.",
+    alias="vllm:spec_decode_num_accepted_tokens_total",
+)
+accepted_tokens_by_position_total = MetricDeclaration(
+    "headrace_engine_accepted_draft_tokens_by_position_total",
+    counter,
+    "Guessed tokens that were right, by their place in the guess.",
+    label="position",
+    alias="vllm:spec_decode_num_accepted_tokens_per_pos_total",
+)
 restarts_total = MetricDeclaration(
     "headrace_engine_restarts_total", counter, "How often the engine process was started again."
 )

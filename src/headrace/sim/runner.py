@@ -219,17 +219,24 @@ def check_batch(batch: StepBatch, info: RunnerInfo) -> None:
 
 
 def check_writes(batch: StepBatch, info: RunnerInfo) -> None:
-    """Assert that each sequence's new rows land in blocks that no other sequence sees."""
+    """Assert that each sequence's new rows land in blocks that no other sequence sees.
+
+    Parts with the same table whose rows follow each other are one sequence's."""
     size = info.block_size_tokens
     row_counts = np.diff(batch.row_starts)
     seen_by: dict[int, int] = {}
-    for index in range(len(batch.context_lens)):
+    writes: list[tuple[list[int], int, int]] = []  # table, first row's position, end
+    for index, context_len in enumerate(batch.context_lens.tolist()):
         table = table_of(batch, index).tolist()
-        assert len(table) * size >= batch.context_lens[index], "a row without a block"
-        assert row_counts[index] <= batch.context_lens[index] <= info.max_model_len
+        first = context_len - int(row_counts[index])
+        assert len(table) * size >= context_len, "a row without a block"
+        assert 0 <= first < context_len <= info.max_model_len
+        if writes and writes[-1][0] == table and writes[-1][2] == first:
+            writes[-1] = (table, writes[-1][1], context_len)
+            continue
+        writes.append((table, first, context_len))
         for block in table:
             seen_by[block] = seen_by.get(block, 0) + 1
-    for index, context_len in enumerate(batch.context_lens.tolist()):
-        first = context_len - int(row_counts[index])
-        written = table_of(batch, index).tolist()[first // size : -(-context_len // size)]
+    for table, first, end in writes:
+        written = table[first // size : -(-end // size)]
         assert all(seen_by[block] == 1 for block in written), "a write into a shared block"

@@ -28,6 +28,8 @@ class Harness:
         sequences_max: int,
         caching: bool,
         waiting_max: int,
+        running_max: int,
+        **config_fields: Any,
     ) -> None:
         self.model = model
         self.clock = ManualClock()
@@ -42,8 +44,14 @@ class Harness:
             sequences_max=sequences_max,
             during_step=self._record,
         )
-        config = SchedulerConfig(b"k" * 32 if caching else None, waiting_max=waiting_max)
-        self.core = EngineCore(self.runner, config, self.clock)
+        proposer = config_fields.pop("proposer", None)
+        config = SchedulerConfig(
+            b"k" * 32 if caching else None,
+            sequences_max=running_max,
+            waiting_max=waiting_max,
+            **config_fields,
+        )
+        self.core = EngineCore(self.runner, config, self.clock, proposer)
         self.requests: dict[str, EngineRequest] = {}
         self.tokens: dict[str, list[int]] = {}
         self.last: dict[str, RequestOutput] = {}
@@ -124,6 +132,8 @@ def make_engine() -> MakeEngine:
         sequences_max: int = 16,
         caching: bool = True,
         waiting_max: int = 64,
+        running_max: int = 128,
+        **config_fields: Any,
     ) -> Harness:
         return Harness(
             model=model or FakeModel(10_000),
@@ -133,6 +143,8 @@ def make_engine() -> MakeEngine:
             sequences_max=sequences_max,
             caching=caching,
             waiting_max=waiting_max,
+            running_max=running_max,
+            **config_fields,
         )
 
     return make

@@ -9,10 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from headrace.base.errors import InvalidRequest
-from headrace.engine.core import EngineCore, all_banned_error
+from headrace.engine.core import EngineCore
 from headrace.engine.logit_edits import LogitEditor, mask_of, step_edits
 from headrace.engine.request import EngineRequest, RequestOutput, SamplingParams
 from headrace.engine.runner import StepBatch, StepResult
+from headrace.engine.samples import all_banned_error
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.engine.sequence import Sequence
 from headrace.kernels.reference.sampler import sample, top_tokens
