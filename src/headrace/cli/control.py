@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.admin_site import create_admin_site
 from headrace.cli.listening import ListenDescriptor, listener
+from headrace.cli.management import Management, read_management_settings
 from headrace.cli.platform_files import PlatformFiles, local_launcher
 from headrace.cli.settings import CacheDir, DatabaseUrl, DataDir
 from headrace.cli.settings import database_url as database_setting
@@ -26,12 +28,17 @@ from headrace.console.app import create_console_app
 from headrace.control.admin.app import create_admin_app
 from headrace.control.applier import Applier
 from headrace.control.decide import ControlTimes
+from headrace.control.gateway_poll import GatewayPoll
+from headrace.control.insight import Insight
+from headrace.control.leader import Leader
 from headrace.control.model_files import ModelFiles
 from headrace.control.observer import Observer
 from headrace.control.probe import EngineProbe
 from headrace.control.reconciler import Reconciler
+from headrace.control.scale_loop import ScaleLoop
+from headrace.control.scaler import Scaler
+from headrace.control.traffic import TrafficBook
 from headrace.http import server
-from headrace.http.asgi import App
 from headrace.http.client import HttpClient
 from headrace.storage import Database, open_database
 
@@ -52,6 +59,17 @@ def control(
     gateway_url: Annotated[
         str | None, typer.Option(help="Where customers reach the gateway, for examples.")
     ] = None,
+    gateway_addresses: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gateway-address",
+            help="Where each gateway answers the control plane; repeatable. Default: gateway-url.",
+        ),
+    ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(min=0, help="Devices that autoscaled deployments share; default: no bound."),
+    ] = None,
     database_url: DatabaseUrl = None,
     listen_descriptor: ListenDescriptor = None,
 ) -> None:
@@ -61,14 +79,34 @@ def control(
     os.environ.pop(database_setting.variable, None)  # engines inherit the rest
     with listener(host, port, listen_descriptor) as sock:
         database = open_database(PlatformFiles(data_dir).database, database_url)
+        control_plane = ControlPlane(
+            database=database,
+            data_dir=data_dir,
+            cache_dir=cache_dir,
+            admin_token=token,
+            pepper=pepper,
+            gateway_url=gateway_url,
+            gateway_addresses=tuple(gateway_addresses or filter(None, [gateway_url])),
+            devices=devices,
+        )
         try:
-            site = create_admin_site(
-                create_admin_app(database, token, pepper=pepper, gateway_url=gateway_url),
-                create_console_app(),
-            )
-            server.run(reconcile_and_serve(database, data_dir, cache_dir, site, sock))
+            server.run(reconcile_and_serve(control_plane, sock))
         finally:
             database.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """What one control plane is made of."""
+
+    database: Database
+    data_dir: Path
+    cache_dir: Path
+    admin_token: str
+    pepper: bytes
+    gateway_url: str | None = None
+    gateway_addresses: tuple[str, ...] = ()
+    devices: int | None = None
 
 
 def read_secrets(data_dir: Path) -> tuple[str, bytes]:
@@ -84,43 +122,64 @@ def read_secrets(data_dir: Path) -> tuple[str, bytes]:
 
 
 def make_reconciler(
-    database: Database, data_dir: Path, cache_dir: Path, client: HttpClient
+    plane: ControlPlane, client: HttpClient, leader: Leader, book: TrafficBook
 ) -> Reconciler:
     """The reconciler over real processes of this machine."""
     clock = SystemClock()
     times = ControlTimes()
-    launcher = local_launcher(PlatformFiles(data_dir), clock)
+    store = plane.database.store
+    launcher = local_launcher(PlatformFiles(plane.data_dir), clock)
     adapters = {adapter.name: adapter for adapter in all_adapters}
     observer = Observer(
-        store=database.store,
+        store=store,
         launcher=launcher,
         probe=EngineProbe(client),
-        model_files=ModelFiles(cache_dir, clock),
+        model_files=ModelFiles(plane.cache_dir, clock),
         adapters=adapters,
         clock=clock,
+        health=book,
     )
     applier = Applier(
-        store=database.store,
+        store=store,
         launcher=launcher,
         adapters=adapters,
         clock=clock,
         times=times,
         cpu_count=len(os.sched_getaffinity(0)),
+        transaction=plane.database.transaction,
     )
-    return Reconciler(observer, applier, clock, times, database.store.revision)
+    return Reconciler(observer, applier, clock, times, store.revision, leader=leader)
 
 
-async def reconcile_and_serve(
-    database: Database, data_dir: Path, cache_dir: Path, site: App, sock: socket.socket
-) -> None:
-    """Run the loop beside the HTTP server; the loop ends when the server does."""
+async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
+    """Run the loops beside the HTTP server; they end when the server does."""
     stop = asyncio.Event()
     client = HttpClient()
-    reconciler = make_reconciler(database, data_dir, cache_dir, client)
-    loop = asyncio.create_task(reconciler.run(stop))
+    clock = SystemClock()
+    leader = Leader(plane.database.leadership())
+    book = TrafficBook()
+    poll = GatewayPoll(client, plane.gateway_addresses, plane.pepper, book, clock)
+    scaler = Scaler(plane.database.store, book, clock, plane.devices)
+    management = Management(read_management_settings(), plane.database, plane.pepper, clock)
+    loops = [
+        asyncio.create_task(make_reconciler(plane, client, leader, book).run(stop)),
+        asyncio.create_task(ScaleLoop(poll, scaler, clock, lambda: leader.leads).run(stop)),
+        asyncio.create_task(management.run(stop, lambda: leader.leads)),
+    ]
+    admin = create_admin_app(
+        plane.database,
+        plane.admin_token,
+        pepper=plane.pepper,
+        gateway_url=plane.gateway_url,
+        allowed_hosts=management.settings.admin_hosts,
+        single_sign_on=management.single_sign_on,
+        egress=management.settings.egress,
+        insight=Insight(poll, scaler),
+    )
     try:
+        site = create_admin_site(admin, create_console_app())
         await server.serve(site, sock, drain_timeout_s=drain_timeout_s)
     finally:
         stop.set()
-        await loop
+        await asyncio.gather(*loops)
         await client.close()

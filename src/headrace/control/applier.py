@@ -6,7 +6,8 @@ nobody knows is stopped.
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 
@@ -24,6 +25,7 @@ from headrace.control.actions import (
     StopReplica,
 )
 from headrace.control.decide import ControlTimes
+from headrace.control.model_targets import follow_version
 from headrace.launchers.protocol import Launcher, LaunchSpec
 from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template
 from headrace.spec.models import Model, ModelVersion
@@ -45,7 +47,10 @@ class Applier:
         clock: Clock,
         times: ControlTimes,
         cpu_count: int,
+        transaction: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        """What is written under one `transaction` is committed together."""
+        self._transaction = transaction
         self._store = store
         self._launcher = launcher
         self._adapters = adapters
@@ -57,7 +62,7 @@ class Applier:
         """Do one thing. Conflict or NotFound if the world moved on: look again."""
         match action:
             case ChangeDeployment(deployment):
-                self._store.update(deployment)
+                self._change(deployment)
             case CreateReplica(deployment, name):
                 self._create(deployment, name)
             case ChangeReplica(replica):
@@ -73,6 +78,12 @@ class Applier:
     def stop_launch(self, launch_id: str) -> None:
         """End a launch that belongs to no replica."""
         self._launcher.stop(launch_id, stop_grace_s)
+
+    def _change(self, deployment: Deployment) -> None:
+        before = self._store.get(Deployment, deployment.id)
+        with self._transaction():
+            follow_version(self._store, before, deployment)
+            self._store.update(deployment)
 
     def _create(self, deployment: Deployment, name: str) -> None:
         model = self._store.get(Model, deployment.parent_id)

@@ -13,6 +13,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, NotFound
 from headrace.control.applier import Applier
 from headrace.control.decide import ControlTimes, decide
+from headrace.control.leader import Alone, Leader, retry_interval_s
 from headrace.control.observer import Observer
 from headrace.control.work_queue import WorkQueue
 from headrace.spec.deployments import ReplicaState
@@ -36,7 +37,11 @@ class Reconciler:
         clock: Clock,
         times: ControlTimes,
         revision: Callable[[], int],
+        *,
+        leader: Leader | None = None,
     ) -> None:
+        """Without a `leader` this control plane is the only one."""
+        self._leader = leader or Leader(Alone())
         self._observer = observer
         self._applier = applier
         self._clock = clock
@@ -51,6 +56,8 @@ class Reconciler:
         """Look at one deployment and do what is due; whether all is as desired."""
         world = await self._observer.world(name)
         actions = decide(world, self._times)
+        if actions and not await self._leader.confirm():
+            return False  # another control plane acts by now
         for action in actions:
             await asyncio.to_thread(self._applier.apply, action)
         serving = all(replica.state is ReplicaState.ACTIVE for replica in world.replicas)
@@ -62,6 +69,9 @@ class Reconciler:
         sweep_due_s = 0.0
         while not stop.is_set():
             now_s = self._clock.monotonic_s()
+            if not await self._leader.ask():
+                await _pause(stop, retry_interval_s)
+                continue
             try:
                 revision = await asyncio.to_thread(self._revision)
                 if revision != seen_revision:
@@ -77,6 +87,7 @@ class Reconciler:
             await _pause(stop, tick_s)
         if self._working:
             await asyncio.wait(self._working.values())
+        await self._leader.resign()
 
     async def _wake_all(self, now_s: float) -> None:
         """Have every deployment looked at; one that went wrong not before its pause is over."""

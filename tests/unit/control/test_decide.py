@@ -205,8 +205,9 @@ def test_nothing_is_due_when_all_is_as_desired() -> None:
 
 
 def test_an_engine_that_says_it_hangs_is_replaced_soon_though_a_start_may_take_long() -> None:
-    served = {"launch_time": 900.0, "first_token_time": 910.0}
-    loading = replica(state=ReplicaState.LOADING, state_time=1000.0, **served)
+    loading = replica(
+        state=ReplicaState.LOADING, state_time=1000.0, launch_time=900.0, first_token_time=910.0
+    )
     hung = ReplicaObservation(alive=True, readiness=Readiness(ReadinessState.HUNG, "no step"))
     assert only_change(due(loading, wanted=deployment(), seen={"rep_0": hung})).detail == "no step"
     late = 1000.0 + times.silence_max_s

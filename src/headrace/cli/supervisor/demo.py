@@ -48,6 +48,11 @@ class DemoModel:
         return re.sub(r"[^A-Za-z0-9._:-]+", "-", self.file.name).lstrip("._:-") or "model"
 
 
+def demo_price_name(model_name: str) -> str:
+    """What the price book of a demo's model is called."""
+    return f"demo {model_name}"
+
+
 class DemoSeed:
     """Fills a store that no other process writes to now."""
 
@@ -65,6 +70,7 @@ class DemoSeed:
         if model.targets != target or not model.active:
             model = self._store.update(msgspec.structs.replace(model, targets=target, active=True))
         self._deploy(model, version, demo.replicas)
+        self._retire_others(model)
         self._price(name)
         return model
 
@@ -111,17 +117,32 @@ class DemoSeed:
         wanted = msgspec.structs.replace(
             deployment, replicas=deployment.replicas if replicas is None else replicas
         )
-        if wanted.model_version_id != version.id:
-            wanted = msgspec.structs.replace(
-                wanted, model_version_id=version.id, generation=deployment.generation + 1
-            )
+        template = msgspec.structs.replace(wanted.template, model_version_id=version.id)
+        wanted = wanted.with_template(template)
         if wanted != deployment:
             self._store.update(wanted)
+
+    def _retire_others(self, model: Model) -> None:
+        """Delete what earlier demos deployed: a demo serves the one model that it was asked for.
+
+        Their models and prices stay, so that their bills can be explained."""
+        for other in self._store.list(Deployment):
+            if other.parent_id != model.id and self._is_a_demo(other):
+                self._store.delete(other)
+
+    def _is_a_demo(self, deployment: Deployment) -> bool:
+        """Whether a demo made it, which names the price after its model."""
+        models = [item for item in self._store.list(Model) if item.id == deployment.parent_id]
+        return any(
+            deployment.name == item.name
+            and self._named(PriceBook, demo_price_name(item.name)) is not None
+            for item in models
+        )
 
     def _price(self, model_name: str) -> None:
         now_s = self._clock.wall_s()
         if price_at(self._store.list(PriceBook), model_name, now_s) is None:
-            name = f"demo {model_name}"
+            name = demo_price_name(model_name)
             self._create(PriceBook, name, effective_time=now_s, prices={model_name: price})
 
     def _named(self, kind: type[R], name: str, parent: Resource | None = None) -> R | None:

@@ -36,6 +36,7 @@ from headrace.control.admin import (
     sign_in_routes,
     single_sign_on_routes,
     tenants,
+    wallets,
     webhooks,
 )
 from headrace.control.admin.access import for_everyone_signed_in
@@ -62,6 +63,7 @@ route_modules = (
     billing,
     invoices,
     repricing,
+    wallets,
     accounts,
     service_accounts,
     audit,

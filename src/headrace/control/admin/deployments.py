@@ -13,9 +13,14 @@ from headrace.base.ids import new_id
 from headrace.control.admin.context import AdminContext, Context
 from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
 from headrace.control.admin.references import Name, Reference, reject_id_as_name, resolve
+from headrace.control.admin.rollouts import state_of
+from headrace.control.admin.struct_values import Policy, read, shown
 from headrace.control.admin.values import RequestBody, moment, optional_moment
+from headrace.control.model_targets import follow_version
+from headrace.spec.autoscaling import Autoscaling
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.models import Model, ModelVersion
+from headrace.spec.rollout import RolloutPolicy
 
 router = APIRouter()
 
@@ -25,6 +30,7 @@ update_attempts_max = 4  # a deployment that keeps changing under us is someone 
 
 ReplicaCount = Annotated[int, Field(ge=0, le=replicas_max)]
 Argument = Annotated[str, Field(min_length=1, max_length=1000)]
+Arguments = Annotated[tuple[Argument, ...], Field(max_length=engine_arguments_max)]
 
 
 class DeploymentCreate(RequestBody):
@@ -36,13 +42,23 @@ class DeploymentCreate(RequestBody):
     engine: Name = "headrace"
     replicas: ReplicaCount = 1
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
-    engine_arguments: Annotated[tuple[Argument, ...], Field(max_length=engine_arguments_max)] = ()
+    engine_arguments: Arguments = ()
+    rollout: Policy | None = None
+    autoscaling: Policy | None = None
 
 
 class DeploymentChange(RequestBody):
-    """What may change of a deployment without making it another one."""
+    """What is to change; what is not named stays.
 
-    replicas: ReplicaCount
+    A change of what replicas look like is a new generation, which is rolled out."""
+
+    replicas: ReplicaCount | None = None
+    version: Reference | None = None
+    engine: Name | None = None
+    threads: Annotated[int, Field(ge=1, le=4096)] | None = None
+    engine_arguments: Arguments | None = None
+    rollout: Policy | None = None
+    autoscaling: Policy | None = None  # null: a fixed number from now on
 
 
 class ReplicaView(BaseModel):
@@ -81,6 +97,10 @@ class DeploymentView(BaseModel):
     threads: int | None
     engine_arguments: list[str]
     generation: int
+    rollout: Policy | None
+    rollout_state: str
+    autoscaling: Policy | None
+    scale_reason: str | None  # of the last change by the autoscaler
     create_time: datetime.datetime
 
 
@@ -92,6 +112,7 @@ def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentVie
     model = resolve(store, Model, body.model)
     version = _version_of(context, model, body.version)
     taken = {item.name for item in store.list(Deployment, model.id)}
+    autoscaling = autoscaling_of(body.autoscaling)
     if body.name is not None:
         reject_id_as_name(body.name)
     store.create(
@@ -102,9 +123,13 @@ def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentVie
             create_time=context.clock.wall_s(),
             model_version_id=version.id,
             engine=body.engine,
-            replicas=body.replicas,
+            replicas=first_replicas(body.replicas, autoscaling),
             threads=body.threads,
             engine_arguments=body.engine_arguments,
+            rollout=RolloutPolicy()
+            if body.rollout is None
+            else read(body.rollout, RolloutPolicy, "rollout"),
+            autoscaling=autoscaling,
         )
     )
     return _DeploymentViews(context).of(deployment)
@@ -132,18 +157,71 @@ def show_deployment(deployment: str, context: Context) -> DeploymentView:
 
 @router.patch("/deployments/{deployment:path}")
 def change_deployment(deployment: str, body: DeploymentChange, context: Context) -> DeploymentView:
-    """Set how many replicas there should be."""
+    """Change a deployment; new looks of its replicas are rolled out by its policy."""
     store = context.database.store
     for attempt in range(update_attempts_max):
         found = resolve(store, Deployment, deployment, Model)
+        wanted = changed_deployment(context, found, body)
         try:
-            changed = store.update(msgspec.structs.replace(found, replicas=body.replicas))
+            with context.database.transaction():
+                follow_version(store, found, wanted)
+                changed = found if wanted == found else store.update(wanted)
         except Conflict:
             if attempt == update_attempts_max - 1:
                 raise
         else:
             return _DeploymentViews(context).of(changed)
     raise AssertionError("the last attempt returns or raises")
+
+
+def changed_deployment(
+    context: AdminContext, deployment: Deployment, body: DeploymentChange
+) -> Deployment:
+    """The deployment as the body wants it."""
+    store = context.database.store
+    if "replicas" in body.model_fields_set and body.replicas is None:
+        raise InvalidRequest("replicas: give a number", param="replicas")
+    changes: dict[str, object] = {}
+    if body.rollout is not None:
+        changes["rollout"] = read(body.rollout, RolloutPolicy, "rollout")
+    autoscaling = deployment.autoscaling
+    if "autoscaling" in body.model_fields_set:
+        changes["autoscaling"] = autoscaling = autoscaling_of(body.autoscaling)
+    if body.replicas is not None or "autoscaling" in changes:
+        replicas = deployment.replicas if body.replicas is None else body.replicas
+        changes["replicas"] = first_replicas(replicas, autoscaling)
+    template = deployment.template
+    if body.version is not None:
+        model = store.get(Model, deployment.parent_id)
+        version = _version_of(context, model, body.version)
+        template = msgspec.structs.replace(template, model_version_id=version.id)
+    if body.engine is not None:
+        find_adapter(body.engine)
+        template = msgspec.structs.replace(template, engine=body.engine)
+    if "threads" in body.model_fields_set:
+        template = msgspec.structs.replace(template, threads=body.threads)
+    if body.engine_arguments is not None:
+        template = msgspec.structs.replace(template, engine_arguments=body.engine_arguments)
+    return msgspec.structs.replace(deployment.with_template(template), **changes)
+
+
+def autoscaling_of(value: Policy | None) -> Autoscaling | None:
+    """Bounds and targets as they came, checked against each other."""
+    if value is None:
+        return None
+    policy = read(value, Autoscaling, "autoscaling")
+    if policy.min > policy.max:
+        raise InvalidRequest(
+            f"autoscaling: min {policy.min} is over max {policy.max}", param="autoscaling"
+        )
+    return policy
+
+
+def first_replicas(replicas: int, autoscaling: Autoscaling | None) -> int:
+    """How many to begin with: inside the bounds, where there are any."""
+    if autoscaling is None:
+        return replicas
+    return min(autoscaling.max, max(autoscaling.min, replicas))
 
 
 @router.delete("/deployments/{deployment:path}", status_code=204)
@@ -227,6 +305,10 @@ class _DeploymentViews:
             threads=deployment.threads,
             engine_arguments=list(deployment.engine_arguments),
             generation=deployment.generation,
+            rollout=shown(deployment.rollout),
+            rollout_state=state_of(deployment),
+            autoscaling=shown(deployment.autoscaling),
+            scale_reason=None if deployment.scale is None else deployment.scale.reason,
             create_time=moment(deployment.create_time),
         )
 

@@ -1,0 +1,25 @@
+"""Policies as the API carries them: the same structs that the store keeps, checked as they come."""
+
+from typing import TypeVar
+
+import msgspec
+from pydantic import JsonValue
+
+from headrace.base.errors import InvalidRequest
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+Policy = dict[str, JsonValue]  # of a struct whose fields are checked by `read`
+
+
+def read(value: Policy, kind: type[T], param: str) -> T:
+    """A struct from JSON; InvalidRequest names the field that is wrong."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{param}: {error}", param=param) from None
+
+
+def shown(value: msgspec.Struct | None) -> Policy | None:
+    """A struct as JSON."""
+    return None if value is None else msgspec.json.decode(msgspec.json.encode(value))

@@ -1,0 +1,184 @@
+"""Looks at every autoscaled deployment now and then, and writes how many replicas it gets.
+
+The rule is `autoscale`'s; here are its inputs, taken from what gateways said and from the store,
+and the one budget of devices over all deployments. The last look is kept, so that people can ask
+why.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.base.clock import Clock
+from headrace.base.errors import Conflict
+from headrace.control.autoscale import Claim, Outlook, Proposal, Sample, propose, share_devices
+from headrace.control.traffic import TrafficBook
+from headrace.spec.autoscaling import ScaleState
+from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.models import Model
+from headrace.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at one deployment: what was seen, what was proposed, what was granted."""
+
+    sample: Sample
+    proposal: Proposal
+    granted: int
+    before: int
+
+
+@dataclass(slots=True)
+class Counted:
+    """Totals at the look before."""
+
+    time_s: float
+    arrived_tokens: int
+    worked_tokens: int
+    first_tokens: list[int]
+
+
+class Scaler:
+    """The hands of the autoscaler; blocks, so run it in a thread."""
+
+    def __init__(
+        self, store: Store, book: TrafficBook, clock: Clock, devices: int | None = None
+    ) -> None:
+        """`devices` is the budget over all deployments; None: there is none."""
+        self._store = store
+        self._book = book
+        self._clock = clock
+        self._devices = devices
+        self._outlooks: dict[str, Outlook] = {}
+        self._counted: dict[str, Counted] = {}
+        self.looks: dict[str, Look] = {}  # the last of each deployment, by id
+
+    def look(self) -> None:
+        """Look at all of them, share the devices, and write what changed."""
+        every = self._store.list(Deployment)
+        present = {deployment.id for deployment in every}
+        self._book.keep_only(present)
+        for kept in (self._outlooks, self._counted, self.looks):
+            for gone in kept.keys() - present:
+                del kept[gone]
+        scaled = [deployment for deployment in every if deployment.autoscaling is not None]
+        names = {model.id: model.name for model in self._store.list(Model)}
+        replicas: dict[str, list[Replica]] = {}
+        for replica in self._store.list(Replica):
+            replicas.setdefault(replica.parent_id, []).append(replica)
+        shares = pool_shares(scaled)
+        found: dict[str, tuple[Sample, Proposal]] = {}
+        for deployment in scaled:
+            sample = self._sample(
+                deployment,
+                names.get(deployment.parent_id, ""),
+                replicas.get(deployment.id, ()),
+                shares[deployment.id],
+            )
+            if sample is not None:
+                found[deployment.id] = sample, self._propose(deployment, sample)
+        self._grant(every, found)
+
+    def _propose(self, deployment: Deployment, sample: Sample) -> Proposal:
+        policy = deployment.autoscaling
+        assert policy is not None
+        outlook = self._outlooks.setdefault(deployment.id, Outlook())
+        return propose(policy, outlook, sample, deployment.replicas, self._clock.wall_s())
+
+    def _grant(
+        self, every: Sequence[Deployment], found: Mapping[str, tuple[Sample, Proposal]]
+    ) -> None:
+        claims = [claim_of(deployment, found) for deployment in every]
+        granted = share_devices(claims, self._devices)
+        for deployment in every:
+            if deployment.id not in found:
+                continue
+            sample, proposal = found[deployment.id]
+            replicas = granted[deployment.id]
+            self.looks[deployment.id] = Look(sample, proposal, replicas, deployment.replicas)
+            if replicas != deployment.replicas:
+                self._write(deployment, replicas, proposal)
+
+    def _write(self, deployment: Deployment, replicas: int, proposal: Proposal) -> None:
+        reason = proposal.reason
+        if replicas < proposal.replicas:
+            reason = f"{reason}; the device budget leaves {replicas} of {proposal.replicas}"
+        state = ScaleState(replicas=replicas, time=self._clock.wall_s(), reason=reason)
+        try:
+            self._store.update(msgspec.structs.replace(deployment, replicas=replicas, scale=state))
+        except Conflict:
+            return  # it changed under us: the next look decides on what it is by then
+        logger.info(
+            "deployment %s: %d replicas, was %d (%s)",
+            deployment.name, replicas, deployment.replicas, reason,
+        )  # fmt: skip
+
+    def _sample(
+        self, deployment: Deployment, model: str, replicas: Sequence[Replica], share: float
+    ) -> Sample | None:
+        """What happened since the look before; None on the first."""
+        now_s = self._clock.monotonic_s()
+        totals = self._book.totals_of(deployment.id)
+        worked = totals.prompt_tokens - totals.cached_tokens + totals.completion_tokens
+        counted = Counted(
+            now_s, self._book.arrived(model).tokens, worked, list(totals.first_tokens)
+        )
+        before = self._counted.get(deployment.id)
+        self._counted[deployment.id] = counted
+        if before is None or now_s <= before.time_s:
+            return None
+        elapsed_s = now_s - before.time_s
+        waiting = self._book.waiting(model, now_s)
+        load = self._book.load(deployment.id, now_s)
+        known = before.first_tokens + [0] * (len(counted.first_tokens) - len(before.first_tokens))
+        return Sample(
+            time_s=now_s,
+            tokens_per_s=share * (counted.arrived_tokens - before.arrived_tokens) / elapsed_s,
+            waiting_requests=waiting.requests,
+            waiting_tokens=round(share * waiting.tokens) + load.queued_tokens,
+            in_flight_requests=load.in_flight_requests,
+            kv_share=load.kv_share,
+            worked_tokens_per_s=(worked - before.worked_tokens) / elapsed_s,
+            first_tokens=tuple(
+                now - then for now, then in zip(counted.first_tokens, known, strict=False)
+            ),
+            active_replicas=sum(replica.state is ReplicaState.ACTIVE for replica in replicas),
+            lead_s=measured_lead_s(replicas),
+        )
+
+
+def pool_shares(deployments: Sequence[Deployment]) -> dict[str, float]:
+    """Each deployment's share of its model's traffic: equal among those that scale."""
+    counts: dict[str, int] = {}
+    for deployment in deployments:
+        counts[deployment.parent_id] = counts.get(deployment.parent_id, 0) + 1
+    return {deployment.id: 1.0 / counts[deployment.parent_id] for deployment in deployments}
+
+
+def claim_of(deployment: Deployment, found: Mapping[str, tuple[Sample, Proposal]]) -> Claim:
+    """What a deployment asks for; one that does not scale asks for what it has."""
+    policy = deployment.autoscaling
+    if policy is None:
+        return Claim(deployment.id, deployment.replicas, deployment.replicas, 1, priority_fixed)
+    known = found.get(deployment.id)
+    wanted = deployment.replicas if known is None else known[1].replicas
+    lower = min(policy.min, wanted) if known is None else min(known[1].min, wanted)
+    return Claim(deployment.id, wanted, lower, policy.devices, policy.priority)
+
+
+priority_fixed = 1_000_000  # a deployment with a fixed number is not scaled by others' needs
+
+
+def measured_lead_s(replicas: Sequence[Replica]) -> float | None:
+    """How long the slowest of the replicas took from launch to first token."""
+    starts = [
+        replica.first_token_time - replica.launch_time
+        for replica in replicas
+        if replica.first_token_time is not None and replica.launch_time is not None
+    ]
+    return max(starts, default=None)

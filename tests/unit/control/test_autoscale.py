@@ -1,0 +1,169 @@
+"""How many replicas traffic asks for."""
+
+import datetime
+
+import msgspec
+import pytest
+
+from headrace.control.autoscale import (
+    Claim,
+    Outlook,
+    Proposal,
+    Sample,
+    bounds_at,
+    propose,
+    share_devices,
+)
+from headrace.spec.autoscaling import Autoscaling, ScheduledBounds
+from headrace.spec.signals import first_token_bounds_s
+
+interval_s = 5.0
+quiet = Sample(
+    time_s=0.0,
+    tokens_per_s=0.0,
+    waiting_requests=0,
+    waiting_tokens=0,
+    in_flight_requests=0,
+    kv_share=0.0,
+    worked_tokens_per_s=0.0,
+    first_tokens=(),
+    active_replicas=1,
+    lead_s=30.0,
+)
+policy = Autoscaling(min=1, max=20, target_tokens_per_s=1000.0, target_utilisation=0.5)
+
+
+class Trace:
+    """One deployment whose replicas start at once, look after look."""
+
+    def __init__(self, policy: Autoscaling, replicas: int = 1) -> None:
+        self.policy = policy
+        self.outlook = Outlook()
+        self.replicas = replicas
+        self.now_s = 0.0
+
+    def look(self, **changes: object) -> Proposal:
+        self.now_s += interval_s
+        fields = {name: getattr(quiet, name) for name in quiet.__dataclass_fields__}
+        fields |= {"time_s": self.now_s, "active_replicas": self.replicas} | changes
+        proposal = propose(self.policy, self.outlook, Sample(**fields), self.replicas, 0.0)
+        self.replicas = proposal.replicas
+        return proposal
+
+    def run(self, looks: int, **changes: object) -> list[int]:
+        return [self.look(**changes).replicas for _ in range(looks)]
+
+
+def test_steady_work_gets_the_replicas_that_it_needs_and_keeps_them() -> None:
+    trace = Trace(policy)
+    counts = trace.run(200, tokens_per_s=2600.0, in_flight_requests=5)
+    assert counts[-1] == 6
+    assert len(set(counts[20:])) == 1, "steady work changes nothing"
+
+
+def test_growing_work_is_met_before_it_comes() -> None:
+    trace = Trace(policy)
+    lead = []
+    for step in range(60):
+        tokens_per_s = 500.0 + 50.0 * step
+        proposal = trace.look(tokens_per_s=tokens_per_s, in_flight_requests=5)
+        lead.append(proposal.forecast_tokens_per_s - tokens_per_s)
+    assert min(lead[20:]) > 0
+    assert max(lead) <= 500.0 + 50.0 * 60
+
+
+def test_less_work_takes_replicas_away_only_after_a_while() -> None:
+    trace = Trace(policy)
+    trace.run(100, tokens_per_s=5000.0, in_flight_requests=5)
+    before = trace.replicas
+    down_looks = int(policy.down_after_s / interval_s)
+    assert set(trace.run(down_looks - 1, tokens_per_s=500.0, in_flight_requests=5)) == {before}
+    trace.run(20, tokens_per_s=500.0, in_flight_requests=5)
+    assert trace.replicas <= 2
+
+
+def test_a_short_lull_takes_nothing_away() -> None:
+    trace = Trace(policy)
+    trace.run(100, tokens_per_s=5000.0, in_flight_requests=5)
+    before = trace.replicas
+    counts: list[int] = []
+    for _ in range(10):
+        counts += trace.run(10, tokens_per_s=500.0, in_flight_requests=5)
+        counts += trace.run(10, tokens_per_s=5000.0, in_flight_requests=5)
+    assert min(counts) >= before
+
+
+def test_up_is_at_most_twice_or_four_in_one_step() -> None:
+    trace = Trace(policy)
+    first = trace.look(tokens_per_s=10_000.0, in_flight_requests=5)
+    assert first.replicas == 5
+    assert "at most 5" in first.reason
+    assert trace.look(tokens_per_s=10_000.0, in_flight_requests=5).replicas == 10
+
+
+def test_what_a_replica_can_do_is_learnt_where_nobody_says() -> None:
+    trace = Trace(Autoscaling(min=1, max=20))
+    proposal = trace.look(
+        tokens_per_s=900.0, worked_tokens_per_s=800.0, in_flight_requests=9, active_replicas=1
+    )
+    assert proposal.capacity_tokens_per_s == 800.0
+    assert proposal.replicas == 2
+
+
+def test_late_first_tokens_and_full_kv_ask_for_more() -> None:
+    late = [0] * (len(first_token_bounds_s) + 1)
+    late[-1], late[0] = 40, 60
+    trace = Trace(policy, replicas=4)
+    by_slo = trace.look(tokens_per_s=10.0, in_flight_requests=5, first_tokens=tuple(late))
+    assert (by_slo.replicas, by_slo.reason.split(":")[0]) == (6, "slo")
+    trace = Trace(policy, replicas=4)
+    by_kv = trace.look(tokens_per_s=10.0, in_flight_requests=5, kv_share=0.95)
+    assert (by_kv.replicas, by_kv.reason.split(":")[0]) == (5, "kv")
+
+
+def test_nothing_runs_without_requests_and_one_wakes_it() -> None:
+    idle = msgspec.structs.replace(policy, min=0, idle_s=60.0, down_after_s=0.0)
+    trace = Trace(idle)
+    trace.look(tokens_per_s=100.0, in_flight_requests=1)
+    assert trace.run(100)[-1] == 0
+    woken = trace.look(waiting_requests=1, waiting_tokens=100, active_replicas=0)
+    assert woken.replicas >= 1
+    assert trace.look(active_replicas=0).replicas >= 1, "not down again before it served"
+
+
+@pytest.mark.parametrize(
+    ("weekday", "hour", "bounds"),
+    [
+        (0, 9, (3, 8)),
+        (0, 17, (1, 20)),
+        (5, 9, (1, 20)),
+        (4, 23, (0, 2)),
+        (5, 1, (0, 2)),
+        (6, 1, (1, 20)),
+    ],
+)
+def test_schedules_change_the_bounds(weekday: int, hour: int, bounds: tuple[int, int]) -> None:
+    scheduled = msgspec.structs.replace(
+        policy,
+        schedule=(
+            ScheduledBounds(begins="08:00", ends="17:00", weekdays=(0, 1, 2, 3, 4), min=3, max=8),
+            ScheduledBounds(begins="22:00", ends="06:00", weekdays=(4,), min=0, max=2),
+        ),
+    )
+    monday = datetime.datetime(2026, 11, 30, tzinfo=datetime.UTC)
+    when = monday + datetime.timedelta(days=weekday, hours=hour)
+    assert bounds_at(scheduled, when.timestamp()) == bounds
+
+
+def test_devices_go_to_minimums_then_by_priority_then_evenly() -> None:
+    claims = [
+        Claim("batch", wanted=10, min=1, devices=1, priority=10),
+        Claim("chat", wanted=6, min=2, devices=2, priority=100),
+        Claim("code", wanted=6, min=1, devices=2, priority=100),
+    ]
+    assert share_devices(claims, None) == {"batch": 10, "chat": 6, "code": 6}
+    assert share_devices(claims, 100) == {"batch": 10, "chat": 6, "code": 6}
+    assert share_devices(claims, 15) == {"batch": 1, "chat": 4, "code": 3}
+    assert share_devices(claims, 5) == {"batch": 1, "chat": 2, "code": 0}
+    used = share_devices(claims, 4)
+    assert used["chat"] == 2
