@@ -69,7 +69,7 @@ def gateway(
             log.warning("%s", problem)
         poster = PostingProcess(path, journal.directory, database_url)
         stack.callback(poster.close)
-        config = GatewayConfig(pepper)
+        config = GatewayConfig(pepper, content_directory=data_dir / "content")
         server.run(serve(database, journal, poster, config, sock, drain_timeout_s=drain_timeout_s))
 
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
@@ -12,17 +13,23 @@ from headrace.base.ids import new_id
 from headrace.gateway.access_log import AccessLog
 from headrace.gateway.app import GatewayApp
 from headrace.gateway.asked import openai_apis
+from headrace.gateway.batch_runner import BatchRunner
+from headrace.gateway.batches import BatchRoutes
+from headrace.gateway.content_store import ContentStore
 from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.exchange import Forwarding, Timeouts
+from headrace.gateway.files import FileRoutes, FileStore
 from headrace.gateway.follower import SnapshotFollower
 from headrace.gateway.generate import GenerationServices
 from headrace.gateway.idempotency import Replays
+from headrace.gateway.inside import InsideRequests
 from headrace.gateway.limit_headers import rolling_periods_s
 from headrace.gateway.load_follower import LoadFollower
 from headrace.gateway.messages_api import messages_api
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.prompt_api import reading_apis
 from headrace.gateway.recovery import usage_of_cut_requests
+from headrace.gateway.responses_api import ResponsesApi
 from headrace.gateway.signals import TrafficCounts
 from headrace.gateway.state import GatewayState
 from headrace.gateway.waiting_room import WaitingRoom
@@ -49,6 +56,7 @@ class GatewayConfig:
     pepper: bytes
     unpriced: UnpricedPolicy = UnpricedPolicy.UNRATED
     timeouts: Timeouts = field(default_factory=Timeouts)
+    content_directory: Path | None = None  # of files, batches and responses; None: not offered
     region: str = ""  # where it is; replicas there go first
     zone: str = ""
 
@@ -126,7 +134,27 @@ class Gateway:
             clock=clock,
             pepper=config.pepper,
         )
-        self.app = GatewayApp(state, (*openai_apis, messages_api, *reading_apis))
+        self._batches: BatchRunner | None = None
+        self.app = self._make_app(state, config.content_directory)
+
+    def _make_app(self, state: GatewayState, directory: Path | None) -> GatewayApp:
+        """The app; what must be kept for callers is offered where there is a place for it."""
+        apis = [*openai_apis, messages_api, *reading_apis]
+        if directory is None:
+            return GatewayApp(state, apis)
+        clock = state.clock
+        responses = ResponsesApi(directory, clock)
+        apis.append(responses.api)
+        files = FileStore(directory, clock)
+        inside = InsideRequests(state, {api.path: api for api in apis})
+        store = ContentStore(directory, "batches")
+        self._batches = runner = BatchRunner(store, files, inside, clock)
+        more = (
+            *responses.routes,
+            *FileRoutes(files).routes,
+            *BatchRoutes(runner, inside, clock).routes,
+        )
+        return GatewayApp(state, apis, more)
 
     async def __aenter__(self) -> "Gateway":
         """Read the store, settle what a crash left, start the shipper and the followers."""
@@ -149,6 +177,7 @@ class Gateway:
             asyncio.create_task(self.follower.follow()),
             asyncio.create_task(self._contexts.follow()),
             asyncio.create_task(self.loads.follow()),
+            *([asyncio.create_task(self._batches.follow())] if self._batches else []),
         ]
         return self
 

@@ -13,7 +13,7 @@ from headrace.spec.endpoints import endpoint_of
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.prices import PriceBook
 from headrace.spec.resource import Resource
-from headrace.spec.tenancy import ApiKey, Project, Tenant
+from headrace.spec.tenancy import ApiKey, KeyState, Project, Tenant
 
 R = TypeVar("R", bound=Resource)
 Network = IPv4Network | IPv6Network
@@ -39,6 +39,13 @@ class Principal:
     project: Project
     tenant: Tenant
     networks: tuple[Network, ...] | None = None  # where it may call from; None: anywhere
+
+    def is_active(self, wall_s: float) -> bool:
+        """Whether the key, its project and its tenant are in force at a time."""
+        key = self.key
+        expired = key.expire_time is not None and wall_s >= key.expire_time
+        in_force = key.state is KeyState.ACTIVE and not expired
+        return in_force and self.project.active and self.tenant.active
 
     def may_use(self, model_name: str) -> bool:
         """Whether the key's allow-list has the model."""

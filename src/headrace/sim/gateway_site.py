@@ -10,6 +10,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from headrace.base.clock import SystemClock
 from headrace.gateway.exchange import Timeouts
 from headrace.gateway.gateway import Gateway, GatewayConfig
@@ -28,6 +30,8 @@ from headrace.spec.tenancy import ApiKey, Project, Tenant
 from headrace.storage import Database, open_sqlite
 
 model_name = "demo"
+tenant_name = "acme"
+secret_of_key = bytes(32)
 pepper = bytes(range(32))
 records_max = 100_000
 price = Price(
@@ -111,7 +115,9 @@ async def gateway_site(
         journal = Journal(directory / "journal", journal_limits, disk)
         stack.callback(journal.close)
         access_log = io.BytesIO()
-        config = GatewayConfig(pepper, timeouts=timeouts or Timeouts())
+        config = GatewayConfig(
+            pepper, timeouts=timeouts or Timeouts(), content_directory=directory / "content"
+        )
         gateway = await stack.enter_async_context(
             Gateway(database, journal, config, clock, access_log)
         )
@@ -125,7 +131,15 @@ def fill_store(
     credit_floor_nanousd: int | None,
     engine: str = "headrace",
 ) -> str:
-    """One caller and one model with its replicas and price; the caller's key as text."""
+    """One caller and one model with its replicas and price; the caller's key as text.
+
+    The second time only the replicas get their new addresses."""
+    if database.store.find(Tenant, tenant_name) is not None:
+        for replica, access in zip(database.store.list(Replica), replicas, strict=True):
+            address, engine_key = access
+            moved = replace(replica, address=address, engine_key=engine_key)
+            database.store.update(moved)
+        return key_text()
     api_key = add_caller(database, credit_floor_nanousd)
     add_model(database, model_name, replicas, engine)
     return api_key
@@ -133,13 +147,12 @@ def fill_store(
 
 def add_caller(database: Database, credit_floor_nanousd: int | None) -> str:
     """A tenant with a project and a key; the key's text."""
-    secret = bytes(32)
     key_id = make_id("key", 1)
     tenant_id, project_id = make_id("ten", 1), make_id("prj", 1)
     for resource in (
         Tenant(
             id=tenant_id,
-            name="acme",
+            name=tenant_name,
             create_time=0.0,
             credit_floor_nanousd=credit_floor_nanousd,
         ),
@@ -149,11 +162,16 @@ def add_caller(database: Database, credit_floor_nanousd: int | None) -> str:
             name="main",
             parent_id=project_id,
             create_time=0.0,
-            secret_hmac=hash_secret(pepper, secret.hex()),
+            secret_hmac=hash_secret(pepper, secret_of_key.hex()),
         ),
     ):
         database.store.create(resource)
-    return format_key(key_id, secret)
+    return key_text()
+
+
+def key_text() -> str:
+    """The caller's key as it presents it."""
+    return format_key(make_id("key", 1), secret_of_key)
 
 
 def add_model(

@@ -1,0 +1,163 @@
+"""OpenAI's Responses API over every engine: a chat there, a response here, kept if it may be.
+
+A later request names an earlier response; what was said until then is read from what is kept.
+"""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+
+from headrace.base.clock import Clock
+from headrace.base.errors import InvalidRequest
+from headrace.base.ids import new_id
+from headrace.gateway.asked import Asked, Asking, GeneratingApi
+from headrace.gateway.content_store import ContentStore
+from headrace.gateway.files import Deleted
+from headrace.gateway.pages import page_of
+from headrace.gateway.route_table import Call, Route
+from headrace.http.asgi import Message, Send
+from headrace.http.translated import translated_send
+from headrace.protocol.parsing import parse_chat_request
+from headrace.protocol.responses_answers import ResponsesTranslator
+from headrace.protocol.responses_api import (
+    Item,
+    ResponsesRequest,
+    chat_of_responses,
+    input_items,
+    items_of_output,
+    parse_responses_request,
+)
+from headrace.protocol.translation import TranslatedAnswer
+
+turns_max = 200  # of one conversation
+responses_per_project_max = 10_000  # the oldest are forgotten
+
+
+class KeptResponse(msgspec.Struct, frozen=True):
+    """A response, and what it answered."""
+
+    response: msgspec.Raw
+    items: msgspec.Raw  # of its own input
+    output: msgspec.Raw
+    previous_id: str | None
+
+
+class InputItem(msgspec.Struct, frozen=True):
+    """An input item in a list."""
+
+    id: str
+    fields: dict[str, object]
+
+
+class ResponsesApi:
+    """Reads requests, keeps responses, and gives them again."""
+
+    def __init__(self, directory: Path, clock: Clock) -> None:
+        self._store = ContentStore(directory, "responses")
+        self._clock = clock
+        self.api = GeneratingApi("/v1/responses", self._read)
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """What can be asked of kept responses."""
+        return (
+            Route("/v1/responses/{response}", "GET", self._one),
+            Route("/v1/responses/{response}", "DELETE", self._delete),
+            Route("/v1/responses/{response}/input_items", "GET", self._input),
+        )
+
+    async def _read(self, asking: Asking) -> Asked:
+        request = parse_responses_request(asking.body)
+        if request.background:
+            raise InvalidRequest(
+                "Background responses are not offered; use a batch, or leave background out.",
+                param="background",
+            )
+        project_id = asking.principal.project.id
+        earlier: list[Item] = []
+        if request.previous_response_id is not None:
+            earlier = await asyncio.to_thread(
+                self._conversation, project_id, request.previous_response_id
+            )
+        chat = chat_of_responses(request, earlier)
+        response_id = new_id("resp", self._clock)
+
+        def translated(send: Send) -> Send:
+            created_s = int(self._clock.wall_s())
+            translator = ResponsesTranslator(request, response_id, created_s)
+            kept_send = self._keeping(send, project_id, request, translator)
+            return translated_send(kept_send, TranslatedAnswer(translator))
+
+        return Asked("/v1/chat/completions", chat, parse_chat_request(chat), translated)
+
+    def _conversation(self, project_id: str, response_id: str) -> list[Item]:
+        """Everything that was said up to the end of a kept response."""
+        turns: list[list[Item]] = []
+        previous: str | None = response_id
+        while previous is not None:
+            if len(turns) >= turns_max:
+                raise InvalidRequest(f"A conversation has at most {turns_max} responses.")
+            kept = self._store.get(project_id, previous, KeptResponse)
+            own = msgspec.json.decode(kept.items, type=list[Item])
+            turns.append([*own, *items_of_output(msgspec.json.decode(kept.output))])
+            previous = kept.previous_id
+        return [item for turn in reversed(turns) for item in turn]
+
+    def _keeping(
+        self,
+        send: Send,
+        project_id: str,
+        request: ResponsesRequest,
+        translator: ResponsesTranslator,
+    ) -> Send:
+        """Send on; the response is kept before its end goes out, unless it must not be."""
+        is_kept = request.store is False
+
+        async def keep_and_send(message: Message) -> None:
+            nonlocal is_kept
+            response = translator.response
+            if not is_kept and response["status"] in ("completed", "incomplete"):
+                is_kept = True
+                await asyncio.to_thread(self._keep, project_id, request, response)
+            await send(message)
+
+        return keep_and_send
+
+    def _keep(
+        self, project_id: str, request: ResponsesRequest, response: dict[str, object]
+    ) -> None:
+        encode = msgspec.json.encode
+        kept = KeptResponse(
+            response=msgspec.Raw(encode(response)),
+            items=msgspec.Raw(encode(input_items(request))),
+            output=msgspec.Raw(encode(response["output"])),
+            previous_id=request.previous_response_id,
+        )
+        self._store.put(project_id, str(response["id"]), kept)
+        for old in self._store.ids(project_id)[responses_per_project_max:]:
+            self._store.delete(project_id, old)
+
+    async def _one(self, call: Call) -> None:
+        kept = await self._kept(call)
+        await call.answer(200, bytes(kept.response))
+
+    async def _delete(self, call: Call) -> None:
+        project_id = call.principal.project.id
+        await asyncio.to_thread(self._store.delete, project_id, call.parameter)
+        await call.answer_value(Deleted(call.parameter, "response"))
+
+    async def _input(self, call: Call) -> None:
+        kept = await self._kept(call)
+        items = msgspec.json.decode(kept.items, type=list[dict[str, object]])
+        listed = [
+            InputItem(f"item_{call.parameter[5:]}_{number}", item)
+            for number, item in enumerate(items)
+        ]
+        page = page_of(call.scope, listed)
+        values = [{**item.fields, "id": item.fields.get("id", item.id)} for item in page.data]
+        await call.answer_value({**msgspec.to_builtins(page), "data": values})
+
+    async def _kept(self, call: Call) -> KeptResponse:
+        project_id = call.principal.project.id
+        return await asyncio.to_thread(self._store.get, project_id, call.parameter, KeptResponse)
