@@ -52,6 +52,7 @@ entries = (
     ),
     CommandEntry(("replicas",), "Running engines: list.", "replicas"),
     CommandEntry(("prices",), "What models cost: apply, list, try, rate.", "prices"),
+    CommandEntry(("wallets",), "Credit of tenants: grant, list.", "wallets"),
     CommandEntry(
         ("invoices",),
         "What tenants owe: draft, finalize, list, show, credit, export, seller, profile.",

@@ -1,4 +1,4 @@
-"""What the control plane runs beside its reconcilers: single sign-on, alerts, webhooks.
+"""What the control plane runs beside its reconcilers: single sign-on, alerts, webhooks, grants.
 
 Settings come from the environment, because the client's secret may not be on a command line:
 
@@ -23,6 +23,7 @@ from headrace.base.errors import ConfigurationError
 from headrace.cli.views import comma_list
 from headrace.control.admin.single_sign_on import SingleSignOn, SingleSignOnSettings
 from headrace.control.alert_watch import AlertWatch
+from headrace.control.wallets import ExpiryWatch, Wallets
 from headrace.control.webhook_sender import WebhookSender
 from headrace.http.egress import EgressClient, EgressPolicy
 from headrace.storage.database import Database
@@ -85,6 +86,7 @@ class Management:
         self.settings = settings
         self._client = EgressClient(settings.egress)
         self._watch = AlertWatch(database, clock)
+        self._expiry = ExpiryWatch(Wallets(database, clock))
         self._sender = WebhookSender(database, self._client, pepper, clock)
         self._provider_client: EgressClient | None = None
         self.single_sign_on: SingleSignOn | None = None
@@ -99,6 +101,7 @@ class Management:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch.run(stop, leads))
+                group.create_task(self._expiry.run(stop, leads))
                 group.create_task(self._sender.run(stop, leads))
         finally:
             await self._client.close()

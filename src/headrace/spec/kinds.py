@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from headrace.spec.accounts import Member, ServiceAccount, User
 from headrace.spec.deployments import Deployment, Replica
 from headrace.spec.events import Webhook
+from headrace.spec.grants import Grant
 from headrace.spec.invoices import BillingProfile, Seller
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.prices import PriceBook
@@ -28,5 +29,6 @@ resource_types: Mapping[str, type[Resource]] = {
         Webhook,
         Seller,
         BillingProfile,
+        Grant,
     )
 }

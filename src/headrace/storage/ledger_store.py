@@ -23,7 +23,7 @@ from headrace.storage import posting
 from headrace.storage.invariants import broken_invariants
 from headrace.storage.sessions import Sessions
 from headrace.storage.tables import accounts, entries, journal_cursors, settlements
-from headrace.storage.usage import UsageDimension, UsageRow, read_usage
+from headrace.storage.usage import UsageDimension, UsageRow, read_usage, spent
 
 credit_nanousd_max = 10_000_000 * nanousd_per_usd  # far from where 64-bit totals end
 reason_length_max = 255
@@ -35,6 +35,9 @@ class LedgerSnapshot(msgspec.Struct, frozen=True):
 
     balances_nanousd: dict[str, int]  # by tenant id; a tenant without entries is missing
     sequences: dict[str, int]  # by journal id: records up to here are in the balances
+    # All that each tenant was ever credited and debited; only ever more, so that readers agree
+    # which of two is newer.
+    totals_nanousd: dict[str, tuple[int, int]] = {}
 
 
 class LedgerStore:
@@ -100,15 +103,17 @@ class LedgerStore:
             balances = connection.execute(
                 select(
                     accounts.c.tenant_id,
-                    (accounts.c.credits_nanousd - accounts.c.debits_nanousd).label("balance"),
+                    accounts.c.credits_nanousd,
+                    accounts.c.debits_nanousd,
                 ).where(accounts.c.tenant_id.is_not(None))
             ).all()
             cursors = connection.execute(
                 select(journal_cursors.c.journal_id, journal_cursors.c.sequence)
             ).all()
         return LedgerSnapshot(
-            {row.tenant_id: row.balance for row in balances},
+            {row.tenant_id: row.credits_nanousd - row.debits_nanousd for row in balances},
             {row.journal_id: row.sequence for row in cursors},
+            {row.tenant_id: (row.credits_nanousd, row.debits_nanousd) for row in balances},
         )
 
     def usage(
@@ -127,6 +132,11 @@ class LedgerStore:
         wanted = {UsageDimension.parse(name): value for name, value in (filters or {}).items()}
         with self._sessions.read() as connection:
             return read_usage(connection, groups, since, until, wanted)
+
+    def spent(self, tenant_id: str, since: float, until: float) -> int:
+        """Nano-dollars that a tenant was charged in `[since, until)`, seconds since the epoch."""
+        with self._sessions.read() as connection:
+            return spent(connection, tenant_id, since, until)
 
     def settlement_count(self) -> int:
         """How many requests are booked."""

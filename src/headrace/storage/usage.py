@@ -135,6 +135,39 @@ def exact_query(
     return query
 
 
+def spent(connection: Connection, tenant_id: str, since: float, until: float) -> int:
+    """Nano-dollars that a tenant was charged in `[since, until)`.
+
+    Whole UTC days inside it come from the daily sums, so that a long span costs little."""
+    first, last = -(-since // day_s) * day_s, until // day_s * day_s
+    if first >= last:
+        return exactly_spent(connection, tenant_id, since, until)
+    whole = connection.execute(
+        select(func.coalesce(func.sum(usage_daily.c.amount_nanousd), 0)).where(
+            usage_daily.c.tenant_id == tenant_id,
+            usage_daily.c.day >= day_of(first),
+            usage_daily.c.day < day_of(last),
+        )
+    ).scalar_one()
+    ends = ((since, first), (last, until))
+    return int(whole) + sum(exactly_spent(connection, tenant_id, *bounds) for bounds in ends)
+
+
+def exactly_spent(connection: Connection, tenant_id: str, since: float, until: float) -> int:
+    """The same from the settlements themselves."""
+    if since >= until:
+        return 0
+    return int(
+        connection.execute(
+            select(func.coalesce(func.sum(settlements.c.amount_nanousd), 0)).where(
+                settlements.c.settle_time >= since,
+                settlements.c.settle_time < until,
+                settlements.c.tenant_id == tenant_id,
+            )
+        ).scalar_one()
+    )
+
+
 def read_usage(
     connection: Connection,
     groups: Sequence[UsageDimension],
