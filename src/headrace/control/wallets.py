@@ -7,6 +7,7 @@ the entry and books nothing.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -43,7 +44,7 @@ class Wallets:
         """A tenant's grants in order of creation, and the nano-dollars that are left of each."""
         grants = self._database.store.list(Grant, tenant.id)
         now_s = self._clock.wall_s()
-        left = self._left_of(tenant.id, grants, now_s)
+        left = self._left_of(tenant.id, grants, math.nextafter(now_s, math.inf))  # now included
         return [(grant, 0 if has_expired(grant, now_s) else left[grant.id]) for grant in grants]
 
     def expire(self) -> int:
