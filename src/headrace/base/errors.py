@@ -7,6 +7,7 @@
     ├── PaymentRequired          402 insufficient_credit
     ├── PermissionDenied         403 permission_denied
     ├── NotFound                 404 not_found
+    ├── MethodNotAllowed         405 method_not_allowed
     ├── Conflict                 409 conflict
     ├── PayloadTooLarge          413 payload_too_large
     ├── RateLimited              429 rate_limit_exceeded   retryable
@@ -23,7 +24,7 @@
 The message tells the reader what to do next; values that programs need are fields.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 type_of_status: Mapping[int, str] = {
@@ -32,6 +33,7 @@ type_of_status: Mapping[int, str] = {
     402: "billing_error",
     403: "permission_error",
     404: "not_found_error",
+    405: "invalid_request_error",
     409: "conflict_error",
     413: "invalid_request_error",
     429: "rate_limit_error",
@@ -104,6 +106,17 @@ class NotFound(HeadraceError):
 
     code = "not_found"
     http_status = 404
+
+
+class MethodNotAllowed(HeadraceError):
+    """The path exists and does not take this method; `allowed` are those it takes."""
+
+    code = "method_not_allowed"
+    http_status = 405
+
+    def __init__(self, method: str, path: str, allowed: Iterable[str]) -> None:
+        self.allowed = tuple(sorted(allowed))
+        super().__init__(f"{path!r} takes {' and '.join(self.allowed)}, not {method}.")
 
 
 class Conflict(HeadraceError):

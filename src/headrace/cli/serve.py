@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -12,11 +13,14 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError, SetupError
 from headrace.cli.engine_settings import (
     ContextLength,
+    DraftTokens,
     KvTokens,
     MaxNumSeqs,
     ModelArgument,
     StepTimeout,
+    TargetStepMs,
     Threads,
+    draft_tokens_default,
     kv_tokens_default,
     max_num_seqs_default,
     service_config,
@@ -26,9 +30,12 @@ from headrace.cli.model_files import resolve_model
 from headrace.cli.output import note
 from headrace.cli.settings import CacheDir
 from headrace.engine_server.app import EngineServerApp
+from headrace.engine_server.dialect import check_parsers
 from headrace.engine_server.engine_client import EngineState
 from headrace.engine_server.service import ModelService
 from headrace.http import server
+from headrace.protocol.reasoning import reasoning_formats
+from headrace.protocol.tool_parsers import tool_formats
 
 key_variable = "HEADRACE_API_KEY"
 drain_timeout_default_s = 30.0
@@ -49,9 +56,25 @@ def serve(
     threads: Threads = None,
     max_num_seqs: MaxNumSeqs = max_num_seqs_default,
     context_length: ContextLength = None,
+    draft_tokens: DraftTokens = draft_tokens_default,
+    target_step_ms: TargetStepMs = None,
     step_timeout: StepTimeout = step_timeout_default_s,
     served_model_name: Annotated[
         str | None, typer.Option(help="What clients call the model; default: its own name.")
+    ] = None,
+    tool_parser: Annotated[
+        str | None,
+        typer.Option(
+            help=f"How the model writes calls of tools: {', '.join(tool_formats)} or none; "
+            "default: as its chat template tells."
+        ),
+    ] = None,
+    reasoning_parser: Annotated[
+        str | None,
+        typer.Option(
+            help=f"How the model marks its thoughts: {', '.join(reasoning_formats)} or none; "
+            "default: as its chat template tells."
+        ),
     ] = None,
     api_key_env: Annotated[
         str, typer.Option(help="The environment variable with the key that clients must send.")
@@ -71,6 +94,7 @@ def serve(
             f"Refusing to listen on {host} without a key: anyone who reaches this machine could "
             f"use the model. Set {api_key_env}, or pass --allow-public if that is wanted."
         )
+    check_parsers(tool_parser, reasoning_parser)
     sock = server.bind(host, port)  # before a download, so that a taken port is known at once
     with sock:
         resolved = resolve_model(model, cache_dir)
@@ -82,7 +106,10 @@ def serve(
             context_length=context_length,
             max_num_seqs=max_num_seqs,
             step_timeout_s=step_timeout,
+            draft_tokens=draft_tokens,
+            target_step_ms=target_step_ms,
         )
+        config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
         service = ModelService(config, SystemClock())
         server.run(_serve(service, sock, api_key, drain_timeout_s))
 

@@ -6,7 +6,7 @@ error that callers can retry. After it an error is the stream's last event.
 
 from dataclasses import dataclass
 
-from headrace.base.errors import ClientClosed, HeadraceError, NotFound
+from headrace.base.errors import ClientClosed, HeadraceError
 from headrace.engine_server.answer_bodies import AnswerBodies
 from headrace.engine_server.choices import Choice
 from headrace.engine_server.dialect import prompt_tail
@@ -48,12 +48,7 @@ class Answer:
 
     async def send(self, receive: Receive, send: Send) -> None:
         """Answer; raises what failed before the first byte, ClientClosed if the client left."""
-        served = self._service.config.served_name
-        if self._request.model != served:
-            raise NotFound(
-                f"This server has no model {self._request.model!r}; it serves {served!r}.",
-                param="model",
-            )
+        self._service.check_name(self._request.model)
         if self._request.stream:
             await self._send_stream(receive, send)
         else:

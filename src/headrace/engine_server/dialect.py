@@ -74,6 +74,14 @@ def read_dialect(
     return Dialect(tool_format, reasoning, "tools" in source, _control_ids(tokenizer, marks))
 
 
+def check_parsers(tool_parser: str | None, reasoning_parser: str | None) -> None:
+    """Raise ConfigurationError if the operator names a parser that there is not."""
+    if tool_parser is not None:
+        _tool_format(tool_parser)
+    if reasoning_parser is not None:
+        _reasoning_format(reasoning_parser)
+
+
 def prompt_tail(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
     """The end of a prompt as text, control tokens spelled out."""
     last = b"".join(tokenizer.token_bytes(token_id) for token_id in token_ids[-tail_tokens:])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.base.clock import Clock
-from headrace.base.errors import Unavailable
+from headrace.base.errors import NotFound, Unavailable
 from headrace.engine_server.dialect import Dialect, ShownTokens, read_dialect
 from headrace.engine_server.engine_child import engine_command
 from headrace.engine_server.engine_client import (
@@ -15,6 +15,7 @@ from headrace.engine_server.engine_client import (
     loading_retry_after_s,
 )
 from headrace.engine_server.messages import EngineConfig
+from headrace.engine_server.model_facts import ModelFacts, read_facts
 from headrace.engine_server.prompts import Prompt, PromptReader
 from headrace.engine_server.submission import submission
 from headrace.engine_server.text_stream import TextStream
@@ -49,6 +50,7 @@ class ModelService:
         self._prompts = PromptReader()
         self._tokenizer: Tokenizer | None = None
         self._dialect: Dialect | None = None
+        self._facts: ModelFacts | None = None
 
     async def start(self) -> None:
         """Start the engine process, and read the tokenizer while it loads.
@@ -119,6 +121,29 @@ class ModelService:
     def dialect(self) -> Dialect:
         """How the model writes calls and thoughts; known once the tokenizer is."""
         assert self._dialect is not None, "no request is opened before the tokenizer is read"
+        return self._dialect
+
+    async def facts(self) -> ModelFacts:
+        """What the model's file says of the model."""
+        if self._facts is None:
+            self._facts = await asyncio.to_thread(read_facts, self.config.model_path)
+        return self._facts
+
+    def check_name(self, name: str | None) -> None:
+        """Raise NotFound if a request names another model; None names the one there is."""
+        served = self.config.served_name
+        if name not in (None, served):
+            raise NotFound(
+                f"This server has no model {name!r}; it serves {served!r}.", param="model"
+            )
+
+    def check_tokenizer(self) -> None:
+        """Raise Unavailable until the tokenizer is read."""
+        self._parts()
+
+    @property
+    def known_dialect(self) -> Dialect | None:
+        """The dialect, if the tokenizer is read already."""
         return self._dialect
 
     def _shown_ids(self, request: ChatRequest | CompletionRequest) -> frozenset[int] | None:

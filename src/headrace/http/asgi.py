@@ -9,7 +9,13 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from types import TracebackType
 from typing import Any
 
-from headrace.base.errors import ClientClosed, HeadraceError, InvalidRequest, PayloadTooLarge
+from headrace.base.errors import (
+    ClientClosed,
+    HeadraceError,
+    InvalidRequest,
+    MethodNotAllowed,
+    PayloadTooLarge,
+)
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -95,6 +101,8 @@ def error_headers(error: HeadraceError) -> list[Header]:
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
     if error.http_status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", ", ".join(error.allowed).encode()))
     if isinstance(error, PayloadTooLarge):
         headers.append((b"connection", b"close"))
     return headers

@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from headrace.base.errors import ConfigurationError
 from headrace.http.asgi import App
+from headrace.http.tls import Certificate
 
 Result = TypeVar("Result")
 
@@ -84,11 +85,14 @@ async def serve(
     drain_timeout_s: float,
     stop: asyncio.Event | None = None,
     on_drain: Callable[[], None] | None = None,
+    certificate: Certificate | None = None,
+    handles_signals: bool = True,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`, then let running requests finish up to the timeout.
 
     `on_drain` is called when that begins; nothing is accepted any more. A second signal, or the
-    timeout, cancels what still runs. Returns when every connection is closed."""
+    timeout, cancels what still runs. Returns when every connection is closed. With a
+    `certificate` all of it is TLS. Of several servers of one process one handles the signals."""
     config = uvicorn.Config(
         app,
         http=_BoundedProtocol,
@@ -103,13 +107,16 @@ async def serve(
         backlog=backlog,
         timeout_keep_alive=math.ceil(keep_alive_s),
         timeout_graceful_shutdown=math.ceil(drain_timeout_s),
+        ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )
-    server = _Server(config, on_drain)
-    watcher = None if stop is None else asyncio.create_task(_drain_when(stop, server))
+    server = _Server(config, on_drain, handles_signals=handles_signals)
+    watchers = [] if stop is None else [asyncio.create_task(_drain_when(stop, server))]
+    if certificate is not None:
+        watchers.append(asyncio.create_task(certificate.follow()))
     try:
         await server.serve(sockets=[sock])
     finally:
-        if watcher is not None:
+        for watcher in watchers:
             watcher.cancel()
 
 
@@ -121,9 +128,16 @@ async def _drain_when(stop: asyncio.Event, server: "_Server") -> None:
 class _Server(uvicorn.Server):
     """uvicorn, with our signals: the first drains, the second cuts, neither is raised again."""
 
-    def __init__(self, config: uvicorn.Config, on_drain: Callable[[], None] | None) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        on_drain: Callable[[], None] | None,
+        *,
+        handles_signals: bool,
+    ) -> None:
         super().__init__(config)
         self._on_drain = on_drain
+        self._handles_signals = handles_signals
 
     def drain(self) -> None:
         """Begin to shut down, or cut what still runs if that has begun already."""
@@ -138,7 +152,8 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Take over the signals where this is the program; elsewhere `stop` is the only way."""
-        if threading.current_thread() is not threading.main_thread():
+        is_main = threading.current_thread() is threading.main_thread()
+        if not (self._handles_signals and is_main):
             yield
             return
         loop = asyncio.get_running_loop()

@@ -39,6 +39,7 @@ class OllamaTranslator:
 
     def whole(self, body: bytes) -> bytes:
         """The answer as one object."""
+        self._first_s = self._start_s  # where the prompt's share ends is not known
         text, thought, calls = self._read(body)
         calls += self._end_call()
         return _encode({**self._line(text, thought, calls), **self._end()})

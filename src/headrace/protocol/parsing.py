@@ -48,6 +48,11 @@ unsupported_fields: Mapping[str, tuple[object, ...]] = {
     "web_search_options": (),
 }
 
+# What generating requests may have, by the names of chat and text completions.
+supported_parameters = tuple(
+    sorted(set(ChatRequest.__struct_fields__) | set(CompletionRequest.__struct_fields__))
+)
+
 token_id_digits_max = 10
 
 # What the fields of fixed values may be, by their own name; the decoder tells only what was wrong.

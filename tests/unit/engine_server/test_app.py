@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from headrace.base.clock import SystemClock
-from headrace.engine_server import app as app_module
+from headrace.engine_server import routes as routes_module
 from headrace.engine_server.app import EngineServerApp
 from headrace.engine_server.messages import EngineConfig
 from headrace.engine_server.service import ModelService, ServiceConfig
@@ -290,7 +290,7 @@ async def test_usage_answers_and_metrics_agree(run_server: Any) -> None:
         ("/v1/completions", text_body(prompt=""), 400, "prompt", "invalid_request"),
         ("/v1/completions", text_body(prompt=[99_999]), 400, "prompt", "invalid_request"),
         ("/v1/nothing", b"", 404, None, "not_found"),
-        ("/v1/models", b"", 404, None, "not_found"),
+        ("/v1/models", b"", 405, None, "method_not_allowed"),
     ],
 )
 async def test_what_cannot_succeed_is_refused_in_openai_shape(
@@ -315,7 +315,7 @@ async def test_a_prompt_over_the_context_is_refused_with_the_numbers(run_server:
 async def test_a_body_over_the_limit_is_refused(
     run_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app_module, "body_bytes_max", 10)
+    monkeypatch.setattr(routes_module, "body_bytes_max", 10)
     async with run_server() as server:
         assert (await server.post(chat, chat_body())).status == 413
 
