@@ -6,6 +6,7 @@ uvicorn with uvloop and httptools underneath; here are the bounds and the shutdo
 import asyncio
 import contextlib
 import errno
+import json
 import math
 import signal
 import socket
@@ -71,6 +72,18 @@ def address_of(sock: socket.socket) -> tuple[str, int]:
     """The host and port that a socket really listens on."""
     host, port = sock.getsockname()[:2]
     return host, port
+
+
+def malformed_body(problem: str) -> bytes:
+    """The error body, in OpenAI's shape, for bytes that are no HTTP request."""
+    detail = problem.rstrip(".")
+    error = {
+        "message": f"The request is not valid HTTP ({detail}); send a well-formed one.",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "malformed_request",
+    }
+    return json.dumps({"error": error}).encode()
 
 
 def is_loopback(host: str) -> bool:
@@ -206,6 +219,17 @@ class _BoundedProtocol(HttpToolsProtocol):
         self._header_bytes += size_bytes
         if self._header_bytes > header_bytes_max:
             raise ValueError("the request's headers are too large")  # the parser answers 400
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP, in the shape of all other refusals."""
+        self._stop_header_timer()
+        body = malformed_body(msg)
+        head = (
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head % len(body) + body)
+        self.transport.close()
 
     def on_headers_complete(self) -> None:
         self._stop_header_timer()

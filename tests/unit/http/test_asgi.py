@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace.base.errors import (
+from headrace.base.errors import , MethodNotAllowed(
     AuthenticationFailed,
     ClientClosed,
     InvalidRequest,
@@ -70,6 +70,8 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for(
 def test_error_headers_say_when_to_come_back_and_how_to_authenticate() -> None:
     assert asgi.error_headers(Unavailable("later", retry_after_s=0.2)) == [(b"retry-after", b"1")]
     assert (b"www-authenticate", b"Bearer") in asgi.error_headers(AuthenticationFailed("no"))
+    wrong = MethodNotAllowed("PUT", "/v1/x", ["POST", "GET"])
+    assert asgi.error_headers(wrong) == [(b"allow", b"GET, POST")]
 
 
 async def test_an_event_stream_starts_with_its_first_write_and_flushes_each() -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
@@ -147,6 +148,27 @@ async def test_endless_pipelining_is_cut_off() -> None:
     async with serving(waits) as (port, _, _), connection(port) as (reader, writer):
         writer.write(get() * 100)
         assert await reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"hello\r\n\r\n",
+        b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: none\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_is_refused_like_any_wrong_request(sent: bytes) -> None:
+    async with serving(hello) as (port, _, _), connection(port) as (reader, writer):
+        writer.write(sent)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request")
+    assert b"content-type: application/json" in head
+    error = json.loads(body)["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["code"] == "malformed_request"
+    assert "well-formed" in error["message"]
 
 
 async def test_endless_headers_are_refused() -> None:
