@@ -5,7 +5,6 @@ SIGTERM after its running requests, or with the supervisor, by the lifeline.
 """
 
 import logging
-import socket
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +16,13 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.listening import ListenDescriptor, listener
 from headrace.cli.settings import DatabaseUrl, DataDir
+from headrace.cli.tls_options import (
+    Listeners,
+    TlsCertificate,
+    TlsKey,
+    TlsListen,
+    tls_listener,
+)
 from headrace.gateway.gateway import Gateway, GatewayConfig
 from headrace.gateway.pauses import shorten_pauses
 from headrace.gateway.posting_process import PostingProcess
@@ -49,14 +55,19 @@ def gateway(
         typer.Option("--drain-timeout", min=0, help="How long running requests may take (s)."),
     ] = drain_timeout_default_s,
     database_url: DatabaseUrl = None,
+    tls_listen: TlsListen = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
     listen_descriptor: ListenDescriptor = None,
 ) -> None:
     """Serve customers' requests from the replicas that the store names, until SIGTERM."""
     if not (allow_public or server.is_loopback(host)):
         raise ConfigurationError(
-            f"Refusing to listen on {host}: API keys would cross the network unencrypted. Put a "
-            "TLS proxy in front of a loopback address, or pass --allow-public if that is wanted."
+            f"Refusing to listen on {host}: API keys would cross the network unencrypted. Use "
+            "--tls-listen with a certificate, put a TLS proxy in front of a loopback address, or "
+            "pass --allow-public if that is wanted."
         )
+    tls = tls_listener(tls_listen, tls_certificate, tls_key)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     pepper = read_pepper(data_dir)
     with listener(host, port, listen_descriptor) as sock, ExitStack() as stack:
@@ -70,7 +81,11 @@ def gateway(
         poster = PostingProcess(path, journal.directory, database_url)
         stack.callback(poster.close)
         config = GatewayConfig(pepper, content_directory=data_dir / "content")
-        server.run(serve(database, journal, poster, config, sock, drain_timeout_s=drain_timeout_s))
+        tls_socket = None if tls is None else stack.enter_context(server.bind(*tls.address))
+        listeners = Listeners(sock, tls_socket, None if tls is None else tls.certificate)
+        server.run(
+            serve(database, journal, poster, config, listeners, drain_timeout_s=drain_timeout_s)
+        )
 
 
 async def serve(
@@ -78,20 +93,17 @@ async def serve(
     journal: Journal,
     poster: Poster,
     config: GatewayConfig,
-    sock: socket.socket,
+    listeners: Listeners,
     *,
     drain_timeout_s: float,
 ) -> None:
-    """Run one gateway on a socket until it has drained."""
+    """Run one gateway until it has drained."""
     running = Gateway(database, journal, config, SystemClock(), sys.stderr.buffer, poster=poster)
     async with running:
         if running.recovered:
             log.warning("settled %d requests that a crash left running", len(running.recovered))
         shorten_pauses()
-        log.info("gateway on http://%s:%d", *server.address_of(sock))
-        await server.serve(
-            running.app, sock, drain_timeout_s=drain_timeout_s, on_drain=running.app.drain
-        )
+        await listeners.serve(running.app, drain_timeout_s, running.app.drain)
 
 
 def read_pepper(data_dir: Path) -> bytes:

@@ -8,12 +8,14 @@ import typer
 
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
+from headrace.cli import tls_options
 from headrace.cli.model_files import resolve_model
 from headrace.cli.platform_files import PlatformFiles, local_launcher
 from headrace.cli.settings import CacheDir, DatabaseUrl, DataDir, Setting
 from headrace.cli.supervisor import data_dir as directory
 from headrace.cli.supervisor.demo import DemoModel, DemoSeed
 from headrace.cli.supervisor.platform import Platform, PlatformSetup, base_url
+from headrace.cli.tls_options import TlsCertificate, TlsKey, TlsListen, gateway_arguments
 from headrace.http import server
 from headrace.launchers import lifeline
 from headrace.spec.deployments import Replica
@@ -45,7 +47,10 @@ allow_public = Setting(
     "allow-public", bool, False, "Let the gateway listen beyond this machine, without TLS."
 )
 
-all_settings = (demo, replicas, model, host, port, admin_port, ready_file, allow_public)
+all_settings = (
+    *(demo, replicas, model, host, port, admin_port, ready_file, allow_public),
+    *tls_options.all_settings,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -63,6 +68,9 @@ def up(
     control_port: Annotated[int, admin_port.option()] = 8081,
     ready_path: Annotated[Path | None, ready_file.option()] = None,
     public: Annotated[bool, allow_public.option()] = False,
+    tls_listen: TlsListen = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
     database_url: DatabaseUrl = None,
     data_dir: DataDir,
     cache_dir: CacheDir,
@@ -71,6 +79,7 @@ def up(
     check_demo(with_demo, replica_count, model_reference)
     check_ports(gateway_port, control_port)
     check_exposure(gateway_host, public)
+    tls_arguments = gateway_arguments(tls_listen, tls_certificate, tls_key)
     clock = SystemClock()
     files = PlatformFiles(data_dir.expanduser().absolute())
     with ExitStack() as stack:
@@ -108,6 +117,7 @@ def up(
             api_key=api_key,
             model_name=None if found is None else found.name,
             ready_file=ready_path,
+            gateway_arguments=tls_arguments,
             database_url=database_url,
         )
         server.run(run_platform(setup, clock))
@@ -137,8 +147,8 @@ def check_exposure(gateway_host: str, public: bool) -> None:
     if not (public or server.is_loopback(gateway_host)):
         raise ConfigurationError(
             f"Refusing to listen on {gateway_host}: API keys would cross the network unencrypted. "
-            "Put a TLS proxy in front of a loopback address, or pass --allow-public if that is "
-            "wanted."
+            "Use --tls-listen with a certificate, a TLS proxy in front of a loopback address, or "
+            "--allow-public if that is wanted."
         )
 
 

@@ -64,6 +64,7 @@ class PlatformSetup:
     model_name: str | None
     ready_file: Path | None
     database_url: str | None = None
+    gateway_arguments: tuple[str, ...] = ()  # further ones
 
 
 class Platform:
@@ -218,7 +219,7 @@ class Platform:
 
     def _gateway_spec(self) -> ChildSpec:
         setup = self._setup
-        arguments = ["--drain-timeout", f"{drain_timeout_s:g}"]
+        arguments = ["--drain-timeout", f"{drain_timeout_s:g}", *setup.gateway_arguments]
         if setup.allow_public:
             arguments.append("--allow-public")
         return self._spec("gateway", setup.gateway_socket, arguments)
