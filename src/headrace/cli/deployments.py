@@ -5,9 +5,15 @@ from typing import Annotated
 import msgspec
 import typer
 
-from headrace.cli import output
+from headrace.cli import output, rollouts
 from headrace.cli.admin_client import path_of
 from headrace.cli.platform import Platform, platform_command, platform_group
+from headrace.cli.scaling_options import (
+    RolloutOptions,
+    ScalingOptions,
+    autoscaling_body,
+    rollout_body,
+)
 from headrace.cli.views import format_moment
 
 DeploymentArgument = Annotated[
@@ -29,19 +35,23 @@ class DeploymentView(msgspec.Struct, frozen=True):
     threads: int | None
     engine_arguments: list[str]
     generation: int
+    rollout_state: str
+    scale_reason: str | None
     create_time: str
 
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
     group = platform_group(
-        "deployments", "Models on engines: create, list, show, scale, delete.", app
+        "deployments", "Models on engines: create, list, show, update, scale, rollout, delete.", app
     )
     platform_command(group, "create")(create)
     platform_command(group, "list")(list_all)
     platform_command(group, "show")(show)
+    platform_command(group, "update")(update)
     platform_command(group, "scale")(scale)
     platform_command(group, "delete")(delete)
+    rollouts.register(group)
 
 
 def create(
@@ -60,6 +70,8 @@ def create(
     engine_arguments: Annotated[
         list[str] | None, typer.Option("--engine-argument", help="Passed on; repeatable.")
     ] = None,
+    scaling: ScalingOptions,
+    rollout: RolloutOptions,
 ) -> None:
     """Ask for replicas of a model; the control plane starts them."""
     body = {
@@ -70,6 +82,8 @@ def create(
         "replicas": replicas,
         "threads": threads,
         "engine_arguments": engine_arguments,
+        "autoscaling": autoscaling_body(scaling),
+        "rollout": rollout_body(rollout),
     }
     platform.show(platform.client.send("POST", "/deployments", body), DeploymentView, _fields)
 
@@ -99,6 +113,36 @@ def list_all(
 def show(platform: Platform, deployment: DeploymentArgument) -> None:
     """Show one deployment, and why it is not ready."""
     platform.show(platform.client.get(_path(deployment)), DeploymentView, _fields)
+
+
+def update(
+    platform: Platform,
+    deployment: DeploymentArgument,
+    *,
+    version: Annotated[str | None, typer.Option(help="Another version of the model.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Another engine.")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads a replica.")] = None,
+    engine_arguments: Annotated[
+        list[str] | None, typer.Option("--engine-argument", help="Replaces all; repeatable.")
+    ] = None,
+    fixed: Annotated[bool, typer.Option("--fixed", help="Scale no more by traffic.")] = False,
+    scaling: ScalingOptions,
+    rollout: RolloutOptions,
+) -> None:
+    """Change a deployment; a new look of its replicas is rolled out."""
+    body = {
+        "version": version,
+        "engine": engine,
+        "threads": threads,
+        "engine_arguments": engine_arguments,
+        "autoscaling": autoscaling_body(scaling),
+        "rollout": rollout_body(rollout),
+    }
+    given: dict[str, object] = {name: value for name, value in body.items() if value is not None}
+    if fixed:
+        given["autoscaling"] = msgspec.Raw(b"null")
+    answer = platform.client.send("PATCH", _path(deployment), given)
+    platform.show(answer, DeploymentView, _fields)
 
 
 def scale(
@@ -132,7 +176,8 @@ def _fields(deployment: DeploymentView) -> list[tuple[str, str]]:
         ("engine", " ".join([deployment.engine, *deployment.engine_arguments])),
         ("ready", _ready(deployment)),
         ("threads", "an equal share" if deployment.threads is None else str(deployment.threads)),
-        ("generation", str(deployment.generation)),
+        ("generation", f"{deployment.generation}, rollout {deployment.rollout_state}"),
+        *([("scaled", deployment.scale_reason)] if deployment.scale_reason else []),
         ("created", format_moment(deployment.create_time)),
     ]
     return [*fields, *(("why not", reason) for reason in deployment.reasons)]

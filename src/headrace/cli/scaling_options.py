@@ -1,0 +1,107 @@
+"""The options of autoscaling and rollouts, declared once for `create` and `update`."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from headrace.base.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingOptions:
+    """Bounds and targets; without `--max` the number of replicas is fixed."""
+
+    min: Annotated[
+        int | None, typer.Option(min=0, help="Replicas at least; 0: none when idle.")
+    ] = None
+    max: Annotated[int | None, typer.Option(min=0, help="Replicas at most; turns scaling on.")] = (
+        None
+    )
+    target_tokens_per_second: Annotated[
+        float | None, typer.Option(help="Work a replica can do; default: learnt.")
+    ] = None
+    target_requests: Annotated[
+        float | None, typer.Option(help="Requests in flight for each replica.")
+    ] = None
+    target_kv: Annotated[float | None, typer.Option(help="Share of KV in use, 0 to 1.")] = None
+    target_ttft: Annotated[
+        float | None, typer.Option(help="Seconds in which first tokens should come.")
+    ] = None
+    idle: Annotated[
+        float | None, typer.Option(help="Seconds without a request before going to zero.")
+    ] = None
+    down_after: Annotated[
+        float | None, typer.Option(help="Seconds of less need before going down.")
+    ] = None
+    priority: Annotated[
+        int | None, typer.Option(min=0, help="Who gets devices when they are scarce.")
+    ] = None
+    devices: Annotated[int | None, typer.Option(min=0, help="Devices of one replica.")] = None
+
+
+def autoscaling_body(options: ScalingOptions) -> dict[str, object] | None:
+    """The policy as the API takes it; None if no option was given."""
+    values: dict[str, object | None] = {
+        "min": options.min,
+        "max": options.max,
+        "target_tokens_per_s": options.target_tokens_per_second,
+        "target_requests": options.target_requests,
+        "target_kv_share": options.target_kv,
+        "target_first_token_s": options.target_ttft,
+        "idle_s": options.idle,
+        "down_after_s": options.down_after,
+        "priority": options.priority,
+        "devices": options.devices,
+    }
+    given = {name: value for name, value in values.items() if value is not None}
+    if not given:
+        return None
+    if "max" not in given:
+        raise ConfigurationError("--max: say how many replicas there may be at most")
+    return {"min": min(1, int(options.max or 0)), **given}
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutOptions:
+    """How changes are rolled out."""
+
+    strategy: Annotated[
+        str | None, typer.Option(help="rolling, blue-green or canary; default: rolling.")
+    ] = None
+    surge: Annotated[
+        int | None, typer.Option(min=1, help="Replicas above the wanted number meanwhile.")
+    ] = None
+    canary_step: Annotated[
+        list[str] | None,
+        typer.Option(help="WEIGHT:SECONDS, percent of the requests and how long; repeatable."),
+    ] = None
+    no_rollback: Annotated[
+        bool, typer.Option("--no-rollback", help="Keep the new generation whatever it does.")
+    ] = False
+
+
+def rollout_body(options: RolloutOptions) -> dict[str, object] | None:
+    """The policy as the API takes it; None if no option was given."""
+    body: dict[str, object] = {}
+    if options.strategy is not None:
+        body["strategy"] = options.strategy
+    if options.surge is not None:
+        body["surge"] = options.surge
+    if options.canary_step:
+        body["steps"] = [step_of(text) for text in options.canary_step]
+        body.setdefault("strategy", "canary")
+    if options.no_rollback:
+        body["rolls_back"] = False
+    return body or None
+
+
+def step_of(text: str) -> dict[str, object]:
+    """One canary step from `25:60`; ConfigurationError if it is not one."""
+    weight, _, pause = text.partition(":")
+    try:
+        return {"weight": int(weight), "pause_s": float(pause or 60.0)}
+    except ValueError:
+        raise ConfigurationError(
+            f"--canary-step {text!r}: write WEIGHT:SECONDS, as in 25:60"
+        ) from None
