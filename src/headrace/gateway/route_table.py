@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from headrace.base.errors import HeadraceError, NotFound
+from headrace.base.errors import HeadraceError, MethodNotAllowed, NotFound
 from headrace.gateway.access_log import AccessRecord
 from headrace.gateway.snapshot import Principal
 from headrace.http.asgi import Header, Receive, Scope, Send, error_headers, send_json
@@ -108,7 +108,7 @@ class RouteTable:
         self._patterns = sorted(patterns.values(), key=lambda p: -len(p.prefix) - len(p.suffix))
 
     def match(self, scope: Scope) -> tuple[Route, str]:
-        """The route of a request and its parameter; NotFound if there is none."""
+        """The route of a request and its parameter; NotFound or MethodNotAllowed if there is none."""
         path: str = scope["path"]
         by_method, parameter = self._exact.get(path), ""
         if by_method is None:
@@ -123,7 +123,7 @@ class RouteTable:
         route = by_method.get(method)
         if route is None:
             known = next(iter(by_method.values())).name
-            raise NotFound(f"{known} takes {', '.join(sorted(by_method))} only.")
+            raise MethodNotAllowed(scope["method"], known, by_method)
         return route, parameter
 
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from headrace.base.errors import , MethodNotAllowed(
+from headrace.base.errors import (
     AuthenticationFailed,
     ClientClosed,
     InvalidRequest,
+    MethodNotAllowed,
     PayloadTooLarge,
     Unavailable,
 )
