@@ -14,7 +14,7 @@ An operator may allow hosts by name, for services of the own network.
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -37,10 +37,14 @@ connect_timeout_s = 5.0
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# Public by their range, and yet a way into a cloud's own services.
-metadata_addresses = frozenset({ipaddress.ip_address("168.63.129.16")})
+# Not of the public Internet, whatever a version of Python's own table says: protocol assignments,
+# which clouds use for metadata, relays, benchmarks, and one cloud's platform service.
+special_networks: tuple[ipaddress.IPv4Network, ...] = tuple(
+    ipaddress.IPv4Network(text)
+    for text in ("192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15", "168.63.129.16/32")
+)
 # IPv6 that carries an IPv4 address, which a gateway on the way may unpack.
-carrier_networks = tuple(
+carrier_networks: tuple[ipaddress.IPv6Network, ...] = tuple(
     ipaddress.IPv6Network(text)
     for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32", "::/96")
 )
@@ -110,17 +114,14 @@ def literal_address(host: str) -> Address | None:
 
 def is_public(address: Address) -> bool:
     """Whether an address is on the public Internet and of no special use."""
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return is_public(address.ipv4_mapped)
+    networks: Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network] = special_networks
     if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return is_public(address.ipv4_mapped)
-        if any(address in network for network in carrier_networks):
-            return False
-    return (
-        address.is_global
-        and not address.is_multicast
-        and not address.is_reserved
-        and address not in metadata_addresses
-    )
+        networks = carrier_networks
+    if any(address in network for network in networks):
+        return False
+    return address.is_global and not address.is_multicast and not address.is_reserved
 
 
 def refused() -> PermissionDenied:

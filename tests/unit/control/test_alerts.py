@@ -1,0 +1,166 @@
+"""Alerts are due at 50, 80 and 100 percent, once for each occasion."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from headrace.control.alert_watch import AlertWatch
+from headrace.control.alerts import (
+    LimitedScope,
+    PeriodUse,
+    Use,
+    due_alerts,
+    low_credits,
+    period_start_s,
+)
+from headrace.sim.clock import ManualClock
+from headrace.spec.events import Event, EventType, Webhook
+from headrace.spec.limits import CalendarPeriod, Limits
+from headrace.spec.models import Model
+from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
+from headrace.spec.tenancy import ApiKey, Project, Tenant
+from headrace.storage import Database, open_sqlite
+
+now_s = datetime(2026, 11, 29, 13, 30, tzinfo=UTC).timestamp()
+day_s = datetime(2026, 11, 29, tzinfo=UTC).timestamp()
+month_s = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
+
+
+def percents(limits: Limits, use: Use, start_s: float = day_s) -> list[object]:
+    scope = LimitedScope("key", "key_1", "ci", "ten_1", limits)
+    found = due_alerts([scope], {PeriodUse("key", start_s): {"key_1": use}}, now_s)
+    return [alert.data["threshold_percent"] for alert in found]
+
+
+@pytest.mark.parametrize(
+    ("used", "expected"),
+    [(0, []), (499, []), (500, [50]), (799, [50]), (800, [50, 80]), (969, [50, 80]),
+     (970, [50, 80, 100]), (1000, [50, 80, 100]), (5000, [50, 80, 100])],
+)  # fmt: skip
+def test_thresholds_of_a_hard_budget(used: int, expected: list[object]) -> None:
+    assert percents(Limits(budget_nanousd=1000), Use(0, used)) == expected
+
+
+def test_an_alert_only_limit_is_used_up_when_it_is() -> None:
+    limits = Limits(tokens_per_period=1000, alert_only=True)
+    assert percents(limits, Use(999)) == [50, 80]
+    assert percents(limits, Use(1000)) == [50, 80, 100]
+
+
+def test_a_limit_of_nothing_tells_nothing() -> None:
+    assert percents(Limits(budget_nanousd=0), Use(0, 0)) == []
+
+
+def test_periods_begin_with_the_calendar_or_reach_back() -> None:
+    assert period_start_s(CalendarPeriod.DAY, now_s) == day_s
+    assert period_start_s(CalendarPeriod.MONTH, now_s) == month_s
+    assert period_start_s(3600, now_s) == now_s - 3600
+
+
+def test_another_period_or_limit_is_another_occasion() -> None:
+    def occasion(limit: int, when_s: float) -> str:
+        scope = LimitedScope("key", "key_1", "ci", "ten_1", Limits(budget_nanousd=limit))
+        start_s = period_start_s(CalendarPeriod.DAY, when_s)
+        uses = {PeriodUse("key", start_s): {"key_1": Use(0, limit // 2)}}
+        return due_alerts([scope], uses, when_s)[0].occasion
+
+    assert occasion(1000, now_s) == occasion(1000, now_s + 60)
+    assert occasion(1000, now_s) != occasion(1000, now_s + 86_400)
+    assert occasion(1000, now_s) != occasion(2000, now_s)
+
+
+def test_credit_is_low_when_it_does_not_last_another_day() -> None:
+    prepaid = Tenant(id="ten_1", name="a", create_time=0.0, credit_floor_nanousd=0)
+    postpaid = Tenant(id="ten_2", name="b", create_time=0.0)
+    spent = {"ten_1": Use(0, 100), "ten_2": Use(0, 100)}
+    for left, count in ((101, 0), (100, 0), (99, 1), (-5, 1)):
+        found = low_credits([prepaid, postpaid], {"ten_1": left}, spent, now_s)
+        assert len(found) == count, left
+    assert low_credits([prepaid], {"ten_1": 0}, {}, now_s) == []
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(now_s)
+
+
+@pytest.fixture
+def database(tmp_path: Path, clock: ManualClock) -> Database:
+    opened = open_sqlite(tmp_path / "headrace.db", clock)
+    budget = Limits(budget_nanousd=1000)
+    tokens = Limits(tokens_per_period=100, period=CalendarPeriod.MONTH)
+    opened.store.create(Tenant(id="ten_1", name="acme", create_time=0.0, limits=budget))
+    opened.store.create(Project(id="prj_1", name="web", parent_id="ten_1", create_time=0.0))
+    opened.store.create(Model(id="mod_1", name="small", create_time=0.0))
+    opened.store.create(
+        ApiKey(
+            id="key_1",
+            name="ci",
+            parent_id="prj_1",
+            create_time=0.0,
+            secret_hmac=b"x",
+            model_limits={"small": tokens},
+        )
+    )
+    for webhook_id, tenant_id in (("whk_all", ""), ("whk_acme", "ten_1"), ("whk_rival", "ten_2")):
+        opened.store.create(
+            Webhook(
+                id=webhook_id,
+                name=webhook_id,
+                parent_id=tenant_id,
+                create_time=0.0,
+                url="https://hooks.example/",
+                events=(EventType.BUDGET_THRESHOLD,),
+            )
+        )
+    return opened
+
+
+def settle(database: Database, number: int, nanousd: int, tokens: int) -> None:
+    settlement = Settlement(
+        request_id=f"req-{number}",
+        tenant_id="ten_1",
+        project_id="prj_1",
+        key_id="key_1",
+        model="small",
+        usage=TokenUsage(prompt_tokens=tokens, completion_tokens=0),
+        outcome=Outcome.FINISHED,
+        source=UsageSource.ENGINE,
+        price_book_id="prb_1",
+        charge=Charge(input_nanousd=nanousd),
+        settle_time=now_s - 10,
+    )
+    database.ledger.post([settlement])
+
+
+def waiting(database: Database) -> list[tuple[str, EventType]]:
+    return sorted((d.webhook_id, d.event.type) for d in database.events.due(now_s + 1, 99))
+
+
+def test_each_alert_is_kept_once_for_those_who_want_it(
+    database: Database, clock: ManualClock
+) -> None:
+    watch = AlertWatch(database, clock)
+    assert watch.look() == 0
+    settle(database, 1, 600, 90)
+    assert watch.look() == 3  # half of the budget; half and 80% of the key's tokens
+    assert watch.look() == 0
+    budget = EventType.BUDGET_THRESHOLD
+    assert waiting(database) == [("whk_acme", budget), ("whk_all", budget)]
+    settle(database, 2, 300, 0)
+    assert watch.look() == 1
+    assert len(waiting(database)) == 4
+
+
+def test_two_watchers_keep_one_event(database: Database, clock: ManualClock) -> None:
+    event = Event(
+        id="evt_1",
+        type=EventType.BUDGET_THRESHOLD,
+        tenant_id="ten_1",
+        occasion="once",
+        create_time=now_s,
+    )
+    assert database.events.add(event, ["whk_all"])
+    assert not database.events.add(event, ["whk_all"])
+    assert len(waiting(database)) == 1
