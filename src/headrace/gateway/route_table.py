@@ -108,7 +108,7 @@ class RouteTable:
         self._patterns = sorted(patterns.values(), key=lambda p: -len(p.prefix) - len(p.suffix))
 
     def match(self, scope: Scope) -> tuple[Route, str]:
-        """The route of a request and its parameter; NotFound or MethodNotAllowed if there is none."""
+        """The route of a request and its parameter; NotFound, MethodNotAllowed if none is."""
         path: str = scope["path"]
         by_method, parameter = self._exact.get(path), ""
         if by_method is None:
