@@ -39,9 +39,18 @@ entries = (
     CommandEntry(("bench", "engine"), "Time the engine against this machine.", "bench_engine"),
     CommandEntry(("sim",), "Simulate fleets on a virtual clock: run, list.", "sim"),
     CommandEntry(("doctor",), "Show what this machine can do and what is missing.", "doctor"),
-    CommandEntry(("tenants",), "Who pays: create, list, show, credit.", "tenants"),
-    CommandEntry(("projects",), "What a tenant groups work by: create, list.", "projects"),
-    CommandEntry(("keys",), "What clients present: create, list, show, revoke.", "keys"),
+    CommandEntry(("tenants",), "Who pays: create, list, show, update, credit.", "tenants"),
+    CommandEntry(("projects",), "What a tenant groups work by: create, list, update.", "projects"),
+    CommandEntry(("keys",), "What clients present: create, list, rotate, revoke.", "keys"),
+    CommandEntry(("users",), "People with accounts: create, list, show, update.", "users"),
+    CommandEntry(("members",), "Roles of people in tenants: add, list, remove.", "members"),
+    CommandEntry(
+        ("service-accounts",),
+        "Programs that manage a tenant: create, list, revoke.",
+        "service_accounts",
+    ),
+    CommandEntry(("audit",), "What was done, and by whom: list, export, verify.", "audit"),
+    CommandEntry(("webhooks",), "Who is told of budgets: create, list, test.", "webhooks"),
     CommandEntry(
         ("models",), "Logical models and their versions: create, list, show, catalogue.", "models"
     ),
