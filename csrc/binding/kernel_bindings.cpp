@@ -88,7 +88,7 @@ void rotate(const OutVector<float>& head, bool adjacent, const Vector<float>& co
 // Attention of the last rows of one sequence whose keys and values lie in `block_ids`; 3-d arrays.
 void attention(const Array3<float>& queries, const Array3<float>& keys, const Array3<float>& values,
                const Vector<std::int32_t>& block_ids, const OutArray3<float>& out,
-               const std::string& isa_limit) {
+               const std::string& isa_limit, const std::string& kv_type) {
   const KernelTable& kernels = choose_kernels(isa_limit);
   ModelShape shape;
   shape.num_heads = int_size(queries.shape(1));
@@ -97,26 +97,25 @@ void attention(const Array3<float>& queries, const Array3<float>& keys, const Ar
   const int tokens = int_size(keys.shape(0));
   const int rows = int_size(queries.shape(0));
   const std::int32_t blocks = *std::max_element(block_ids.data(), block_ids.data() + block_ids.size());
-  KvCache kv(1, shape.num_kv_heads, shape.head_dim, blocks + 1);
-  std::vector<std::uint16_t> halves(2 * static_cast<std::size_t>(shape.head_dim));
+  KvCache kv(1, shape.num_kv_heads, shape.head_dim, blocks + 1, kv_type_of(kv_type));
   for (int t = 0; t < tokens; ++t)
     for (int head = 0; head < shape.num_kv_heads; ++head) {
       const int offset = (t * shape.num_kv_heads + head) * shape.head_dim;
-      kernels.to_half(keys.data() + offset, shape.head_dim, halves.data());
-      kernels.to_half(values.data() + offset, shape.head_dim, halves.data() + shape.head_dim);
-      kv.write(0, head, block_ids.data()[t / block_tokens], t % block_tokens, halves.data(),
-               halves.data() + shape.head_dim);
+      kv.write(kernels, 0, head, block_ids.data()[t / block_tokens], t % block_tokens,
+               keys.data() + offset, values.data() + offset);
     }
   Buffer<AttentionState> states(1);
   Buffer<float> scores(query_rows_max * split_tokens);
   Buffer<float> split_mix(static_cast<std::size_t>(query_rows_max * shape.head_dim));
   for (int row = 0; row < rows; ++row)
     for (int head = 0; head < shape.num_heads; ++head) {
-      const int kv_head = head / shape.group_size();
-      AttentionTile tile{kv.keys(0, kv_head), kv.values(0, kv_head), kv.block_stride(),
-                         block_ids.data(),    shape.head_dim,        1,
-                         {},                  {},                    scores.data(),
-                         split_mix.data()};
+      AttentionTile tile;
+      kv.place(tile, 0, head / shape.group_size());
+      tile.block_table = block_ids.data();
+      tile.head_dim = shape.head_dim;
+      tile.query_count = 1;
+      tile.scores = scores.data();
+      tile.split_mix = split_mix.data();
       const int offset = (row * shape.num_heads + head) * shape.head_dim;
       tile.queries[0] = queries.data() + offset;
       tile.visible[0] = tokens - rows + row + 1;
@@ -176,7 +175,7 @@ void bind_kernels(nb::module_& module) {
              "cosine"_a.noconvert(), "sine"_a.noconvert(), "isa_limit"_a);
   module.def("attention", &attention, "queries"_a.noconvert(), "keys"_a.noconvert(),
              "values"_a.noconvert(), "block_ids"_a.noconvert(), "out"_a.noconvert(),
-             "isa_limit"_a);
+             "isa_limit"_a, "kv_type"_a = "f16");
   module.def("sample", &sample, "logits"_a.noconvert(), "temperature"_a, "top_k"_a, "top_p"_a,
              "min_p"_a, "seed"_a, "position"_a, "edit_ids"_a.noconvert(),
              "edit_factors"_a.noconvert(), "edit_addends"_a.noconvert(),

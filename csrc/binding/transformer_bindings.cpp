@@ -43,7 +43,7 @@ std::map<std::string, RawTensor> raw_tensors(const nb::dict& tensors) {
 
 // The bytes of exported blocks start with what they are, so that another layout is refused.
 struct ExportHeader {
-  char magic[8] = {'h', 'r', 'k', 'v', 'f', '1', '6', '\0'};
+  char magic[8] = {'h', 'r', 'k', 'v', 'f', '1', '6', '\0'};   // or "hrkvq8"
   std::int32_t num_layers;
   std::int32_t num_kv_heads;
   std::int32_t head_dim;
@@ -63,6 +63,7 @@ class CpuTransformer {
 
   ExportHeader header() const {
     ExportHeader header;
+    if (options_.kv_type == KvType::q8) std::memcpy(header.magic, "hrkvq8\0", 8);
     header.num_layers = transformer_.shape().num_layers;
     header.num_kv_heads = transformer_.shape().num_kv_heads;
     header.head_dim = transformer_.shape().head_dim;
@@ -85,12 +86,14 @@ void construct(CpuTransformer* self, int num_layers, int hidden_size, int num_he
                int num_kv_heads, int head_dim, int ffn_size, int vocab_size, int context_length,
                float norm_epsilon, bool rope_adjacent, int rope_dimensions, double rope_theta,
                double rope_scale, bool tied_output, const nb::dict& tensors, int num_blocks,
-               int rows_max, int sequences_max, int threads, const std::string& isa_limit) {
+               int rows_max, int sequences_max, int threads, const std::string& isa_limit,
+               const std::string& kv_type) {
   const ModelShape shape{num_layers,     hidden_size,   num_heads,       num_kv_heads, head_dim,
                          ffn_size,       vocab_size,    context_length,  norm_epsilon, rope_adjacent,
                          rope_dimensions, rope_theta,   rope_scale,      tied_output};
   new (self) CpuTransformer(shape, tensors,
-                            {num_blocks, rows_max, sequences_max, threads, isa_limit});
+                            {num_blocks, rows_max, sequences_max, threads, isa_limit,
+                             kv_type_of(kv_type)});
 }
 
 // The optional arrays of a step; the caller's tuples keep them alive until the step ends.
@@ -228,7 +231,7 @@ void bind_transformer(nb::module_& module) {
            "num_kv_heads"_a, "head_dim"_a, "ffn_size"_a, "vocab_size"_a, "context_length"_a,
            "norm_epsilon"_a, "rope_adjacent"_a, "rope_dimensions"_a, "rope_theta"_a,
            "rope_scale"_a, "tied_output"_a, "tensors"_a, "num_blocks"_a, "rows_max"_a,
-           "sequences_max"_a, "threads"_a, "isa_limit"_a)
+           "sequences_max"_a, "threads"_a, "isa_limit"_a, "kv_type"_a = "f16")
       .def("execute", &execute, "token_ids"_a.noconvert(), "row_starts"_a.noconvert(),
            "context_lens"_a.noconvert(), "block_ids"_a.noconvert(), "block_starts"_a.noconvert(),
            "sampled"_a.noconvert(), "temperature"_a.noconvert(), "top_k"_a.noconvert(),

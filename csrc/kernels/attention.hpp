@@ -13,9 +13,35 @@
 namespace headrace {
 namespace {
 
-// Scores of `rows` queries against the 16 tokens of one block.
-template <class S, int rows>
-inline void score_block(const std::uint16_t* keys, const float* const* queries, int head_dim,
+// How keys and values lie in a block: what a kernel reads, and whether tokens have scales.
+struct HalfKv {
+  using Element = std::uint16_t;
+  static constexpr bool has_scales = false;
+  template <class S>
+  static inline typename S::V load(const Element* p) {
+    return S::load_f16(p);
+  }
+};
+
+struct ByteKv {
+  using Element = std::int8_t;
+  static constexpr bool has_scales = true;
+  template <class S>
+  static inline typename S::V load(const Element* p) {
+    return S::load_i8(p);
+  }
+};
+
+template <class Kv>
+inline const typename Kv::Element* block_of(const AttentionTile& tile, const std::uint16_t* base,
+                                            int index) {
+  return reinterpret_cast<const typename Kv::Element*>(
+      base + tile.block_stride * static_cast<std::size_t>(tile.block_table[index]));
+}
+
+// Scores of `rows` queries against the 16 tokens of one block, without the tokens' scales.
+template <class S, int rows, class Kv = HalfKv>
+inline void score_block(const typename Kv::Element* keys, const float* const* queries, int head_dim,
                         float* scores) {
   constexpr int vectors = block_tokens / S::width;
   typename S::V sums[rows][vectors];
@@ -23,7 +49,8 @@ inline void score_block(const std::uint16_t* keys, const float* const* queries, 
     for (auto& sum : row) sum = S::set1(0.0f);
   for (int d = 0; d < head_dim; ++d) {
     typename S::V key[vectors];
-    for (int j = 0; j < vectors; ++j) key[j] = S::load_f16(keys + d * block_tokens + j * S::width);
+    for (int j = 0; j < vectors; ++j) 
+      key[j] = Kv::template load<S>(keys + d * block_tokens + j * S::width);
     for (int r = 0; r < rows; ++r) {
       const auto query = S::set1(queries[r][d]);
       for (int j = 0; j < vectors; ++j) sums[r][j] = S::fma(query, key[j], sums[r][j]);
@@ -35,7 +62,7 @@ inline void score_block(const std::uint16_t* keys, const float* const* queries, 
 }
 
 // mix[r][0:16] = sum over tokens of weights[r][t] * value[t][0:16], for one 16-wide slice of a head.
-template <class S, int rows>
+template <class S, int rows, class Kv = HalfKv>
 inline void mix_slice(const AttentionTile& tile, int block_first, int token_count, int slice,
                       const float* weights, float* mix) {
   constexpr int vectors = 16 / S::width;
@@ -43,13 +70,12 @@ inline void mix_slice(const AttentionTile& tile, int block_first, int token_coun
   for (auto& row : sums)
     for (auto& sum : row) sum = S::set1(0.0f);
   for (int first = 0; first < token_count; first += block_tokens) {
-    const std::uint16_t* block = tile.values + slice + tile.block_stride *
-        static_cast<std::size_t>(tile.block_table[block_first + first / block_tokens]);
+    const auto* block = block_of<Kv>(tile, tile.values, block_first + first / block_tokens) + slice;
     const int end = token_count - first < block_tokens ? token_count - first : block_tokens;
     for (int t = 0; t < end; ++t) {
       typename S::V value[vectors];
       for (int j = 0; j < vectors; ++j)
-        value[j] = S::load_f16(block + t * tile.head_dim + j * S::width);
+        value[j] = Kv::template load<S>(block + t * tile.head_dim + j * S::width);
       for (int r = 0; r < rows; ++r) {
         const auto weight = S::set1(weights[r * split_tokens + first + t]);
         for (int j = 0; j < vectors; ++j) sums[r][j] = S::fma(weight, value[j], sums[r][j]);
@@ -108,7 +134,19 @@ void merge(AttentionState* into, const AttentionState* from, int head_dim) {
   merge_into<S>(into, from->peak, from->total, from->mix, head_dim);
 }
 
+// Multiplies a row's numbers of the split's tokens by the tokens' scales: of keys (0) or values (1).
 template <class S>
+inline void scale_tokens(const AttentionTile& tile, int block_first, int token_count, int which,
+                         float* numbers) {
+  for (int first = 0; first < token_count; first += block_tokens) {
+    const float* scales = reinterpret_cast<const float*>(block_of<HalfKv>(
+        tile, tile.scales, block_first + first / block_tokens)) + which * block_tokens;
+    for (int t = 0; t < block_tokens; t += S::width)
+      S::store(numbers + first + t, S::mul(S::load(numbers + first + t), S::load(scales + t)));
+  }
+}
+
+template <class S, class Kv>
 void attend_split(const AttentionTile& tile, int split, AttentionState* states) {
   const int base = split * split_tokens;
   int token_count = 0;   // of this split, that any row sees
@@ -120,10 +158,9 @@ void attend_split(const AttentionTile& tile, int split, AttentionState* states) 
   token_count = token_count < split_tokens ? token_count : split_tokens;
   const int block_first = base / block_tokens;
   for (int first = 0; first < token_count; first += block_tokens) {
-    const std::uint16_t* keys = tile.keys + tile.block_stride *
-        static_cast<std::size_t>(tile.block_table[block_first + first / block_tokens]);
+    const auto* keys = block_of<Kv>(tile, tile.keys, block_first + first / block_tokens);
     for_row_blocks<S::rows>(tile.query_count, [&](auto rows, int row) {
-      score_block<S, rows()>(keys, tile.queries + row, tile.head_dim,
+      score_block<S, rows(), Kv>(keys, tile.queries + row, tile.head_dim,
                              tile.scores + row * split_tokens + first);
     });
   }
@@ -135,13 +172,15 @@ void attend_split(const AttentionTile& tile, int split, AttentionState* states) 
     if (seen <= 0) {
       for (int t = 0; t < token_count; ++t) scores[t] = 0.0f;
     } else {
+      if constexpr (Kv::has_scales) scale_tokens<S>(tile, block_first, token_count, 0, scores);
       softmax_row<S>(scores, seen < token_count ? seen : token_count, token_count, peaks[r],
                      totals[r]);
+      if constexpr (Kv::has_scales) scale_tokens<S>(tile, block_first, token_count, 1, scores);
     }
   }
   for_row_blocks<S::rows>(tile.query_count, [&](auto rows, int row) {
     for (int slice = 0; slice < tile.head_dim; slice += 16) {
-      mix_slice<S, rows()>(tile, block_first, token_count, slice, tile.scores + row * split_tokens,
+      mix_slice<S, rows(), Kv>(tile, block_first, token_count, slice, tile.scores + row * split_tokens,
                            tile.split_mix + row * tile.head_dim);
     }
   });
@@ -154,7 +193,8 @@ void attend_split(const AttentionTile& tile, int split, AttentionState* states) 
 
 template <class S>
 void attend(const AttentionTile& tile, int split_first, int split_end, AttentionState* states) {
-  for (int split = split_first; split < split_end; ++split) attend_split<S>(tile, split, states);
+  const auto split_of = tile.scales == nullptr ? attend_split<S, HalfKv> : attend_split<S, ByteKv>;
+  for (int split = split_first; split < split_end; ++split) split_of(tile, split, states);
 }
 
 template <class S>

@@ -120,6 +120,29 @@ void to_half(const float* row, int count, std::uint16_t* out) {
   }
 }
 
+// Symmetric int8 of a whole row; a row that is not finite gets a scale that is not.
+template <class S>
+float to_bytes(const float* row, int count, std::int8_t* out) {
+  auto largest = S::set1(0.0f);
+  auto poison = S::set1(0.0f);   // x - x is 0 for a finite x and NaN otherwise
+  for (int i = 0; i < count; i += S::width) {   // count is a multiple of 16
+    const auto x = S::load(row + i);
+    largest = S::max(S::abs(x), largest);
+    poison = S::add(poison, S::sub(x, x));
+  }
+  const float peak = S::reduce_max(largest);
+  const float stain = S::reduce_add(poison);
+  const bool usable = peak >= 1e-30f && stain == 0.0f;
+  const auto factor = S::set1(usable ? 127.0f / peak : 0.0f);
+  for (int i = 0; i < count; i += S::width) {
+    float rounded[S::width];
+    S::store(rounded, S::round(S::mul(S::load(row + i), factor)));
+    for (int j = 0; j < S::width; ++j)
+      out[i + j] = usable ? static_cast<std::int8_t>(rounded[j]) : std::int8_t{0};
+  }
+  return usable ? peak / 127.0f : stain;
+}
+
 template <class S>
 float peak(const float* row, int count) {
   auto largest = S::set1(-std::numeric_limits<float>::infinity());

@@ -22,6 +22,7 @@ const KernelTable& portable_kernels() {
       .swiglu = swiglu<S>,
       .rotate = rotate<S>,
       .to_half = to_half<S>,
+      .to_bytes = to_bytes<S>,
       .attend = attend<S>,
       .merge = merge<S>,
       .finish = finish<S>,

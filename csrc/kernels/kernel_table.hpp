@@ -69,10 +69,13 @@ struct TileOutput {
 using MatmulTile = void (*)(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                             int row_count, const TileOutput& output);
 
+// How keys and values are kept: float16, or int8 with one scale a token and head.
+enum class KvType : int { f16, q8 };
+
 // One kv head's paged attention for up to 32 query rows over splits of its context.
 struct AttentionTile {
-  const std::uint16_t* keys;     // block b: keys + b * block_stride, (head_dim, 16) float16
-  const std::uint16_t* values;   // block b: values + b * block_stride, (16, head_dim) float16
+  const std::uint16_t* keys;     // block b: keys + b * block_stride, (head_dim, 16) float16 or int8
+  const std::uint16_t* values;   // block b: values + b * block_stride, (16, head_dim), the same
   std::size_t block_stride;
   const std::int32_t* block_table;
   int head_dim;
@@ -81,6 +84,8 @@ struct AttentionTile {
   int visible[query_rows_max];            // tokens that the row may see: its position + 1
   float* scores;                          // scratch (query_rows_max, split_tokens)
   float* split_mix;                       // scratch (query_rows_max, head_dim)
+  const std::uint16_t* scales = nullptr;  // q8 only, block b: scales + b * block_stride, two times
+                                          // (16,) float32: of keys, of values
 };
 
 // The softmax state of one query row: maximum, sum of exponentials, weighted values.
@@ -105,6 +110,7 @@ struct KernelTable {
   void (*swiglu)(const float* gate, const float* up, int count, float* out);
   void (*rotate)(float* head, const RopeTable& table, int position, float scale);
   void (*to_half)(const float* row, int count, std::uint16_t* out);   // saturates, never infinite
+  float (*to_bytes)(const float* row, int count, std::int8_t* out);   // row = returned scale * out
   // Extends `states` by splits [split_first, split_end), in order; a fresh state has total 0.
   void (*attend)(const AttentionTile& tile, int split_first, int split_end, AttentionState* states);
   void (*merge)(AttentionState* into, const AttentionState* from, int head_dim);

@@ -39,6 +39,9 @@ struct SimdPortable {
   static inline V load_bf16(const std::uint16_t* p) {
     return each([&](int i) { return float_of_bfloat16(p[i]); });
   }
+  static inline V load_i8(const std::int8_t* p) {
+    return each([&](int i) { return static_cast<float>(p[i]); });
+  }
   static inline void store_f16(std::uint16_t* p, V v) {
     for (int i = 0; i < 8; ++i) p[i] = half_of_float(v.lane[i]);
   }

@@ -62,7 +62,6 @@ Transformer::Scratch::Scratch(const ModelShape& shape, const KernelTable& kernel
       scores(query_rows_max * split_tokens),
       split_mix(query_rows_max * static_cast<std::size_t>(shape.head_dim)),
       states(query_rows_max),
-      halves(2 * static_cast<std::size_t>(shape.head_dim)),
       sampler(kernels, shape.vocab_size) {}
 
 Transformer::Transformer(const ModelShape& shape, const std::map<std::string, RawTensor>& tensors,
@@ -75,7 +74,8 @@ Transformer::Transformer(const ModelShape& shape, const std::map<std::string, Ra
               options.sequences_max},
       weights_(load_weights(shape, tensors)),
       weight_bytes_(bytes_of(weights_)),
-      kv_(shape.num_layers, shape.num_kv_heads, shape.head_dim, options.num_blocks),
+      kv_(shape.num_layers, shape.num_kv_heads, shape.head_dim, options.num_blocks,
+          options.kv_type),
       hidden_stride_(round_up(static_cast<std::size_t>(shape.hidden_size), tile_columns)),
       qkv_stride_(static_cast<std::size_t>(shape.query_size() + 2 * shape.kv_size())),
       logits_stride_(round_up(static_cast<std::size_t>(shape.vocab_size), tile_columns)),
@@ -198,8 +198,6 @@ void Transformer::project_qkv(Member& member, const LayerWeights& layer, int row
 void Transformer::write_kv(Member& member, int layer, const StepBatch& batch) {
   const int head_dim = shape_.head_dim;
   const float score_scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
-  std::uint16_t* key = scratch_[static_cast<std::size_t>(member.index())].halves.data();
-  std::uint16_t* value = key + head_dim;
   member.share(batch.row_count, chunk_of(batch.row_count, team_.thread_count()),
                [&](int first, int end) {
     for (int row = first; row < end; ++row) {
@@ -213,9 +211,8 @@ void Transformer::write_kv(Member& member, int layer, const StepBatch& batch) {
       const int block_id = batch.table_of(sequence)[position / block_tokens];
       for (int head = 0; head < shape_.num_kv_heads; ++head, heads += head_dim) {
         kernels_.rotate(heads, rope_, position, 1.0f);
-        kernels_.to_half(heads, head_dim, key);
-        kernels_.to_half(heads + shape_.kv_size(), head_dim, value);
-        kv_.write(layer, head, block_id, position % block_tokens, key, value);
+        kv_.write(kernels_, layer, head, block_id, position % block_tokens, heads,
+                  heads + shape_.kv_size());
       }
     }
   });
@@ -237,9 +234,7 @@ void Transformer::attend_item(const AttentionItem& item, int layer, const StepBa
   const int group = shape_.group_size();
   const int head_dim = shape_.head_dim;
   AttentionTile tile;
-  tile.keys = kv_.keys(layer, item.kv_head);
-  tile.values = kv_.values(layer, item.kv_head);
-  tile.block_stride = kv_.block_stride();
+  kv_.place(tile, layer, item.kv_head);
   tile.block_table = batch.table_of(item.sequence);
   tile.head_dim = head_dim;
   tile.query_count = item.row_count * group;

@@ -34,6 +34,7 @@ struct TransformerOptions {
   int sequences_max = 0;
   int thread_count = 1;
   std::string isa_limit;   // see choose_kernels
+  KvType kv_type = KvType::f16;
 };
 
 // Where a step's results go.
@@ -74,7 +75,6 @@ class Transformer {
     Buffer<float> scores;              // (query_rows_max, split_tokens)
     Buffer<float> split_mix;           // (query_rows_max, head_dim)
     Buffer<AttentionState> states;     // (query_rows_max,)
-    Buffer<std::uint16_t> halves;      // (2, head_dim)
     Sampler sampler;
   };
 

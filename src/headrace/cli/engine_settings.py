@@ -1,5 +1,6 @@
 """What `run` and `serve` let a person choose about the engine, and the service made of it."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -23,12 +24,26 @@ threads_max = 256
 context_length_max = 2**31 - 1
 max_num_seqs_max = 4096  # each has its row of logits
 
+
+class KvCacheDtype(StrEnum):
+    """How the KV cache keeps keys and values."""
+
+    F16 = "f16"
+    Q8 = "q8"
+
+
 kv_tokens = Setting(
     "kv-tokens",
     int,
     kv_tokens_default,
     "Room in the KV cache, shared by all requests.",
     unit="tokens",
+)
+kv_cache_dtype = Setting(
+    "kv-cache-dtype",
+    KvCacheDtype,
+    KvCacheDtype.F16,
+    "How keys and values are kept: f16, or q8 (int8, a scale a token and head) in half the memory.",
 )
 threads = Setting("threads", int, None, "Compute threads; default: chosen from the machine.")
 context_length = Setting(
@@ -75,6 +90,7 @@ ModelArgument = Annotated[
     ),
 ]
 KvTokens = Annotated[int, kv_tokens.option()]
+KvCache = Annotated[KvCacheDtype, kv_cache_dtype.option()]
 Threads = Annotated[int | None, threads.option()]
 ContextLength = Annotated[int | None, context_length.option()]
 MaxNumSeqs = Annotated[int, max_num_seqs.option()]
@@ -94,6 +110,7 @@ def service_config(
     step_timeout_s: float = step_timeout_default_s,
     draft_tokens: int = draft_tokens_default,
     target_step_ms: float | None = None,
+    kv_cache_dtype: KvCacheDtype = KvCacheDtype.F16,
 ) -> ServiceConfig:
     """The service of one model; ConfigurationError names the option that is out of range."""
     bounds = (
@@ -123,5 +140,6 @@ def service_config(
             step_timeout_s=step_timeout_s,
             draft_tokens_max=draft_tokens,
             target_step_s=None if target_step_ms is None else target_step_ms / 1000,
+            kv_cache_dtype=kv_cache_dtype.value,
         ),
     )

@@ -14,6 +14,8 @@ from headrace.base.errors import ConfigurationError, SetupError
 from headrace.cli.engine_settings import (
     ContextLength,
     DraftTokens,
+    KvCache,
+    KvCacheDtype,
     KvTokens,
     MaxNumSeqs,
     ModelArgument,
@@ -53,6 +55,7 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8000,
     kv_tokens: KvTokens = kv_tokens_default,
+    kv_cache_dtype: KvCache = KvCacheDtype.F16,
     threads: Threads = None,
     max_num_seqs: MaxNumSeqs = max_num_seqs_default,
     context_length: ContextLength = None,
@@ -108,6 +111,7 @@ def serve(
             step_timeout_s=step_timeout,
             draft_tokens=draft_tokens,
             target_step_ms=target_step_ms,
+            kv_cache_dtype=kv_cache_dtype,
         )
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
         service = ModelService(config, SystemClock())

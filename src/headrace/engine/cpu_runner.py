@@ -5,7 +5,7 @@ See csrc/model/transformer.hpp for what a step does.
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from headrace.weights.architecture import ArchitectureSpec, RopeStyle
 from headrace.weights.tensor import Tensor
 
 threads_max = 256
+
+KvCacheType = Literal["f16", "q8"]  # q8: int8 with a scale a token and head, half the memory
 
 
 class TensorSource(Protocol):
@@ -42,6 +44,7 @@ class CpuRunner:
         rows_max: int,
         sequences_max: int,
         threads: int | None = None,
+        kv_cache_dtype: KvCacheType = "f16",
     ) -> None:
         thread_count = default_thread_count() if threads is None else threads
         if not 1 <= thread_count <= threads_max:
@@ -60,6 +63,7 @@ class CpuRunner:
             rows_max=rows_max,
             sequences_max=sequences_max,
             threads=thread_count,
+            kv_cache_dtype=kv_cache_dtype,
         )
         self._info = RunnerInfo(
             vocab_size=spec.vocab_size,
@@ -173,6 +177,7 @@ def _load(
     rows_max: int,
     sequences_max: int,
     threads: int,
+    kv_cache_dtype: KvCacheType,
 ) -> CpuTransformer:
     return CpuTransformer(
         num_layers=spec.num_layers,
@@ -198,4 +203,5 @@ def _load(
         sequences_max=sequences_max,
         threads=threads,
         isa_limit=isa_limit(),
+        kv_type=kv_cache_dtype,
     )

@@ -197,6 +197,7 @@ def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
             rows_max=config.step_rows,
             sequences_max=config.step_rows,  # a draft's row is a sequence of its own to it
             threads=config.threads,
+            kv_cache_dtype=config.kv_cache_dtype,
         )
 
 

@@ -31,6 +31,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     step_timeout_s: float = 120.0  # without a step despite work, after which the engine is ended
     draft_tokens_max: int = 0  # guessed tokens of a request and step; 0 turns speculation off
     target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
+    kv_cache_dtype: Literal["f16", "q8"] = "f16"
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):

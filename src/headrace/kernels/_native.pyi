@@ -29,6 +29,7 @@ class CpuTransformer:
         sequences_max: int,
         threads: int,
         isa_limit: str,
+        kv_type: str = "f16",
     ) -> None: ...
     def execute(
         self,
@@ -106,6 +107,7 @@ def attention(
     block_ids: NDArray[np.int32],
     out: NDArray[np.float32],
     isa_limit: str,
+    kv_type: str = "f16",
 ) -> None: ...
 def sample(
     logits: NDArray[np.float32],

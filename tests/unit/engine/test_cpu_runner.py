@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from headrace.base.errors import ConfigurationError, ModelFileError
-from headrace.engine.cpu_runner import CpuRunner
+from headrace.engine.cpu_runner import CpuRunner, KvCacheType
 from headrace.engine.runner import LogitEdits, StepBatch, TokenMasks
 from headrace.kernels import _native
 from headrace.kernels.reference.sampler import sample, top_tokens
@@ -95,9 +95,21 @@ def small_model(spec: ArchitectureSpec = base_spec, type_name: str = "F32") -> S
 
 
 @contextmanager
-def runner_of(model: SmallModel, *, threads: int = 2, kv_tokens: int = 2048) -> Iterator[CpuRunner]:
+def runner_of(
+    model: SmallModel,
+    *,
+    threads: int = 2,
+    kv_tokens: int = 2048,
+    kv_cache_dtype: KvCacheType = "f16",
+) -> Iterator[CpuRunner]:
     with CpuRunner(
-        model, model.spec, kv_tokens=kv_tokens, rows_max=512, sequences_max=40, threads=threads
+        model,
+        model.spec,
+        kv_tokens=kv_tokens,
+        rows_max=512,
+        sequences_max=40,
+        threads=threads,
+        kv_cache_dtype=kv_cache_dtype,
     ) as runner:
         yield runner
 
@@ -275,6 +287,24 @@ def test_answers_do_not_depend_on_batch_chunks_or_threads(
             ]
             _, together = runner.execute_logits(step(last))
             assert (together.view(np.uint32) == np.stack(alone).view(np.uint32)).all()
+
+
+def test_int8_keys_and_values_do_not_depend_on_chunks_and_take_half_the_room(isa: str) -> None:
+    model = small_model(specs["head 64"], "Q8_0")
+    tokens = tokens_of(300)
+    blocks = blocks_of(19)
+    with runner_of(model, kv_cache_dtype="q8") as runner, runner_of(model) as half:
+        _, whole = runner.execute_logits(step([Work(tokens, 0, blocks)]))
+        stored = runner.export_blocks(blocks[:18])
+        for start, end in ((0, 7), (7, 150), (150, 299)):
+            runner.execute(step([Work(tokens[start:end], start, blocks)]))
+        _, pieces = runner.execute_logits(step([Work(tokens[299:], 299, blocks)]))
+        assert (pieces.view(np.uint32) == whole.view(np.uint32)).all()
+        assert runner.export_blocks(blocks[:18]) == stored
+        assert_close(whole[0], half.execute_logits(step([Work(tokens, 0, blocks)]))[1][0], 0.2)
+        assert runner.kv_bytes < 0.57 * half.kv_bytes
+        with pytest.raises(ValueError, match="layout"):
+            half.import_blocks(blocks[:18], stored)
 
 
 def test_many_sampled_rows_are_taken_in_blocks(isa: str) -> None:
@@ -461,7 +491,7 @@ def test_a_shape_that_cannot_run_is_refused_by_field(field: str, value: int) -> 
 
 
 @pytest.mark.parametrize("settings", [{"threads": 0}, {"kv_tokens": 8}])
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, int]) -> None:
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with (
         pytest.raises(ConfigurationError, match=next(iter(settings))),
         runner_of(small_model(), **settings),

@@ -1,7 +1,8 @@
 """Norm, activation, rotation and attention of every instruction set against their references.
 
 Tolerances: 2e-6 relative for single precision; attention 2e-3, since keys and values are stored in
-half precision (11 bits).
+half precision (11 bits); int8 ones 2e-2, and 5e-4 to the reference over the int8 rows (a value
+halfway between two steps may go either way).
 """
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from headrace.kernels import _native
 from headrace.kernels.reference.activation import swiglu
-from headrace.kernels.reference.attention import causal_attention
+from headrace.kernels.reference.attention import causal_attention, int8_rows
 from headrace.kernels.reference.norm import rms_norm
 from headrace.kernels.reference.rope import rotate
 
@@ -64,3 +65,32 @@ def test_attention_over_shuffled_blocks(isa: str, head_dim: int, tokens: int, ro
     scaled = (queries / np.sqrt(head_dim)).astype(np.float32)
     _native.attention(scaled, keys, values, blocks, out, isa)
     np.testing.assert_allclose(out, causal_attention(queries, keys, values), atol=2e-3)
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(1, 1), (15, 4), (257, 3)])
+def test_attention_over_int8_keys_and_values(isa: str, tokens: int, rows: int) -> None:
+    rng = np.random.default_rng(tokens)
+    keys, values = rng.normal(size=(2, tokens, 2, 64)).astype(np.float32)
+    keys[0] = 0
+    queries = rng.normal(size=(rows, 6, 64)).astype(np.float32)
+    blocks = rng.permutation(60)[: -(-tokens // 16)].astype(np.int32)
+    out = np.empty_like(queries)
+    scaled = (queries / np.float32(8)).astype(np.float32)
+    _native.attention(scaled, keys, values, blocks, out, isa, "q8")
+    rounded = causal_attention(queries, int8_rows(keys), int8_rows(values))
+    np.testing.assert_allclose(out, rounded, atol=5e-4)
+    np.testing.assert_allclose(out, causal_attention(queries, keys, values), atol=2e-2)
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("kv_type", ["f16", "q8"])
+def test_values_that_are_not_finite_are_not_hidden(isa: str, kv_type: str, poison: float) -> None:
+    keys = np.ones((3, 1, 16), np.float32)
+    values = keys.copy()
+    values[1, 0, 3] = poison
+    out = np.zeros((1, 1, 16), np.float32)
+    _native.attention(keys[:1], keys, values, np.zeros(1, np.int32), out, isa, kv_type)
+    if kv_type == "q8" or np.isnan(poison):
+        assert np.isnan(out).any()
+    else:
+        assert out[0, 0, 3] > 1e4  # half precision saturates

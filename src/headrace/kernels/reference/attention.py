@@ -30,6 +30,13 @@ def causal_attention(
     return mixed
 
 
+def int8_rows(rows: Floats) -> Floats:
+    """What an int8 cache keeps of keys or values: one scale for each token and head."""
+    peaks = np.abs(rows).max(axis=-1, keepdims=True)
+    scales = np.where(peaks > 0, peaks / np.float32(127), np.float32(1))
+    return np.asarray(np.round(rows / scales) * scales, np.float32)
+
+
 def gather_context(
     cache: NDArray[np.floating],  # (num_blocks, num_kv_heads, block_size_tokens, head_dim)
     block_table: Integers,  # (blocks of one sequence,)
