@@ -9,8 +9,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import redis
 
 from headrace.sim.postgres_server import PostgresServer
+from headrace.sim.redis_server import RedisServer
 from headrace.storage import open_postgres
 
 numbers = count(1)
@@ -60,3 +62,22 @@ def new_postgres_url(postgres_server: PostgresServer) -> Callable[[], str]:
         return postgres_server.url_of(name)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def shared_redis_server(open_directory: Path) -> Iterator[RedisServer]:
+    """One server of the whole run."""
+    if reason := RedisServer.missing():
+        unavailable(reason)
+    server = RedisServer(open_directory / "redis")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_server(shared_redis_server: RedisServer) -> RedisServer:
+    """The same, empty; do not stop it."""
+    with redis.Redis.from_url(shared_redis_server.url) as client:
+        client.flushall()
+    return shared_redis_server

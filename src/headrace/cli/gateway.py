@@ -15,7 +15,7 @@ import typer
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.listening import ListenDescriptor, listener
-from headrace.cli.settings import DatabaseUrl, DataDir
+from headrace.cli.settings import DatabaseUrl, DataDir, LimitsUrl
 from headrace.cli.tls_options import (
     Listeners,
     TlsCertificate,
@@ -28,9 +28,9 @@ from headrace.gateway.pauses import shorten_pauses
 from headrace.gateway.posting_process import PostingProcess
 from headrace.http import server
 from headrace.ledger.journal import Journal
-from headrace.ledger.poster import Poster
+from headrace.ledger.lease_keeper import WhenAway
 from headrace.spec.api_key_format import pepper_bytes
-from headrace.storage import Database, open_database
+from headrace.storage import open_database, open_limits
 
 drain_timeout_default_s = 30.0
 
@@ -55,6 +55,11 @@ def gateway(
         typer.Option("--drain-timeout", min=0, help="How long running requests may take (s)."),
     ] = drain_timeout_default_s,
     database_url: DatabaseUrl = None,
+    limits_url: LimitsUrl = None,
+    when_limits_away: Annotated[
+        WhenAway,
+        typer.Option(help="What to do while shared limits cannot be asked: spend leases, refuse."),
+    ] = WhenAway.SPEND_LEASES,
     tls_listen: TlsListen = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -80,25 +85,28 @@ def gateway(
             log.warning("%s", problem)
         poster = PostingProcess(path, journal.directory, database_url)
         stack.callback(poster.close)
-        config = GatewayConfig(pepper, content_directory=data_dir / "content")
+        config = GatewayConfig(
+            pepper, content_directory=data_dir / "content", when_limits_away=when_limits_away
+        )
+        limits = open_limits(database, limits_url)
+        if limits is not None:
+            stack.callback(limits.close)
         tls_socket = None if tls is None else stack.enter_context(server.bind(*tls.address))
         listeners = Listeners(sock, tls_socket, None if tls is None else tls.certificate)
-        server.run(
-            serve(database, journal, poster, config, listeners, drain_timeout_s=drain_timeout_s)
+        running = Gateway(
+            database,
+            journal,
+            config,
+            SystemClock(),
+            sys.stderr.buffer,
+            poster=poster,
+            limits=limits,
         )
+        server.run(serve(running, listeners, drain_timeout_s))
 
 
-async def serve(
-    database: Database,
-    journal: Journal,
-    poster: Poster,
-    config: GatewayConfig,
-    listeners: Listeners,
-    *,
-    drain_timeout_s: float,
-) -> None:
+async def serve(running: Gateway, listeners: Listeners, drain_timeout_s: float) -> None:
     """Run one gateway until it has drained."""
-    running = Gateway(database, journal, config, SystemClock(), sys.stderr.buffer, poster=poster)
     async with running:
         if running.recovered:
             log.warning("settled %d requests that a crash left running", len(running.recovered))

@@ -108,13 +108,22 @@ database_url = Setting(
     "variable to the option.",
     secret=True,
 )
+limits_url = Setting(
+    "limits-url",
+    str,
+    None,
+    "Redis for the limits that gateways share, as redis://host/0; default: the database, if it is "
+    "PostgreSQL.",
+    secret=True,
+)
 
-all_settings = (data_dir, cache_dir, admin_url, admin_token, api_key, database_url)
+all_settings = (data_dir, cache_dir, admin_url, admin_token, api_key, database_url, limits_url)
 
 DataDir = Annotated[Path, data_dir.option()]
 CacheDir = Annotated[Path, cache_dir.option()]
 AdminUrl = Annotated[str | None, admin_url.option()]
 AdminToken = Annotated[str | None, admin_token.option()]
+LimitsUrl = Annotated[str | None, limits_url.option()]
 DatabaseUrl = Annotated[str | None, database_url.option()]
 ApiKeyOption = Annotated[str | None, api_key.option()]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON of a stable shape.")]

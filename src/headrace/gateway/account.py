@@ -20,6 +20,7 @@ class Account:
         "_clock",
         "_meter",
         "outcome",
+        "replica_id",
         "reservation",
         "sequence",
         "source",
@@ -34,6 +35,7 @@ class Account:
         self.usage = TokenUsage()  # so far; of the present attempt only
         self.source = UsageSource.COUNTED
         self.outcome: Outcome | None = None
+        self.replica_id: str | None = None  # that has the present attempt
         self.sequence = 0
 
     def observe(self, usage: TokenUsage) -> None:
@@ -60,7 +62,9 @@ class Account:
         if usage is not None:
             self.usage = usage
         self.source = UsageSource.ENGINE if exact else UsageSource.COUNTED
-        self.sequence = self._meter.settle(self.reservation, self.usage, outcome, self.source)
+        self.sequence = self._meter.settle(
+            self.reservation, self.usage, outcome, self.source, self.replica_id
+        )
 
     async def durable(self) -> bool:
         """Wait until the settlement is on stable storage; False if the disk does not take it.

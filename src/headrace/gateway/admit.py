@@ -6,18 +6,21 @@ from typing import NamedTuple
 from headrace.base.clock import Clock
 from headrace.base.errors import NotFound, PermissionDenied
 from headrace.gateway.account import Account
-from headrace.gateway.admission import GeneratingRequest, token_bounds
+from headrace.gateway.admission import GeneratingRequest, TokenBounds, token_bounds
 from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.limit_headers import limit_headers, limits_of
 from headrace.gateway.prices import price_for
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
 from headrace.http.asgi import Header
 from headrace.ledger.admission import Admission
+from headrace.ledger.lease_keeper import LeaseKeeper
 from headrace.ledger.limits import Room
 from headrace.ledger.meter import Meter
 from headrace.ledger.scopes import no_limits, scope_ids
+from headrace.spec.prices import PriceVersion
 from headrace.spec.priority import Priority
 
+lease_attempts_max = 2  # what was leased for one request may be taken by another
 output_cap_header = b"x-headrace-max-tokens"  # says what caps an answer without max_tokens
 
 
@@ -29,6 +32,7 @@ class Books:
     admission: Admission
     contexts: ContextLengths
     clock: Clock
+    leases: LeaseKeeper | None = None  # of limits that several gateways share
 
 
 class Admitted(NamedTuple):
@@ -78,23 +82,27 @@ class Admitter:
         found = (self._snapshot.models.get(name) for name in served.model.fallbacks)
         return [each for each in found if each and self._principal.may_use(each.model.name)]
 
-    def admit(self, request_id: str, request: GeneratingRequest, served: ServedModel) -> Admitted:
+    async def admit(
+        self, request_id: str, request: GeneratingRequest, served: ServedModel
+    ) -> Admitted:
         """Set the worst case aside; raises the refusal."""
         books = self._books
         tenant = self._principal.tenant
         price = price_for(served, self._priority, books.clock.wall_s())
-        spendable_nanousd = None
-        if tenant.credit_floor_nanousd is not None:
-            available_nanousd = books.admission.available_nanousd(tenant.id)
-            spendable_nanousd = available_nanousd - tenant.credit_floor_nanousd
-        room = self._room(served)
-        bounds = token_bounds(
-            request,
-            context_length=served.context_length or books.contexts.longest(served.pools),
-            price=price,
-            spendable_nanousd=spendable_nanousd,
-            room=room,
-        )
+        bounds = self._bounds(request, served, price)
+        if books.leases is not None:
+            for _ in range(lease_attempts_max):
+                is_covered = await books.leases.prepare(
+                    self._scope_ids,
+                    self._limits,
+                    price=price,
+                    credit_floor_nanousd=tenant.credit_floor_nanousd,
+                    prompt_tokens_max=bounds.prompt_tokens_max,
+                    output_tokens_max=bounds.output_tokens_max,
+                )
+                if is_covered:
+                    break
+                bounds = self._bounds(request, served, price)  # what is left is known by now
         reservation = books.meter.reserve(
             request_id=request_id,
             tenant_id=tenant.id,
@@ -113,13 +121,30 @@ class Admitter:
             headers.append((output_cap_header, b"%d" % limit))
         return Admitted(Account(books.meter, reservation, books.clock), headers, limit)
 
+    def _bounds(
+        self, request: GeneratingRequest, served: ServedModel, price: PriceVersion | None
+    ) -> TokenBounds:
+        """The most that the request may use, by what credit and limits leave now."""
+        books, tenant = self._books, self._principal.tenant
+        floor_nanousd = tenant.credit_floor_nanousd
+        spendable_nanousd = None
+        if floor_nanousd is not None:
+            spendable_nanousd = books.admission.spendable_nanousd(tenant.id, floor_nanousd)
+        return token_bounds(
+            request,
+            context_length=served.context_length or books.contexts.longest(served.pools),
+            price=price,
+            spendable_nanousd=spendable_nanousd,
+            room=self._room(served),
+        )
+
     def _room(self, served: ServedModel) -> Room:
         """What the limits of the request's scopes leave."""
         principal = self._principal
         self._limits = limits_of(principal, served)
-        if self._limits is no_limits:
-            return Room()
         self._scope_ids = scope_ids(
             principal.tenant.id, principal.project.id, principal.key.id, served.model.name
         )
+        if self._limits is no_limits:
+            return Room()
         return self._books.admission.room(self._scope_ids, self._limits)

@@ -150,7 +150,7 @@ class Exchange:
             except Unavailable as error:
                 raise failure or error from None
             self.attempts += 1
-            self.endpoint_id = lease.endpoint.spec.id
+            self.endpoint_id = self._account.replica_id = lease.endpoint.spec.id
             self._attempt_s = forwarding.clock.monotonic_s()
             forwarding.traffic.attempted(lease.endpoint.spec)
             try:

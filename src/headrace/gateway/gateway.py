@@ -25,11 +25,12 @@ from headrace.gateway.idempotency import Replays
 from headrace.gateway.inside import InsideRequests
 from headrace.gateway.limit_headers import rolling_periods_s
 from headrace.gateway.load_follower import LoadFollower
-from headrace.gateway.messages_api import messages_api
+from headrace.gateway.messages_api import messages_apis
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.prompt_api import reading_apis
 from headrace.gateway.recovery import usage_of_cut_requests
 from headrace.gateway.responses_api import ResponsesApi
+from headrace.gateway.shared import SharedBooks
 from headrace.gateway.signals import TrafficCounts
 from headrace.gateway.state import GatewayState
 from headrace.gateway.waiting_room import WaitingRoom
@@ -37,6 +38,7 @@ from headrace.http.client import HttpClient
 from headrace.ledger.admission import Admission, UnpricedPolicy
 from headrace.ledger.history import read_history
 from headrace.ledger.journal import Journal
+from headrace.ledger.lease_keeper import WhenAway
 from headrace.ledger.meter import Meter
 from headrace.ledger.poster import Poster
 from headrace.ledger.reservation import Settlement
@@ -47,6 +49,7 @@ from headrace.router.endpoint_set import EndpointSet
 from headrace.router.picker import Picker
 from headrace.router.retry_budget import RetryBudget
 from headrace.storage import Database
+from headrace.storage.lease_exchange import SharedLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class GatewayConfig:
     content_directory: Path | None = None  # of files, batches and responses; None: not offered
     region: str = ""  # where it is; replicas there go first
     zone: str = ""
+    when_limits_away: WhenAway = WhenAway.SPEND_LEASES  # of limits that gateways share
 
 
 class Gateway:
@@ -75,12 +79,24 @@ class Gateway:
         access_log: BinaryIO | None = None,
         *,
         poster: Poster | None = None,
+        limits: SharedLimits | None = None,
     ) -> None:
-        """Without a `poster` a thread of this process books what the journal holds."""
+        """Without a `poster` a thread of this process books what the journal holds. Without
+        `limits`, which several gateways share, this is the only gateway."""
         self._database = database
         self._journal = journal
         self._clock = clock
-        self._admission = Admission(clock, unpriced=config.unpriced)
+        self._shared = limits and SharedBooks(
+            limits=limits,
+            database=database,
+            journal=journal,
+            clock=clock,
+            unpriced=config.unpriced,
+            when_away=config.when_limits_away,
+        )
+        self._admission = (
+            self._shared.admission if self._shared else Admission(clock, unpriced=config.unpriced)
+        )
         self._shipper = Shipper(journal, database.ledger, self._admission, poster)
         self._stop_shipping = threading.Event()
         self._shipping = threading.Thread(
@@ -122,6 +138,7 @@ class Gateway:
             counters=counters,
             clock=clock,
             pepper=config.pepper,
+            leases=self._shared.keeper if self._shared else None,
         )
         state = GatewayState(
             follower=self.follower,
@@ -139,7 +156,7 @@ class Gateway:
 
     def _make_app(self, state: GatewayState, directory: Path | None) -> GatewayApp:
         """The app; what must be kept for callers is offered where there is a place for it."""
-        apis = [*openai_apis, messages_api, *reading_apis]
+        apis = [*openai_apis, *messages_apis, *reading_apis]
         if directory is None:
             return GatewayApp(state, apis)
         clock = state.clock
@@ -163,6 +180,8 @@ class Gateway:
             self._journal.running(), self.follower.snapshot, self._client
         )
         balances = await asyncio.to_thread(self._database.ledger.snapshot)
+        if self._shared:
+            await self._shared.begin(balances)
         history = await asyncio.to_thread(
             read_history,
             self._database.ledger,
@@ -177,6 +196,7 @@ class Gateway:
             asyncio.create_task(self.follower.follow()),
             asyncio.create_task(self._contexts.follow()),
             asyncio.create_task(self.loads.follow()),
+            *([asyncio.create_task(self._shared.keeper.run())] if self._shared else []),
             *([asyncio.create_task(self._batches.follow())] if self._batches else []),
         ]
         return self
@@ -192,6 +212,8 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._shared:
+            await self._shared.keeper.close()
         self._stop_shipping.set()
         await asyncio.to_thread(self._shipping.join)
         await self._client.close()

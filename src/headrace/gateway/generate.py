@@ -31,6 +31,7 @@ from headrace.gateway.upstream import cache_salt, engine_body
 from headrace.gateway.waiting_room import Errand
 from headrace.http.asgi import DisconnectScope, EventStream, Header, Receive, Send, send_json
 from headrace.ledger.admission import Admission
+from headrace.ledger.lease_keeper import LeaseKeeper
 from headrace.ledger.meter import Meter
 from headrace.ledger.reservation import Outcome
 from headrace.protocol.errors import error_event
@@ -53,6 +54,7 @@ class GenerationServices:
     counters: GatewayCounters
     clock: Clock
     pepper: bytes
+    leases: LeaseKeeper | None = None  # of limits that several gateways share
 
 
 class Generation:
@@ -74,7 +76,13 @@ class Generation:
         self._record = record
         self._priority = priority
         self._deadline_s = deadline_s
-        books = Books(services.meter, services.admission, services.contexts, services.clock)
+        books = Books(
+            services.meter,
+            services.admission,
+            services.contexts,
+            services.clock,
+            services.leases,
+        )
         self._admitter = Admitter(books, principal, snapshot, priority)
 
     def standing_headers(self) -> list[Header]:
@@ -109,7 +117,7 @@ class Generation:
             request_id = f"{request_id}.{number}"
             headers.append((fallback_header, name.encode()))
         self._record.model = name
-        admitted = self._admitter.admit(request_id, asked.request, served)
+        admitted = await self._admitter.admit(request_id, asked.request, served)
         headers += admitted.headers
         account = admitted.account
         engine_request = self._engine_request(asked, request_id, served, admitted)

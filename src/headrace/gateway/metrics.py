@@ -50,6 +50,7 @@ class GatewayGauges:
     endpoints: Iterable[Endpoint]
     snapshot_age_s: float
     journal_healthy: bool
+    limiter_degraded: bool
     dropped_log_lines: int
     now_s: float
 
@@ -94,6 +95,7 @@ def metrics_text(counters: GatewayCounters, gauges: GatewayGauges) -> bytes:
         (declared.endpoints, endpoint_states(gauges.endpoints, gauges.now_s)),
         (declared.snapshot_age_seconds, gauges.snapshot_age_s),
         (declared.journal_healthy, float(gauges.journal_healthy)),
+        (declared.limiter_degraded, float(gauges.limiter_degraded)),
         (declared.dropped_log_lines_total, gauges.dropped_log_lines),
         (declared.request_duration_seconds, counters.duration_s),
         (declared.first_output_seconds, counters.first_output_s),

@@ -26,6 +26,7 @@ class ProbeRoutes:
 
     async def _metrics(self, call: Call) -> None:
         state = self._state
+        leases = state.services.leases
         gauges = GatewayGauges(
             running_requests=state.services.admission.running_count(),
             room=state.services.forwarding.room,
@@ -33,6 +34,7 @@ class ProbeRoutes:
             predictions=state.services.forwarding.picker.predictions,
             snapshot_age_s=state.follower.age_s,
             journal_healthy=state.journal.is_healthy,
+            limiter_degraded=leases is not None and leases.is_degraded,
             dropped_log_lines=state.access_log.dropped,
             now_s=state.clock.monotonic_s(),
         )

@@ -72,6 +72,7 @@ class Admission:
         *,
         unpriced: UnpricedPolicy = UnpricedPolicy.REFUSE,
         requests_max: int = running_requests_max,
+        limiter: Limiter | None = None,
     ) -> None:
         self._clock = clock
         self._unpriced = unpriced
@@ -83,13 +84,18 @@ class Admission:
         self._balances: Mapping[str, int] = {}
         self._sequence = 0  # of the journal, that the balances contain
         self._held: dict[str, int] = {}  # running and unposted amounts by tenant id
-        self._limiter = Limiter(clock)
+        self._limiter = limiter or Limiter(clock)
         self._limit_holds: dict[str, Hold] = {}  # of the running requests
 
-    def load(self, balances_nanousd: Mapping[str, int], sequence: int) -> None:
+    def load(
+        self,
+        balances_nanousd: Mapping[str, int],
+        sequence: int,
+        totals: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
         """Take a newer snapshot, which contains this journal's settlements up to `sequence`.
 
-        An older snapshot than the last is ignored."""
+        An older snapshot than the last is ignored. `totals` are for gateways that share limits."""
         with self._lock:
             if sequence < self._sequence:
                 return
@@ -147,7 +153,7 @@ class Admission:
         with self._lock:
             self._check_room(request_id)
             if credit_floor_nanousd is not None:
-                available_nanousd = self._available(tenant_id) - credit_floor_nanousd
+                available_nanousd = self._spendable(tenant_id, credit_floor_nanousd)
                 if amount_nanousd > available_nanousd:
                     raise insufficient(amount_nanousd, available_nanousd)
             self._limit_holds[request_id] = self._limiter.reserve(
@@ -205,7 +211,7 @@ class Admission:
             tenant_id = settlement.tenant_id
             self._held[tenant_id] = self._held.get(tenant_id, 0) + amount_nanousd
             self._unpost(Unposted(sequence, tenant_id, amount_nanousd))
-            if sequence > self._sequence:
+            if sequence > self._limited_sequence():
                 self._limiter.restore(settlement)
 
     def cancel(self, reservation: Reservation) -> None:
@@ -220,6 +226,11 @@ class Admission:
         with self._lock:
             return self._available(tenant_id)
 
+    def spendable_nanousd(self, tenant_id: str, credit_floor_nanousd: int) -> int | None:
+        """What one more request may cost, as far as the tenant's credit goes; None: unknown."""
+        with self._lock:
+            return self._spendable(tenant_id, credit_floor_nanousd)
+
     def room(self, ids: tuple[ScopeId, ...], limits: ScopeLimits) -> Room:
         """What the limits leave for one more request of these scopes; credit is not in it."""
         with self._lock:
@@ -230,6 +241,10 @@ class Admission:
         with self._lock:
             return self._limiter.standing(ids, limits)
 
+    def releasable_sequence(self, posted_sequence: int) -> int:
+        """How much of the journal nobody needs any more, once the ledger has so much of it."""
+        return posted_sequence
+
     def running_count(self) -> int:
         """How many requests hold a reservation."""
         with self._lock:
@@ -237,6 +252,13 @@ class Admission:
 
     def _available(self, tenant_id: str) -> int:
         return self._balances.get(tenant_id, 0) - self._held.get(tenant_id, 0)
+
+    def _spendable(self, tenant_id: str, credit_floor_nanousd: int) -> int:
+        return self._available(tenant_id) - credit_floor_nanousd
+
+    def _limited_sequence(self) -> int:
+        """Settlements of the journal up to here are in the limits before anything is restored."""
+        return self._sequence
 
     def _check_room(self, request_id: str) -> None:
         if request_id in self._running or request_id in self._settling:

@@ -35,6 +35,15 @@ class Hold(NamedTuple):
     states: tuple[ScopeState, ...]
     minute_s: int
     need: Need
+    taken: tuple["Taken", ...] = ()  # of limits that several gateways share
+
+
+class Taken(NamedTuple):
+    """What a running request took of one shared limit."""
+
+    key: str
+    amount: int
+    window: int
 
 
 class Room(NamedTuple):

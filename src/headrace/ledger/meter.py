@@ -62,7 +62,7 @@ class Meter:
             # count as booked; under a new one all are posted, and the ledger knows its own.
             self._journal.renew_id()
             booked_sequence = 0
-        self._admission.load(snapshot.balances_nanousd, booked_sequence)
+        self._admission.load(snapshot.balances_nanousd, booked_sequence, snapshot.totals_nanousd)
         self._admission.load_history(history)
         reader = JournalReader(self._journal.directory)
         while found := reader.read(self._journal.durable_sequence, settlements_per_read):
@@ -127,9 +127,7 @@ class Meter:
         """End a request, exactly once, and return where that stands in the journal.
 
         Conflict at the second time. Never refused by a full disk."""
-        settlement = self._admission.settle(
-            reservation, usage, outcome, source, replica_id
-        )
+        settlement = self._admission.settle(reservation, usage, outcome, source, replica_id)
         sequence = self._journal.append(Settle(settlement))
         self._admission.journaled(reservation.request_id, sequence)
         return sequence

@@ -45,7 +45,7 @@ class Shipper:
         posted = self._poster.post(journal.journal_id, journal.durable_sequence)
         self._is_behind = posted.is_behind
         self._take(posted.snapshot)
-        journal.trim(posted.sequence)
+        journal.trim(self._admission.releasable_sequence(posted.sequence))
         return posted.passed
 
     def refresh(self) -> None:
@@ -54,7 +54,9 @@ class Shipper:
 
     def _take(self, snapshot: LedgerSnapshot) -> None:
         self._admission.load(
-            snapshot.balances_nanousd, snapshot.sequences.get(self._journal.journal_id, 0)
+            snapshot.balances_nanousd,
+            snapshot.sequences.get(self._journal.journal_id, 0),
+            snapshot.totals_nanousd,
         )
 
     def drain(self) -> None:

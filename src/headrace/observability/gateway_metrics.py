@@ -82,6 +82,11 @@ snapshot_age_seconds = MetricDeclaration(
 journal_healthy = MetricDeclaration(
     "headrace_gateway_journal_healthy", gauge, "1 while reservations are accepted, else 0."
 )
+limiter_degraded = MetricDeclaration(
+    "headrace_limiter_degraded",
+    gauge,
+    "1 while the limits that gateways share cannot be asked, so that only leases are spent.",
+)
 dropped_log_lines_total = MetricDeclaration(
     "headrace_gateway_dropped_log_lines_total",
     counter,

@@ -6,7 +6,7 @@ Reading order: `database` (what is opened), `sqlite`, `postgres` (how), `store` 
 
 from headrace.storage.database import Database
 from headrace.storage.ledger_store import LedgerSnapshot, LedgerStore
-from headrace.storage.opening import open_database
+from headrace.storage.opening import open_database, open_limits
 from headrace.storage.postgres import open_postgres
 from headrace.storage.sqlite import open_sqlite
 from headrace.storage.store import Store
@@ -20,6 +20,7 @@ __all__ = [
     "UsageDimension",
     "UsageRow",
     "open_database",
+    "open_limits",
     "open_postgres",
     "open_sqlite",
 ]

@@ -10,6 +10,7 @@ from headrace.storage.events import EventStore
 from headrace.storage.invoices import InvoiceStore
 from headrace.storage.late_rating import LateRating
 from headrace.storage.leadership import Leadership, leadership_of
+from headrace.storage.lease_store import LeaseStore
 from headrace.storage.ledger_store import LedgerStore
 from headrace.storage.sessions import Sessions
 from headrace.storage.store import Store
@@ -18,12 +19,16 @@ from headrace.storage.store import Store
 class Database:
     """Everything headrace keeps; open it with `storage.open_sqlite`."""
 
-    def __init__(self, sessions: Sessions, clock: Clock) -> None:
+    def __init__(
+        self, sessions: Sessions, clock: Clock, limit_sessions: Sessions | None = None
+    ) -> None:
+        """`limit_sessions` have a lock of their own, so that no lease waits for a batch."""
         self._sessions = sessions
         self.store = Store(sessions)
         self.ledger = LedgerStore(sessions, clock)
         self.audit = AuditLog(sessions)
         self.events = EventStore(sessions)
+        self.limits = LeaseStore(limit_sessions or sessions, clock)
         self.invoices = InvoiceStore(sessions)
         self.late_rating = LateRating(sessions)
 
@@ -32,6 +37,11 @@ class Database:
         """What this thread writes in the block is committed together, or not at all."""
         with self._sessions.write():
             yield
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several machines may use it."""
+        return self._sessions.engine.dialect.name == "postgresql"
 
     def changes(self) -> Changes:
         """A new waiter for changes of the store; close it."""

@@ -18,6 +18,7 @@ from headrace.storage.schema_version import is_current, migrate
 from headrace.storage.sessions import Sessions
 
 writer_lock = 0x6865_6164_0001  # of every transaction that writes
+limits_lock = 0x6865_6164_0003  # of exchanges of leases, which write no other table
 connections_kept = 8
 connections_max = 32  # threads that use the database at once, as with SQLite
 pool_timeout_s = 10.0
@@ -50,7 +51,12 @@ def open_postgres(url: str, clock: Clock | None = None) -> Database:
     except BaseException:
         engine.dispose()
         raise
-    return Database(sessions, clock or SystemClock())
+    limit_sessions = Sessions(
+        engine,
+        sessions.location,
+        writer_options={"isolation_level": "READ COMMITTED", "headrace_lock": limits_lock},
+    )
+    return Database(sessions, clock or SystemClock(), limit_sessions)
 
 
 def parse_address(url: str) -> URL:
@@ -92,7 +98,9 @@ def make_engine(address: URL) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        if connection.get_execution_options().get("headrace_writes", False):
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({writer_lock})")
+        options = connection.get_execution_options()
+        if options.get("headrace_writes", False):
+            lock = options.get("headrace_lock", writer_lock)
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({lock})")
 
     return engine
