@@ -6,6 +6,7 @@ OpenAI's own generating routes, the models and the probes are here; each other A
 import hmac
 import logging
 from collections.abc import Callable
+from importlib.metadata import version
 
 import msgspec
 
@@ -20,6 +21,7 @@ from headrace.engine_server.generating import Generating
 from headrace.engine_server.messages_routes import MessagesRoutes
 from headrace.engine_server.metrics import Timings, metrics_text
 from headrace.engine_server.ollama_routes import OllamaRoutes
+from headrace.engine_server.openapi import openapi_document
 from headrace.engine_server.operator_routes import OperatorRoutes
 from headrace.engine_server.response_routes import ResponseRoutes
 from headrace.engine_server.routes import Access, Call, Route, RouteTable
@@ -41,6 +43,7 @@ from headrace.protocol.parsing import (
     parse_completion_request,
     supported_parameters,
 )
+from headrace.protocol.requests import ChatRequest, CompletionRequest
 from headrace.protocol.responses import ModelCard, ModelList
 
 log = logging.getLogger(__name__)
@@ -58,8 +61,20 @@ class EngineServerApp:
         self._generating = Generating(service, self._timings, trusts_callers=api_key is not None)
         self.table = RouteTable(
             [
-                Route("POST", "/v1/chat/completions", self._chat, summary="OpenAI's chat"),
-                Route("POST", "/v1/completions", self._completions, summary="OpenAI's completion"),
+                Route(
+                    "POST",
+                    "/v1/chat/completions",
+                    self._chat,
+                    summary="OpenAI's chat",
+                    request=ChatRequest,
+                ),
+                Route(
+                    "POST",
+                    "/v1/completions",
+                    self._completions,
+                    summary="OpenAI's text completion",
+                    request=CompletionRequest,
+                ),
                 *ResponseRoutes(self._generating).routes(),
                 *MessagesRoutes(self._generating).routes(),
                 *OllamaRoutes(self._generating).routes(),
@@ -67,6 +82,7 @@ class EngineServerApp:
                 *OperatorRoutes(self._generating).routes(),
                 Route("GET", "/v1/models", self._models, summary="The model that is served"),
                 Route("GET", "/v1/models/{model...}", self._model, summary="The same by name"),
+                Route("GET", "/openapi.json", self._openapi, summary="This document"),
                 Route("GET", "/metrics", self._metrics, summary="Prometheus metrics"),
                 Route("GET", "/livez", self._livez, Access.PUBLIC, summary="Whether it runs"),
                 Route("GET", "/readyz", self._readyz, Access.PUBLIC, summary="Whether it serves"),
@@ -158,6 +174,10 @@ class EngineServerApp:
             tool_parser=tools.name if tools else None,
             reasoning_parser=reasoning.name if reasoning else None,
         )
+
+    async def _openapi(self, call: Call) -> None:
+        document = openapi_document(self.table.routes, version("headrace"))
+        await send_json(call.send, 200, _encode(document))
 
     async def _metrics(self, call: Call) -> None:
         service = self._service

@@ -8,6 +8,8 @@ from headrace.engine_server.routes import Call, Route
 from headrace.http.asgi import send_json
 from headrace.http.translated import translated_send
 from headrace.protocol.anthropic import (
+    CountRequest,
+    MessagesRequest,
     chat_of_count,
     chat_of_messages,
     parse_count_request,
@@ -36,6 +38,7 @@ class MessagesRoutes:
                 self._create,
                 error_body=anthropic_error,
                 summary="Anthropic's Messages API",
+                request=MessagesRequest,
             ),
             Route(
                 "POST",
@@ -43,6 +46,7 @@ class MessagesRoutes:
                 self._count,
                 error_body=anthropic_error,
                 summary="How many tokens a message's prompt has",
+                request=CountRequest,
             ),
         ]
 

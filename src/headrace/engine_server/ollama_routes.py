@@ -7,12 +7,13 @@ import msgspec
 
 from headrace.base.errors import HeadraceError
 from headrace.engine_server.generating import Generating
-from headrace.engine_server.routes import Access, Call, Route
+from headrace.engine_server.routes import Access, Call, Handler, Route
 from headrace.http.asgi import Send, send_json
 from headrace.http.translated import translated_send
 from headrace.protocol.ollama import (
     OllamaChatRequest,
     OllamaGenerateRequest,
+    OllamaShowRequest,
     chat_of_generate,
     chat_of_ollama,
     completion_of_generate,
@@ -36,18 +37,21 @@ class OllamaRoutes:
 
     def routes(self) -> list[Route]:
         """The routes."""
-        made = [
-            ("POST", "/api/chat", self._chat, "Ollama's chat"),
-            ("POST", "/api/generate", self._generate, "Ollama's completion of a prompt"),
-            ("GET", "/api/tags", self._tags, "Ollama's list of models"),
-            ("GET", "/api/ps", self._running, "Ollama's list of loaded models"),
-            ("POST", "/api/show", self._show, "Ollama's facts about a model"),
+        chat, generate = OllamaChatRequest, OllamaGenerateRequest
+        made: list[tuple[str, str, Handler, str, type[msgspec.Struct] | None]] = [
+            ("POST", "/api/chat", self._chat, "Ollama's chat", chat),
+            ("POST", "/api/generate", self._generate, "Ollama's completion", generate),
+            ("GET", "/api/tags", self._tags, "Ollama's list of models", None),
+            ("GET", "/api/ps", self._running, "Ollama's list of loaded models", None),
+            ("POST", "/api/show", self._show, "Ollama's facts of a model", OllamaShowRequest),
         ]
         routes = [
-            Route(method, path, handler, error_body=ollama_error, summary=summary)
-            for method, path, handler, summary in made
+            Route(method, path, handler, error_body=ollama_error, summary=summary, request=request)
+            for method, path, handler, summary, request in made
         ]
-        about = Route("GET", "/api/version", self._version, Access.PUBLIC, ollama_error)
+        about = Route(
+            "GET", "/api/version", self._version, Access.PUBLIC, ollama_error, "The version"
+        )
         return [*routes, about]
 
     async def _chat(self, call: Call) -> None:

@@ -46,7 +46,13 @@ class ResponseRoutes:
         """The routes."""
         one = "/v1/responses/{response_id}"
         return [
-            Route("POST", "/v1/responses", self._create, summary="OpenAI's Responses API"),
+            Route(
+                "POST",
+                "/v1/responses",
+                self._create,
+                summary="OpenAI's Responses API",
+                request=ResponsesRequest,
+            ),
             Route("GET", one, self._get, summary="A stored response"),
             Route("DELETE", one, self._delete, summary="Forget a stored response"),
             Route("POST", f"{one}/cancel", self._cancel, summary="End a background response"),

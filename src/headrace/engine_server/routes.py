@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from headrace.base.errors import HeadraceError, MethodNotAllowed, NotFound
 from headrace.http.asgi import Receive, Scope, Send, read_body
 from headrace.protocol.errors import error_body
@@ -40,16 +42,25 @@ class Call:
         return await read_body(self.receive, body_bytes_max)
 
 
+Handler = Callable[[Call], Awaitable[None]]
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """One method and path; `{name}` is one segment of the path, `{name...}` all that is left."""
 
     method: str
     path: str
-    handler: Callable[[Call], Awaitable[None]]
+    handler: Handler
     access: Access = Access.KEY
     error_body: Callable[[HeadraceError], bytes] = error_body
     summary: str = ""
+    request: type[msgspec.Struct] | None = None  # what its body is parsed to, for the reference
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The names of the path's variables."""
+        return tuple(match["name"] for match in _variable.finditer(self.path))
 
 
 class RouteTable:

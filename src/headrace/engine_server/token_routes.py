@@ -10,6 +10,8 @@ from headrace.http.asgi import send_json
 from headrace.protocol.parsing import parse_chat_request
 from headrace.protocol.requests import ChatRequest, CompletionRequest
 from headrace.protocol.tokens import (
+    DetokenizeRequest,
+    TokenizeRequest,
     asks_for_chat,
     parse_detokenize_request,
     parse_tokenize_request,
@@ -27,13 +29,26 @@ class TokenRoutes:
     def routes(self) -> list[Route]:
         """The routes."""
         return [
-            Route("POST", "/tokenize", self._tokenize, summary="A text's or chat's tokens"),
-            Route("POST", "/detokenize", self._detokenize, summary="The text of tokens"),
+            Route(
+                "POST",
+                "/tokenize",
+                self._tokenize,
+                summary="A text's tokens, or a chat's with `messages`",
+                request=TokenizeRequest,
+            ),
+            Route(
+                "POST",
+                "/detokenize",
+                self._detokenize,
+                summary="The text of tokens",
+                request=DetokenizeRequest,
+            ),
             Route(
                 "POST",
                 "/apply-template",
                 self._apply_template,
                 summary="The prompt that a chat becomes",
+                request=ChatRequest,
             ),
         ]
 

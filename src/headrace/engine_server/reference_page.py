@@ -1,0 +1,171 @@
+"""The reference page of the API: every route, and every parameter by endpoint, from the types.
+
+python -m headrace.engine_server.reference_page > docs/reference/api.md
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.base.clock import SystemClock
+from headrace.engine_server.app import EngineServerApp
+from headrace.engine_server.messages import EngineConfig
+from headrace.engine_server.routes import Access, Route
+from headrace.engine_server.service import ModelService, ServiceConfig
+from headrace.protocol import anthropic, ollama, parsing, responses_api
+from headrace.protocol.reasoning import reasoning_formats
+from headrace.protocol.requests import ChatRequest, CompletionRequest
+from headrace.protocol.tool_parsers import tool_formats
+
+Unsupported = Mapping[str, tuple[object, ...]]
+
+# Each column: its title, the type that is parsed, and the fields that are refused by name.
+columns: Sequence[tuple[str, type[msgspec.Struct], Unsupported]] = (
+    ("chat", ChatRequest, parsing.unsupported_fields),
+    ("completions", CompletionRequest, parsing.unsupported_fields),
+    ("responses", responses_api.ResponsesRequest, responses_api.unsupported_fields),
+    ("messages", anthropic.MessagesRequest, anthropic.unsupported_fields),
+    ("ollama chat", ollama.OllamaChatRequest, ollama.unsupported_fields),
+    ("ollama generate", ollama.OllamaGenerateRequest, ollama.unsupported_fields),
+)
+works, refused, unknown = "yes", "400", ""
+access_words = {
+    Access.KEY: "key",
+    Access.OPERATOR: "key, always",
+    Access.PUBLIC: "nobody asks",
+}
+
+introduction = """# The API of `headrace serve`
+
+Made by `python -m headrace.engine_server.reference_page` from the types that parse requests; a test
+fails when this page is not what that command prints. The same as an OpenAPI document:
+`GET /openapi.json`.
+
+Every route but the public ones asks for the key in `HEADRACE_API_KEY`, if it is set, as
+`Authorization: Bearer KEY` or `x-api-key: KEY`. Errors have OpenAI's shape,
+`{"error": {"message", "type", "param", "code"}}`; those of Anthropic's and Ollama's routes have
+theirs. A field that does not work is refused by name with 400, and never passed over in silence.
+"""
+
+notes = """## What parameters mean where it is not plain
+
+* `n`, `best_of` and several prompts: the answers of a prompt share its computation. The prompt's
+  tokens are counted once, all generated tokens are, also of answers that `best_of` does not send.
+  Answer `i` of a seeded request is that of a request alone with `seed + i`.
+* Stop strings are looked for in all text that the model writes, its thoughts and calls included;
+  the earliest match ends the answer. `stop_reason` of the choice is the stop string that did.
+* `tool_choice`: `required` and a named function are enforced by grammar, each call's arguments by
+  the function's schema. With `parallel_tool_calls: false` an answer ends after its first call.
+  Arguments without content are `{}`. `finish_reason` is `tool_calls` where calls were made and the
+  answer came to its own end; `length` wins.
+* Thoughts come as `reasoning_content` and, the same, as `reasoning`; `include_reasoning: false`
+  leaves them out, they are counted all the same. `reasoning_effort: "none"` asks the template for
+  an answer without thoughts, where it can.
+* `truncate_prompt_tokens` keeps the prompt's last tokens; the header
+  `x-headrace-dropped-prompt-tokens` says how many were cut. Without it nothing is ever cut.
+* `priority` is for callers with the key; 0 is the highest class.
+* `deadline_ms` counts from the arrival; what is unfinished then fails with 504.
+* `max_tokens: 0` with `echo` computes the prompt alone, for its log-probabilities.
+* `/v1/responses` keeps responses in memory, 1,000 of them or 64 MiB; the oldest go first.
+"""
+
+
+def page() -> str:
+    """The whole page, in Markdown."""
+    parts = [introduction, _routes_table(all_routes()), _parameters_table(), notes, _parsers()]
+    return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def all_routes() -> tuple[Route, ...]:
+    """The routes of a server, of which none is asked for anything."""
+    nothing = EngineConfig(
+        "", kv_tokens=0, sequences_max=0, step_rows=0, waiting_max=0, cache_namespace=""
+    )
+    config = ServiceConfig(Path(), "model", nothing)
+    return EngineServerApp(ModelService(config, SystemClock()), None).table.routes
+
+
+def _routes_table(routes: Sequence[Route]) -> str:
+    lines = ["## Routes", "", "| method | path | what it is | who may ask |", "|---|---|---|---|"]
+    for route in routes:
+        path = route.path.replace("...}", "}")
+        who = access_words[route.access]
+        lines.append(f"| {route.method} | `{path}` | {route.summary} | {who} |")
+    return "\n".join(lines)
+
+
+def _parameters_table() -> str:
+    """Each field by endpoint; the type is that of the first endpoint that has it."""
+    kinds: dict[str, str] = {}
+    for _, request, _ in columns:
+        kinds = {**_kinds_of(request), **kinds}
+    for _, _, unsupported in columns:
+        kinds = {**dict.fromkeys(unsupported, ""), **kinds}
+    titles = " | ".join(title for title, _, _ in columns)
+    lines = [
+        "## Parameters",
+        "",
+        f"`{works}`: it works. `{refused}`: it is known, and refused by name unless it asks for "
+        "nothing. Empty: it is unknown there, and refused.",
+        "",
+        f"| parameter | type | {titles} |",
+        "|---|---|" + "---|" * len(columns),
+    ]
+    for name in sorted(kinds):
+        marks = " | ".join(_mark(name, request, fields) for _, request, fields in columns)
+        lines.append(f"| `{name}` | {kinds[name]} | {marks} |")
+    return "\n".join(lines)
+
+
+def _mark(name: str, request: type[msgspec.Struct], unsupported: Unsupported) -> str:
+    if name in request.__struct_fields__:
+        return works
+    return refused if name in unsupported else unknown
+
+
+def _parsers() -> str:
+    return (
+        "## Parsers\n\n"
+        "The chat template tells how a model writes calls and thoughts; `/v1/models` says what was "
+        "found. `--tool-parser` and `--reasoning-parser` override it.\n\n"
+        f"* Calls: {', '.join(f'`{name}`' for name in tool_formats)}, `none`.\n"
+        f"* Thoughts: {', '.join(f'`{name}`' for name in reasoning_formats)}, `none`."
+    )
+
+
+def _kinds_of(request: type[msgspec.Struct]) -> dict[str, str]:
+    _, components = msgspec.json.schema_components([request])
+    properties = components[request.__name__]["properties"]
+    return {name: _kind(schema) for name, schema in properties.items()}
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """A schema in a few words."""
+    if "anyOf" in schema:
+        kinds = [_kind(each) for each in schema["anyOf"] if each.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "$ref" in schema:
+        return "object"
+    kind = str(schema.get("type", "any"))
+    if kind == "array":
+        return f"list of {_kind(schema.get('items', {}))}"
+    bounds = [
+        f"{sign} {schema[key]:g}"
+        for key, sign in (
+            ("minimum", "≥"),
+            ("exclusiveMinimum", ">"),
+            ("maximum", "≤"),
+            ("exclusiveMaximum", "<"),
+        )
+        if key in schema and abs(schema[key]) < 2**31 - 1
+    ]
+    return f"{kind} {', '.join(bounds)}" if bounds else kind
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
