@@ -90,3 +90,94 @@ def test_a_keys_text_in_place_of_its_name_is_refused_and_not_repeated(
         assert answer.status_code == 400
         assert text not in answer.text
     assert admin.post("/keys", json={"project": project, "name": text[:60]}).status_code == 400
+
+
+def test_rotation_gives_a_new_key_with_the_old_ones_name_and_bounds(
+    admin: TestClient, database: Database, clock: ManualClock, project: str
+) -> None:
+    fields = {"models": ["small"], "endpoints": ["chat"], "limits": {"requests_per_minute": 5}}
+    old = admin.post("/keys", json={"project": project, "name": "ci", **fields}).json()
+    new = admin.post("/keys/ci/rotate", json={"overlap_s": 3600}).json()
+    assert new["id"] != old["id"]
+    assert new["key"] != old["key"]
+    for name in ("name", "models", "endpoints", "limits", "project_id", "expire_time"):
+        assert new[name] == old[name], name
+    kept = admin.get(f"/keys/{old['id']}").json()
+    assert (kept["state"], kept["successor_id"]) == ("active", new["id"])
+    clock.advance(3600)
+    assert admin.get(f"/keys/{old['id']}").json()["state"] == "expired"
+    assert admin.get("/keys/ci").json()["id"] == new["id"]
+    stored = [database.store.get(ApiKey, key["id"]).secret_hmac for key in (old, new)]
+    assert stored[0] != stored[1]
+
+
+def test_rotation_without_an_overlap_revokes_at_once(admin: TestClient, project: str) -> None:
+    old = admin.post("/keys", json={"project": project, "name": "ci"}).json()
+    admin.post("/keys/ci/rotate", json={"overlap_s": 0})
+    assert admin.get(f"/keys/{old['id']}").json()["state"] == "revoked"
+
+
+def test_an_overlap_never_lengthens_a_life_and_the_successor_lives_as_long(
+    admin: TestClient, clock: ManualClock, project: str
+) -> None:
+    old = admin.post("/keys", json={"project": project, "name": "ci", "expires_in_s": 100}).json()
+    clock.advance(90)
+    new = admin.post("/keys/ci/rotate", json={"overlap_s": 3600}).json()
+    clock.advance(10)
+    assert admin.get(f"/keys/{old['id']}").json()["state"] == "expired"
+    clock.advance(89)
+    assert admin.get(f"/keys/{new['id']}").json()["state"] == "active"
+    clock.advance(1)
+    assert admin.get(f"/keys/{new['id']}").json()["state"] == "expired"
+
+
+def test_a_rotated_or_revoked_key_is_not_rotated(admin: TestClient, project: str) -> None:
+    old = admin.post("/keys", json={"project": project, "name": "ci"}).json()
+    admin.post("/keys/ci/rotate", json={})
+    assert admin.post(f"/keys/{old['id']}/rotate", json={}).status_code == 409
+    admin.post("/keys/ci/revoke")
+    for method, path in (("POST", "/keys/ci/rotate"), ("PATCH", "/keys/ci")):
+        assert admin.request(method, path, json={}).status_code == 409
+
+
+def test_a_change_touches_what_it_names(admin: TestClient, project: str) -> None:
+    fields = {"models": ["small"], "allowed_networks": ["10.0.0.0/8"], "expires_in_s": 60}
+    admin.post("/keys", json={"project": project, "name": "ci", **fields})
+    changed = admin.patch("/keys/ci", json={"endpoints": ["chat"], "models": None}).json()
+    assert (changed["models"], changed["endpoints"]) == (None, ["chat"])
+    assert changed["allowed_networks"] == ["10.0.0.0/8"]
+    assert changed["expire_time"] is not None
+    for secret in ("secret_hmac", "state", "project", "created_by", "successor_id"):
+        assert admin.patch("/keys/ci", json={secret: "x"}).status_code == 400, secret
+
+
+def test_model_limits_are_kept_by_model(
+    admin: TestClient, database: Database, project: str
+) -> None:
+    limits = {"small": {"concurrent_requests": 2, "budget_usd": "0.5"}}
+    made = admin.post("/keys", json={"project": project, "model_limits": limits}).json()
+    assert made["model_limits"]["small"]["budget"]["usd"] == "0.50"
+    kept = database.store.get(ApiKey, made["id"]).model_limits
+    assert kept is not None
+    assert kept["small"].concurrent_requests == 2
+    unknown = {"project": project, "model_limits": {"big": {"concurrent_requests": 1}}}
+    assert admin.post("/keys", json=unknown).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("allowed_networks", ["10.0.0.1/8"]),
+        ("allowed_networks", ["here"]),
+        ("allowed_networks", []),
+        ("endpoints", ["admin"]),
+        ("endpoints", ["chat/completions"]),
+        ("models", []),
+    ],
+)
+def test_a_bound_that_makes_no_sense_is_refused(
+    admin: TestClient, project: str, field: str, value: object
+) -> None:
+    answer = admin.post("/keys", json={"project": project, field: value})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"].startswith(field)
