@@ -56,9 +56,13 @@ entries = (
     ),
     CommandEntry(
         ("deployments",),
-        "Models on engines: create, list, show, scale, delete.",
+        "Models on engines: create, list, show, update, scale, rollout, delete.",
         "deployments",
     ),
+    CommandEntry(("explain",), "Why: route, scaling.", "explain"),
+    CommandEntry(("plan",), "How many devices a model needs, and why.", "plan"),
+    CommandEntry(("apply",), "Make the platform as files say: diff, prune.", "apply"),
+    CommandEntry(("export",), "Write the platform's state as a file for apply.", "export"),
     CommandEntry(("replicas",), "Running engines: list.", "replicas"),
     CommandEntry(("prices",), "What models cost: apply, list, try, rate.", "prices"),
     CommandEntry(("wallets",), "Credit of tenants: grant, list.", "wallets"),
@@ -68,6 +72,9 @@ entries = (
         "invoices",
     ),
     CommandEntry(("usage",), "Requests, tokens and cost, by tenant, model, day.", "usage"),
+    CommandEntry(
+        ("manifests",), "Write what a Kubernetes cluster needs to run headrace.", "manifests"
+    ),
     CommandEntry(("gateway",), "The gateway process of `headrace up`.", "gateway", hidden=True),
     CommandEntry(("control",), "The control plane of `headrace up`.", "control", hidden=True),
 )
