@@ -1,0 +1,72 @@
+"""`headrace manifests`: everything that a Kubernetes cluster needs to run headrace, as YAML.
+
+Secrets are made anew at each run; keep the file of the first one, or give `--secrets FILE` to write
+and read them apart from the rest.
+"""
+
+import base64
+import secrets
+import sys
+from typing import Annotated
+
+import typer
+import yaml
+
+from headrace.base.errors import ConfigurationError
+from headrace.launchers.kubernetes.platform_objects import Installation, platform_objects
+
+pepper_bytes = 32
+token_bytes = 32
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("manifests", help="Write what a Kubernetes cluster needs to run headrace.")(
+        manifests
+    )
+
+
+def manifests(
+    *,
+    image: Annotated[str, typer.Option(help="An image with headrace in it.")],
+    database_url: Annotated[
+        str,
+        typer.Option(
+            envvar="HEADRACE_DATABASE_URL",
+            help="PostgreSQL, as postgresql://user:password@host/db.",
+        ),
+    ],
+    limits_url: Annotated[
+        str,
+        typer.Option(envvar="HEADRACE_LIMITS_URL", help="Redis; default: limits in PostgreSQL."),
+    ] = "",
+    namespace: Annotated[str, typer.Option(help="Where everything goes.")] = "headrace",
+    gateways: Annotated[int, typer.Option(min=1, help="Gateways at least.")] = 2,
+    gateways_max: Annotated[int, typer.Option(min=1, help="Gateways at most.")] = 8,
+    hostname: Annotated[
+        str, typer.Option(help="The name that customers use; writes a Gateway API route.")
+    ] = "",
+    gateway: Annotated[
+        str, typer.Option(help="The Gateway that the route hangs on, as namespace/name.")
+    ] = "",
+) -> None:
+    """Write every object, secrets included, to standard output."""
+    if not database_url.startswith("postgresql"):
+        raise ConfigurationError(
+            "several machines share PostgreSQL: --database-url postgresql://..."
+        )
+    objects = platform_objects(
+        Installation(
+            namespace=namespace,
+            image=image,
+            database_url=database_url,
+            limits_url=limits_url,
+            admin_token=secrets.token_urlsafe(token_bytes),
+            pepper_base64=base64.b64encode(secrets.token_bytes(pepper_bytes)).decode(),
+            gateways=gateways,
+            gateways_max=gateways_max,
+            hostname=hostname,
+            gateway_class=gateway,
+        )
+    )
+    yaml.safe_dump_all(objects, sys.stdout, sort_keys=False)

@@ -1,0 +1,135 @@
+"""Objects for Kubernetes against the published schemas, and what they must say."""
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from headrace.base.errors import ConfigurationError
+from headrace.cli.main import main
+from headrace.launchers.kubernetes.platform_objects import Installation, platform_objects
+from headrace.launchers.kubernetes.replica_objects import ModelCache, ReplicaPod, replica_objects
+
+key = "the-engines-own-key"
+custom_kinds = {"LeaderWorkerSet", "HTTPRoute"}  # not in the schemas of Kubernetes itself
+
+
+def pod(**changes: Any) -> ReplicaPod:
+    values = {
+        "name": "rep-1",
+        "namespace": "inference",
+        "image": "engines/vllm:1",
+        "argv": ("vllm", "serve", "/models/a"),
+        "port": 8000,
+        "environment": {"HEADRACE_API_KEY": key},
+        "device_count": 8,
+        **changes,
+    }
+    return ReplicaPod(**values)
+
+
+def installation(**changes: Any) -> Installation:
+    values = {
+        "namespace": "inference",
+        "image": "headrace:1",
+        "database_url": "postgresql://user:word@db/headrace",
+        "limits_url": "",
+        "admin_token": "a-token",
+        "pepper_base64": base64.b64encode(b"p" * 32).decode(),
+        **changes,
+    }
+    return Installation(**values)
+
+
+def of_kind(objects: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
+    (found,) = [each for each in objects if each["kind"] == kind]
+    return found
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        replica_objects(pod()),
+        replica_objects(pod(cache=ModelCache.CLAIM, cache_source="models")),
+        replica_objects(pod(cache=ModelCache.HOST_PATH, cache_source="/var/models")),
+        replica_objects(pod(node_count=2, topology_key="rack", node_labels={"gpu": "h100"})),
+        replica_objects(pod(device_count=0, tolerations=({"key": "gpu", "operator": "Exists"},))),
+        platform_objects(installation()),
+        platform_objects(installation(hostname="api.example.com", gateway_class="edge/public")),
+    ],
+)
+def test_every_object_fits_the_schema(objects: list[dict[str, Any]]) -> None:
+    for each in objects:
+        if each["kind"] not in custom_kinds:
+            kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_engines_key_is_in_a_secret_alone() -> None:
+    objects = replica_objects(pod())
+    assert of_kind(objects, "Secret")["stringData"] == {"HEADRACE_API_KEY": key}
+    others = [each for each in objects if each["kind"] != "Secret"]
+    assert key not in repr(others)
+
+
+def test_only_gateways_and_the_control_plane_reach_an_engine() -> None:
+    replica, platform = replica_objects(pod()), platform_objects(installation())
+    policy = of_kind(replica, "NetworkPolicy")["spec"]
+    (rule,) = policy["ingress"]
+    allowed = [peer["podSelector"]["matchLabels"] for peer in rule["from"]]
+    gateways = of_kind(platform, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    control = of_kind(platform, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert allowed == [gateways, control]
+    engine = of_kind(replica, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert policy["podSelector"]["matchLabels"].items() <= engine.items()
+
+
+def test_a_service_leads_to_the_pod_that_answers() -> None:
+    one, several = replica_objects(pod()), replica_objects(pod(node_count=4))
+    labels = of_kind(one, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert of_kind(one, "Service")["spec"]["selector"] == labels
+    group = of_kind(several, "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]
+    assert group["size"] == 4
+    leader, worker = (
+        group[name]["spec"]["containers"][0] for name in ("leaderTemplate", "workerTemplate")
+    )
+    assert "readinessProbe" in leader
+    assert "readinessProbe" not in worker
+    selector = of_kind(several, "Service")["spec"]["selector"]
+    assert selector["leaderworkerset.sigs.k8s.io/worker-index"] == "0"
+
+
+def test_devices_are_asked_for_and_bounded() -> None:
+    container = of_kind(replica_objects(pod()), "Deployment")["spec"]["template"]["spec"][
+        "containers"
+    ][0]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
+
+
+def test_a_gateways_journal_outlives_its_pod() -> None:
+    gateways = of_kind(platform_objects(installation()), "StatefulSet")["spec"]
+    assert gateways["volumeClaimTemplates"][0]["metadata"]["name"] == "data"
+    assert set(gateways["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
+
+
+def test_a_cache_without_its_source_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="needs its source"):
+        pod(cache=ModelCache.CLAIM)
+
+
+def test_the_command_writes_yaml_that_reads_back(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--image", "headrace:1", "--database-url", "postgresql://u:p@db/headrace"]
+    with pytest.raises(SystemExit) as ended:  # how the command line's library ends a command
+        main(["manifests", *arguments, "--hostname", "api.example.com"])
+    assert not ended.value.code
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert of_kind(objects, "HTTPRoute")["spec"]["hostnames"] == ["api.example.com"]
+    pepper = of_kind(objects, "Secret")["data"]["pepper"]
+    assert len(base64.b64decode(pepper)) == 32
+
+
+def test_several_machines_need_postgresql(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["manifests", "--image", "i", "--database-url", "sqlite:///x"]) == 1
+    assert "share PostgreSQL" in capsys.readouterr().err
