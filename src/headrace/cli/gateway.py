@@ -6,7 +6,9 @@ SIGTERM after its running requests, or with the supervisor, by the lifeline.
 
 import logging
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -93,7 +95,8 @@ def gateway(
             stack.callback(limits.close)
         tls_socket = None if tls is None else stack.enter_context(server.bind(*tls.address))
         listeners = Listeners(sock, tls_socket, None if tls is None else tls.certificate)
-        running = Gateway(
+        make_gateway = partial(
+            Gateway,
             database,
             journal,
             config,
@@ -102,12 +105,14 @@ def gateway(
             poster=poster,
             limits=limits,
         )
-        server.run(serve(running, listeners, drain_timeout_s))
+        server.run(serve(make_gateway, listeners, drain_timeout_s))
 
 
-async def serve(running: Gateway, listeners: Listeners, drain_timeout_s: float) -> None:
-    """Run one gateway until it has drained."""
-    async with running:
+async def serve(
+    make_gateway: Callable[[], Gateway], listeners: Listeners, drain_timeout_s: float
+) -> None:
+    """Run one gateway until it has drained; it is made here, as it belongs to the event loop."""
+    async with make_gateway() as running:
         if running.recovered:
             log.warning("settled %d requests that a crash left running", len(running.recovered))
         shorten_pauses()
