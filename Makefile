@@ -23,7 +23,7 @@ define with_progress
 @if [ -t 1 ]; then printf '\r\033[K'; fi
 endef
 
-.PHONY: run setup test tools lint format types layers unit e2e lock clean
+.PHONY: run setup test tools lint format types layers unit e2e reference lock clean
 
 run: setup
 	@exec $(BIN)/headrace up --demo
@@ -86,6 +86,13 @@ unit: $(STAMPS)/dev
 
 e2e: $(STAMPS)/dev
 	$(BIN)/pytest -m e2e
+
+reference: $(STAMPS)/dev # writes the generated pages of docs/reference anew
+	$(BIN)/python -m headrace.cli.reference_pages cli > docs/reference/cli.md
+	$(BIN)/python -m headrace.cli.reference_pages errors > docs/reference/errors.md
+	$(BIN)/python -m headrace.observability.reference_page > docs/reference/metrics.md
+	$(BIN)/python -m headrace.adapters.reference_page > docs/reference/engines.md
+	$(BIN)/python -m headrace.engine_server.reference_page > docs/reference/api.md
 
 lock: # writes the lock files anew; needs `uv` on the PATH
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --extra build pyproject.toml -o requirements/runtime.lock

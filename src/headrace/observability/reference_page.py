@@ -1,0 +1,50 @@
+"""The reference page of the metrics, made from their declarations.
+
+python -m headrace.observability.reference_page > docs/reference/metrics.md
+"""
+
+import sys
+from types import ModuleType
+
+from headrace.observability import engine_metrics, gateway_metrics
+from headrace.observability.metrics import MetricDeclaration
+
+opening = """# Metrics
+
+Made by `python -m headrace.observability.reference_page`; a test fails when this page is not what
+that command prints.
+
+`/metrics` answers in Prometheus' text format, on an engine server and on a gateway. A name ends in
+its unit. No tenant, key or request is ever a label, so that the number of series is bounded; what
+differs by tenant is in the ledger (`headrace usage`). Where a metric has another engine's name as
+well, the same value is there twice, so that routers and dashboards made for that engine read ours.
+"""
+pages: tuple[tuple[str, ModuleType], ...] = (
+    ("Engine server", engine_metrics),
+    ("Gateway", gateway_metrics),
+)
+
+
+def declarations(module: ModuleType) -> list[MetricDeclaration]:
+    """The metrics that a module declares, in its order."""
+    return [value for value in vars(module).values() if isinstance(value, MetricDeclaration)]
+
+
+def page() -> str:
+    """The whole page, in Markdown."""
+    return "\n".join([opening, *(section(title, module) for title, module in pages)])
+
+
+def section(title: str, module: ModuleType) -> str:
+    """One program's metrics as a table."""
+    rows = [
+        f"| `{metric.name}` | {metric.kind} | {metric.label or ''} | {metric.doc} | "
+        f"{f'`{metric.alias}`' if metric.alias else ''} |"
+        for metric in declarations(module)
+    ]
+    head = ["| name | kind | label | what it says | also as |", "| --- | --- | --- | --- | --- |"]
+    return "\n".join([f"## {title}", "", *head, *rows, ""])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
