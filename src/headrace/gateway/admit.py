@@ -64,13 +64,13 @@ class Admitter:
 
     def resolve(self, name: str) -> ServedModel:
         """The model of a name; NotFound, or PermissionDenied if the key may not use it."""
-        served = self._snapshot.models.get(name)
+        served = self._snapshot.find(name)
         if served is None:
             raise NotFound(
                 f"There is no model {name!r}; GET /v1/models lists those of your key.",
                 param="model",
             )
-        if not self._principal.may_use(name):
+        if not self._principal.may_use(served.model.name):
             raise PermissionDenied(
                 f"This key may not use the model {name!r}; GET /v1/models lists those it may.",
                 param="model",

@@ -30,8 +30,8 @@ class ModelRoutes:
 
     async def _one(self, call: Call) -> None:
         name = call.parameter
-        served = self._state.follower.snapshot.models.get(name)
-        if served is None or not call.principal.may_use(name):
+        served = self._state.follower.snapshot.find(name)
+        if served is None or not call.principal.may_use(served.model.name):
             raise NotFound(
                 f"There is no model {name!r} for this key; GET /v1/models lists them.",
                 param="model",

@@ -87,6 +87,11 @@ class Snapshot:
     principals: Mapping[str, Principal] = field(default_factory=dict)  # by key id
     models: Mapping[str, ServedModel] = field(default_factory=dict)  # by name
     endpoints: tuple[EndpointSpec, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of models
+
+    def find(self, name: str) -> ServedModel | None:
+        """The model of a name or an alias; None if there is none. A name goes before an alias."""
+        return self.models.get(name) or self.models.get(self.aliases.get(name, ""))
 
 
 def read_snapshot(store: ResourceReader) -> Snapshot:
@@ -111,6 +116,7 @@ def read_snapshot(store: ResourceReader) -> Snapshot:
             if model.active
         },
         endpoints=tuple(endpoints_of(replicas, deployments)),
+        aliases={alias: model.name for model in models if model.active for alias in model.aliases},
     )
 
 

@@ -21,6 +21,7 @@ class Model(Resource, frozen=True, kw_only=True, tag="model"):
 
     targets: tuple[WeightedTarget, ...] = ()
     active: bool = True
+    aliases: tuple[str, ...] = ()  # other names that customers may ask for
     limits: Limits | None = None  # over all callers together
     fallbacks: tuple[str, ...] = ()  # names of models that answer where this one cannot, in order
 
@@ -34,3 +35,8 @@ class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):
     source: str  # a model reference: catalogue name, path, https://, hf://, pypi://
     sha256: str | None = None  # of the weight file, where known
     context_length: int | None = None  # where the operator narrows the file's own
+    licence: str = ""  # SPDX, or the publisher's name of it
+    format: str = ""  # gguf, safetensors
+    quantization: str = ""  # Q4_K_M, fp8, ...
+    parameters: int | None = None
+    capabilities: tuple[str, ...] = ()  # chat, tools, vision, embeddings

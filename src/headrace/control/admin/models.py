@@ -4,10 +4,10 @@ import datetime
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from headrace.base.errors import Conflict
+from headrace.base.errors import Conflict, NotFound
 from headrace.base.ids import new_id
 from headrace.control.admin.context import AdminContext, Context
 from headrace.control.admin.limit_values import LimitsBody, LimitsView, limits_of, limits_view
@@ -20,12 +20,19 @@ from headrace.control.admin.references import (
     resolve,
 )
 from headrace.control.admin.values import RequestBody, moment
+from headrace.control.in_use import check_model_unused, check_version_unused
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
+from headrace.weights import catalogue
 
 router = APIRouter()
 
 Source = Annotated[str, Field(min_length=1, max_length=1000)]
+ShortText = Annotated[str, Field(max_length=100)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+Aliases = Annotated[tuple[ModelName, ...], Field(max_length=50)]
+Weight = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class VersionFields(RequestBody):
@@ -34,6 +41,11 @@ class VersionFields(RequestBody):
     source: Source
     sha256: Sha256 | None = None
     context_length: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
+    licence: ShortText = ""
+    format: ShortText = ""
+    quantization: ShortText = ""
+    parameters: Annotated[int, Field(ge=1, le=1 << 50)] | None = None
+    capabilities: Annotated[tuple[Name, ...], Field(max_length=20)] = ()
 
 
 class ModelCreate(VersionFields):
@@ -41,6 +53,7 @@ class ModelCreate(VersionFields):
 
     name: ModelName
     limits: LimitsBody | None = None  # over all callers together
+    aliases: Aliases = ()
 
 
 class ModelChange(RequestBody):
@@ -48,6 +61,8 @@ class ModelChange(RequestBody):
 
     limits: LimitsBody | None = None  # over all callers together
     active: bool | None = None  # an inactive model answers nobody
+    aliases: Aliases | None = None  # replaces all of them
+    targets: Annotated[dict[str, Weight], Field(max_length=100)] | None = None  # version: share
 
 
 class VersionCreate(VersionFields):
@@ -68,6 +83,11 @@ class VersionView(BaseModel):
     source: str
     sha256: str | None
     context_length: int | None
+    licence: str
+    format: str
+    quantization: str
+    parameters: int | None
+    capabilities: list[str]
     weight: int  # its share of the model's traffic, against the other versions' weights
     create_time: datetime.datetime
 
@@ -78,6 +98,7 @@ class ModelView(BaseModel):
     id: str
     name: str
     active: bool
+    aliases: list[str]
     versions: list[VersionView]
     create_time: datetime.datetime
     limits: LimitsView | None
@@ -88,12 +109,14 @@ def create_model(body: ModelCreate, context: Context) -> ModelView:
     """Create a model with its first version, which gets all of its traffic."""
     reject_id_as_name(body.name)
     store = context.database.store
+    check_names_free(store.list(Model), "", (body.name, *body.aliases))
     model = store.create(
         Model(
             id=new_id(Model.id_prefix, context.clock),
             name=body.name,
             create_time=context.clock.wall_s(),
             limits=limits_of(body.limits),
+            aliases=body.aliases,
         )
     )
     version = _create_version(context, model, "v1", body)
@@ -103,12 +126,16 @@ def create_model(body: ModelCreate, context: Context) -> ModelView:
 
 @router.get("/models")
 def list_models(
-    context: Context, limit: Limit = page_items_default, after: After = ""
+    context: Context,
+    search: Annotated[str, Query(max_length=100)] = "",
+    limit: Limit = page_items_default,
+    after: After = "",
 ) -> Page[ModelView]:
-    """List models with their versions."""
+    """List models with their versions; `search` is in a name, an alias or a version's metadata."""
     store = context.database.store
     versions = store.list(ModelVersion)
-    return page_of(store.list(Model), after, limit, lambda model: _model_view(model, versions))
+    models = [model for model in store.list(Model) if is_found(search, model, versions)]
+    return page_of(models, after, limit, lambda model: _model_view(model, versions))
 
 
 @router.get("/models/{model:path}")
@@ -129,8 +156,39 @@ def update_model(model: str, body: ModelChange, context: Context) -> ModelView:
         changes["limits"] = limits_of(body.limits)
     if body.active is not None:
         changes["active"] = body.active
+    if body.aliases is not None:
+        check_names_free(store.list(Model), found.id, body.aliases)
+        changes["aliases"] = body.aliases
+    if body.targets is not None:
+        changes["targets"] = targets_of(store.list(ModelVersion, found.id), body.targets)
     changed = store.update(msgspec.structs.replace(found, **changes))
     return _model_view(changed, store.list(ModelVersion, changed.id))
+
+
+@router.delete("/models/{model:path}", status_code=204)
+def delete_model(model: str, context: Context) -> None:
+    """Forget a model and its versions; Conflict while a deployment or another model needs it."""
+    store = context.database.store
+    with context.database.transaction():
+        found = resolve(store, Model, model)
+        check_model_unused(store, found)
+        for version in store.list(ModelVersion, found.id):
+            store.delete(version)
+        store.delete(found)
+
+
+@router.delete("/versions/{version:path}", status_code=204)
+def delete_version(version: str, context: Context) -> None:
+    """Forget a version; Conflict while a deployment or the model's traffic needs it."""
+    store = context.database.store
+    with context.database.transaction():
+        found = resolve(store, ModelVersion, version, Model)
+        check_version_unused(store, found)
+        model = store.get(Model, found.parent_id)
+        kept = tuple(t for t in model.targets if t.model_version_id != found.id)
+        if kept != model.targets:
+            store.update(msgspec.structs.replace(model, targets=kept))
+        store.delete(found)
 
 
 @router.post("/versions", status_code=201)
@@ -167,6 +225,41 @@ def list_versions(
     )
 
 
+def check_names_free(models: list[Model], own_id: str, names: tuple[str, ...]) -> None:
+    """Conflict if another model answers to one of these names."""
+    for model in models:
+        if model.id != own_id:
+            for name in {model.name, *model.aliases}.intersection(names):
+                raise Conflict(f"{name!r} is a name of the model {model.name!r} already")
+
+
+def targets_of(versions: list[ModelVersion], weights: dict[str, int]) -> tuple[WeightedTarget, ...]:
+    """Shares by version name or id; NotFound names the version that is not there."""
+    known = {version.name: version.id for version in versions}
+    known |= {version.id: version.id for version in versions}
+    for name in weights:
+        if name not in known:
+            raise NotFound(f"the model has no version {name!r}", param="targets")
+    return tuple(WeightedTarget(known[name], weight) for name, weight in weights.items())
+
+
+def is_found(search: str, model: Model, versions: list[ModelVersion]) -> bool:
+    """Whether every word of a search is in what is known of a model."""
+    own = [version for version in versions if version.parent_id == model.id]
+    words = [model.name, *model.aliases]
+    for version in own:
+        words += [version.source, version.licence, version.format, version.quantization]
+        words += version.capabilities
+    text = " ".join(words).casefold()
+    return all(word in text for word in search.casefold().split())
+
+
+def known_licence(source: str) -> str:
+    """The licence of a source that the catalogue knows."""
+    entry = catalogue.find(source)
+    return "" if entry is None else entry.licence
+
+
 def _create_version(
     context: AdminContext, model: Model, name: str, fields: VersionFields
 ) -> ModelVersion:
@@ -179,6 +272,11 @@ def _create_version(
             source=fields.source,
             sha256=fields.sha256,
             context_length=fields.context_length,
+            licence=fields.licence or known_licence(fields.source),
+            format=fields.format,
+            quantization=fields.quantization,
+            parameters=fields.parameters,
+            capabilities=fields.capabilities,
         )
     )
 
@@ -188,6 +286,7 @@ def _model_view(model: Model, versions: list[ModelVersion]) -> ModelView:
         id=model.id,
         name=model.name,
         active=model.active,
+        aliases=list(model.aliases),
         versions=[_version_view(item, model) for item in versions if item.parent_id == model.id],
         create_time=moment(model.create_time),
         limits=limits_view(model.limits),
@@ -204,6 +303,11 @@ def _version_view(version: ModelVersion, model: Model) -> VersionView:
         source=version.source,
         sha256=version.sha256,
         context_length=version.context_length,
+        licence=version.licence,
+        format=version.format,
+        quantization=version.quantization,
+        parameters=version.parameters,
+        capabilities=list(version.capabilities),
         weight=weights.get(version.id, 0),
         create_time=moment(version.create_time),
     )

@@ -1,0 +1,58 @@
+"""The registry: names, metadata, shares, and what is in use stays."""
+
+import pytest
+from starlette.testclient import TestClient
+
+
+@pytest.fixture
+def models(admin: TestClient) -> None:
+    metadata = {"licence": "Apache-2.0", "quantization": "Q4_K_M", "capabilities": ["tools"]}
+    small = {"name": "small", "aliases": ["tiny"], "source": "one.gguf", **metadata}
+    assert admin.post("/models", json=small).status_code == 201
+    assert admin.post("/models", json={"name": "large", "source": "big"}).status_code == 201
+    assert admin.post("/versions", json={"model": "small", "source": "two"}).status_code == 201
+
+
+@pytest.mark.usefixtures("models")
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("", 2), ("small", 1), ("TINY", 1), ("apache tools", 1), ("q4_k_m", 1), ("unheard", 0)],
+)
+def test_search_finds_names_aliases_and_metadata(admin: TestClient, words: str, found: int) -> None:
+    items = admin.get("/models", params={"search": words}).json()["items"]
+    assert len(items) == found
+
+
+@pytest.mark.usefixtures("models")
+def test_a_name_belongs_to_one_model(admin: TestClient) -> None:
+    clash = {"name": "other", "aliases": ["large"], "source": "x"}
+    assert admin.post("/models", json=clash).status_code == 409
+    assert admin.post("/models", json={"name": "tiny", "source": "x"}).status_code == 409
+    assert admin.patch("/models/large", json={"aliases": ["tiny"]}).status_code == 409
+    assert admin.patch("/models/small", json={"aliases": []}).json()["aliases"] == []
+    assert admin.patch("/models/large", json={"aliases": ["tiny"]}).status_code == 200
+
+
+@pytest.mark.usefixtures("models")
+def test_shares_of_versions_are_set_by_name(admin: TestClient) -> None:
+    shown = admin.patch("/models/small", json={"targets": {"v1": 90, "v2": 10}}).json()
+    assert {version["name"]: version["weight"] for version in shown["versions"]} == {
+        "v1": 90,
+        "v2": 10,
+    }
+    wrong = admin.patch("/models/small", json={"targets": {"v9": 1}})
+    assert wrong.status_code == 404
+
+
+@pytest.mark.usefixtures("models")
+def test_what_is_in_use_is_not_deleted(admin: TestClient) -> None:
+    admin.post("/deployments", json={"model": "small", "version": "v2"})
+    assert "gets traffic" in admin.delete("/versions/small/v1").json()["error"]["message"]
+    used = admin.delete("/versions/small/v2")
+    assert (used.status_code, "deployment 'small'" in used.text) == (409, True)
+    assert admin.delete("/models/small").status_code == 409
+    admin.patch("/models/small", json={"targets": {"v2": 1}})
+    assert admin.delete("/versions/small/v1").status_code == 204
+    admin.delete("/deployments/small")
+    assert admin.delete("/models/small").status_code == 204
+    assert admin.get("/versions").json()["items"][0]["model"] == "large"
