@@ -20,8 +20,9 @@ Made by `python -m headrace.cli.reference_pages cli`; a test fails when this pag
 command prints. `headrace COMMAND --help` says the same, with the defaults of your machine.
 
 The platform's commands find a running `headrace up` by its data directory, or by `--admin-url` and
-`HEADRACE_ADMIN_TOKEN`, and write JSON for programs with `--json`. A command ends with status 0, or 1 and one line on standard error that says what to do; 2 is a wrong option,
-130 is Ctrl-C.
+`HEADRACE_ADMIN_TOKEN`, and write JSON for programs with `--json`. A command ends with
+status 0, or 1 and one line on standard error that says what to do; 2 is a wrong option, 130 is
+Ctrl-C.
 """
 errors_opening = """# Errors
 
