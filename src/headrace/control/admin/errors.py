@@ -3,6 +3,7 @@
 {"error": {"message": ..., "type": ..., "param": ..., "code": ..., <fields for programs>}}
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from starlette.responses import Response
 from headrace.base.errors import HeadraceError, InvalidRequest
 from headrace.control.admin.references import pattern_words
 from headrace.protocol.errors import error_body
+
+credential_pattern = re.compile(rb"(hrs?_[0-9a-z]{26}_)[0-9A-Za-z]{16,}")
 
 
 def error_answer(error: HeadraceError) -> Response:
@@ -21,11 +24,18 @@ def error_answer(error: HeadraceError) -> Response:
     if error.http_status == 401:
         headers["www-authenticate"] = 'Bearer realm="headrace admin"'
     return Response(
-        error_body(error),
+        without_credentials(error_body(error)),
         status_code=error.http_status,
         headers=headers,
         media_type="application/json",
     )
+
+
+def without_credentials(text: bytes) -> bytes:
+    """The text with every API key and service token in it cut to its id.
+
+    Whoever puts one in the wrong place, a name or a path, gets an answer that may be logged."""
+    return credential_pattern.sub(rb"\1(hidden)", text)
 
 
 def invalid_request(problems: Sequence[Any]) -> InvalidRequest:

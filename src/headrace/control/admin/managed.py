@@ -25,6 +25,7 @@ from headrace.control.admin.access import (
     permission_attribute,
 )
 from headrace.control.admin.context import AdminContext
+from headrace.control.admin.errors import without_credentials
 from headrace.spec.roles import Permission
 
 detail_bytes_max = 8192  # of one record; beyond it only the fields' names are kept
@@ -149,7 +150,7 @@ def append(
         action=action,
         outcome=outcome,
         tenant_id=str(tenant_id or ""),
-        target=request.scope["path"][:255],
+        target=_shown(request.scope["path"])[:255],
         detail=detail,
     )
 
@@ -162,6 +163,13 @@ def without_secrets(values: Mapping[str, object]) -> dict[str, object]:
             kept[name] = hidden
         elif isinstance(value, Mapping):
             kept[name] = without_secrets(value)
+        elif isinstance(value, str):
+            kept[name] = _shown(value)
         else:
             kept[name] = value
     return kept
+
+
+def _shown(text: str) -> str:
+    """A text without the credentials that somebody may have put into it."""
+    return without_credentials(text.encode("utf-8", "replace")).decode("utf-8", "replace")

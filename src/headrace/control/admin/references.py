@@ -24,7 +24,7 @@ class ResourceReader(Protocol):
         ...
 
 
-key_prefix = "hr_"
+secret_prefixes = ("hr_", "hrs_")  # of API keys and of service accounts' tokens
 id_pattern = re.compile(rf"[a-z]+_[{alphabet}]{{{body_length}}}")
 
 name_pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -49,9 +49,9 @@ def resolve(
 
     `parent_kind` allows the form `parent/name`. NotFound if there is none, InvalidRequest if a
     bare name fits several, or if it is a secret."""
-    if reference.startswith(key_prefix):
+    if reference.startswith(secret_prefixes):
         raise InvalidRequest(  # without repeating it
-            "this is the text of an API key; name the key by its id or name", param=kind.kind
+            "this is the text of a key or token; name it by its id or name", param=kind.kind
         )
     if id_pattern.fullmatch(reference):
         return store.get(kind, reference)
@@ -80,5 +80,5 @@ def resolve(
 
 def reject_id_as_name(name: str) -> None:
     """Refuse a name that looks like an id or a key, which would hide the resource of that id."""
-    if id_pattern.fullmatch(name) or name.startswith(key_prefix):
+    if id_pattern.fullmatch(name) or name.startswith(secret_prefixes):
         raise InvalidRequest("the name looks like an id or a key; choose another", param="name")
