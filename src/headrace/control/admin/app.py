@@ -224,12 +224,12 @@ async def answer_routing_error(request: Request, error: Exception) -> Response:
     match error.status_code:
         case 404:
             return error_answer(
-                NotFound(f"there is no {request.url.path}; the routes are in {prefix}/openapi.json")
+                NotFound(f"there is nothing at this path; the routes are in {prefix}/openapi.json")
             )
         case 413:
             return error_answer(body_too_large())
         case _:
-            taken = f"{request.url.path} does not take {request.method}; see the allow header"
+            taken = "this path does not take that method; see the allow header"
             message = taken if error.status_code == 405 else str(error.detail)
             answer = error_answer(InvalidRequest(message))
             answer.status_code = error.status_code
@@ -245,5 +245,6 @@ async def answer_stranger(request: Request, error: Exception) -> Response:
 
 async def answer_unexpected_error(request: Request, error: Exception) -> Response:
     """The edge: an unforeseen error is logged by the server and told without its content."""
-    logger.error("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
+    route = getattr(request.scope.get("route"), "path", "no route")  # a path may hold anything
+    logger.error("unexpected error in %s", route, exc_info=error)
     return error_answer(HeadraceError("an unexpected error; the control plane's log has it"))
