@@ -4,7 +4,7 @@ Translators to other APIs read these, so that they know nothing of chunks. Other
 fields are passed over; of several choices the first is read, as the other APIs give one answer.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -72,7 +72,7 @@ class AnswerUsage(msgspec.Struct):
 class _Answer(msgspec.Struct):
     choices: list[_Choice] = []
     usage: AnswerUsage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
 
 class CallBegun(NamedTuple):
@@ -115,7 +115,7 @@ def is_error(data: bytes) -> bool:
         error = _decoder.decode(data).error
     except msgspec.DecodeError:
         return False
-    return error is not None and bytes(error) != b"null"
+    return error is not None
 
 
 def _read_choice(choice: _Choice, events: list[AnswerEvent]) -> None:
