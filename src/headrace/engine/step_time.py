@@ -9,6 +9,7 @@ worth, which fades as other sizes are seen. It decides how many rows a step gets
 
 ridge_rows = 16.0  # at which a CPU's arithmetic takes as long as reading the weights, roughly
 ridge_weight = 4.0  # of that assumption, in squared rows
+disturbed_share = 3.0  # of the expected time: more is not the step's own
 forgetting = 0.98  # weight of the past at each step: about 50 steps count
 
 
@@ -23,7 +24,9 @@ class StepTime:
         self._covariance = 0.0
 
     def record(self, rows: int, seconds: float) -> None:
-        """Take in one step."""
+        """Take in one step; of one that other programs disturbed only as much as is plausible."""
+        if self.is_known:
+            seconds = min(seconds, disturbed_share * (self.base_s + rows * self.row_s))
         self._weight = self._weight * forgetting + 1
         self._variance *= forgetting
         self._covariance *= forgetting
