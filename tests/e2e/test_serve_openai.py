@@ -156,7 +156,7 @@ def test_errors_are_the_clients_own_types(client: openai.OpenAI) -> None:
         client.chat.completions.create(model=model, messages=[])
     assert empty.value.param == "messages"
     with pytest.raises(openai.BadRequestError) as unsupported:
-        client.chat.completions.create(model=model, messages=count_up, n=2)
+        client.chat.completions.create(model=model, messages=count_up, n=129)
     assert unsupported.value.param == "n"
     with pytest.raises(openai.BadRequestError) as negative:
         client.chat.completions.create(model=model, messages=count_up, max_tokens=-5)

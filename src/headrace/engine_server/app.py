@@ -16,6 +16,7 @@ from headrace.base.errors import (
     HeadraceError,
     PermissionDenied,
 )
+from headrace.engine_server.embedding_routes import EmbeddingRoutes, Encoder
 from headrace.engine_server.engine_client import EngineState
 from headrace.engine_server.generating import Generating
 from headrace.engine_server.messages_routes import MessagesRoutes
@@ -53,8 +54,12 @@ _encode = msgspec.json.Encoder().encode
 class EngineServerApp:
     """Everything that one model service answers."""
 
-    def __init__(self, service: ModelService, api_key: str | None) -> None:
-        """With an `api_key` the caller is taken for the gateway: its request ids are kept."""
+    def __init__(
+        self, service: ModelService, api_key: str | None, encoder: Encoder | None = None
+    ) -> None:
+        """With an `api_key` the caller is taken for the gateway: its request ids are kept.
+
+        `encoder` is there where the model makes embeddings."""
         self._service = service
         self._api_key = None if api_key is None else api_key.encode()
         self._timings = Timings()
@@ -78,6 +83,7 @@ class EngineServerApp:
                 *ResponseRoutes(self._generating).routes(),
                 *MessagesRoutes(self._generating).routes(),
                 *OllamaRoutes(self._generating).routes(),
+                *EmbeddingRoutes(self._generating, encoder).routes(),
                 *TokenRoutes(self._generating).routes(),
                 *OperatorRoutes(self._generating).routes(),
                 Route("GET", "/v1/models", self._models, summary="The model that is served"),
