@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from headrace.spec.events import Delivery, DeliveryState, Event
 from headrace.storage.management_tables import events, webhook_deliveries
@@ -21,19 +22,19 @@ class EventStore:
     def add(self, event: Event, webhook_ids: Collection[str]) -> bool:
         """Keep an event for these webhooks; False if its occasion is known already."""
         with self._sessions.write() as connection:
-            known = select(events.c.id).where(events.c.occasion == event.occasion)
-            if connection.execute(known).first() is not None:
+            row = {
+                "id": event.id,
+                "type": event.type,
+                "tenant_id": event.tenant_id,
+                "occasion": event.occasion,
+                "create_time": event.create_time,
+                "body": msgspec.json.encode(event),
+            }
+            try:
+                with connection.begin_nested():
+                    connection.execute(insert(events).values(row))
+            except IntegrityError:
                 return False
-            connection.execute(
-                insert(events).values(
-                    id=event.id,
-                    type=event.type,
-                    tenant_id=event.tenant_id,
-                    occasion=event.occasion,
-                    create_time=event.create_time,
-                    body=msgspec.json.encode(event),
-                )
-            )
             for webhook_id in sorted(webhook_ids):
                 connection.execute(
                     insert(webhook_deliveries).values(

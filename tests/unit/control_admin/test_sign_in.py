@@ -1,11 +1,20 @@
 """Local accounts: passwords are checked, hidden, hard to guess; sessions end when they should."""
 
+from threading import BoundedSemaphore
+
 import pytest
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
+from headrace.base.errors import RateLimited
+from headrace.control.admin import sign_in
 from headrace.control.admin.guard import session_cookie
-from headrace.control.admin.sign_in import free_failures, hash_password, password_matches
+from headrace.control.admin.sign_in import (
+    free_failures,
+    hash_password,
+    password_matches,
+    turn_to_hash,
+)
 from headrace.sim.clock import ManualClock
 from headrace.spec.accounts import User
 from headrace.storage import Database
@@ -132,6 +141,15 @@ def test_sign_ins_and_failures_are_in_the_audit_log(
         (r["action"], r["outcome"], r["actor_id"]) for r in records if r["action"] == "sign_in"
     ]
     assert found == [("sign_in", "refused", ""), ("sign_in", "done", ada)]
+
+
+def test_too_many_sign_ins_at_once_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sign_in, "_places", BoundedSemaphore(2))
+    with turn_to_hash():
+        assert hash_password(password)
+        with turn_to_hash(), pytest.raises(RateLimited):
+            hash_password(password)
+    assert hash_password(password)
 
 
 def test_an_account_without_a_password_matches_none() -> None:

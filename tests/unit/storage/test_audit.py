@@ -1,6 +1,7 @@
 """The audit log: records chain, changes and records share their fate, tampering is found."""
 
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -116,3 +117,17 @@ def test_a_rewritten_log_differs_from_a_hash_noted_elsewhere(database: Database)
         "record 1 has not the hash that was noted for it",
         "record 5, noted elsewhere, is missing",
     ]
+
+
+def test_writers_at_the_same_time_make_one_chain(database: Database) -> None:
+    def write_some() -> None:
+        for _ in range(5):
+            write(database.audit)
+
+    threads = [threading.Thread(target=write_some) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(database.audit.read(limit=99)) == 20
+    assert database.audit.verify() == []

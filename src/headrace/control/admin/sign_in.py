@@ -8,6 +8,8 @@ wrong passwords for a login from one address, each further one doubles how long 
 import functools
 import secrets
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerifyMismatchError
@@ -21,12 +23,26 @@ from headrace.storage.store import Store
 password_length_min = 12
 password_length_max = 256
 hashes_at_once = 2  # 19 MiB and about 30 ms of a core each
+hashes_waiting_max = 10  # those included; more would take the threads that serve everybody else
 free_failures = 5
 wait_s_max = 900.0
 remembered_max = 10_000  # logins and addresses with failures
 
 _hasher = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, type=Type.ID)
 _hashing = threading.BoundedSemaphore(hashes_at_once)
+_places = threading.BoundedSemaphore(hashes_waiting_max)
+
+
+@contextmanager
+def turn_to_hash() -> Iterator[None]:
+    """Wait for one of the turns; RateLimited if too many wait already."""
+    if not _places.acquire(blocking=False):
+        raise RateLimited("too many sign-ins at once; try again", retry_after_s=1.0)
+    try:
+        with _hashing:
+            yield
+    finally:
+        _places.release()
 
 
 def hash_password(password: str) -> str:
@@ -36,13 +52,13 @@ def hash_password(password: str) -> str:
             f"a password has {password_length_min} to {password_length_max} characters",
             param="password",
         )
-    with _hashing:
+    with turn_to_hash():
         return _hasher.hash(password)
 
 
 def password_matches(password_hash: str | None, password: str) -> bool:
     """Whether it is the password; takes as long for an account without one."""
-    with _hashing:
+    with turn_to_hash():
         try:
             right = _hasher.verify(password_hash or _hash_of_nothing(), password)
         except (VerifyMismatchError, InvalidHashError):
