@@ -87,10 +87,12 @@ unit: $(STAMPS)/dev
 e2e: $(STAMPS)/dev
 	$(BIN)/pytest -m e2e
 
-reference: $(STAMPS)/dev # writes the generated pages of docs/reference anew
+reference: $(STAMPS)/dev # writes the generated pages, rules and dashboards anew
 	$(BIN)/python -m headrace.cli.reference_pages cli > docs/reference/cli.md
 	$(BIN)/python -m headrace.cli.reference_pages errors > docs/reference/errors.md
 	$(BIN)/python -m headrace.observability.reference_page > docs/reference/metrics.md
+	$(BIN)/python -m headrace.observability.alert_rules > deploy/prometheus/headrace.rules.yml
+	$(BIN)/python -m headrace.observability.dashboards deploy/grafana
 	$(BIN)/python -m headrace.adapters.reference_page > docs/reference/engines.md
 	$(BIN)/python -m headrace.engine_server.reference_page > docs/reference/api.md
 

@@ -1,0 +1,164 @@
+"""Alert rules and dashboards: current, valid to Prometheus itself, and telling when they must."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headrace.observability import alert_rules, dashboards, reference_page
+from headrace.observability.metrics import MetricKind
+
+root = Path(__file__).parents[3]
+rule_file = root / "deploy" / "prometheus" / "headrace.rules.yml"
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is missing: apt-get install prometheus"
+)
+
+
+def promtool(*arguments: str) -> str:
+    done = subprocess.run(
+        ["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_files_are_what_the_code_makes() -> None:
+    assert rule_file.read_text() == alert_rules.text(), "run `make reference`"
+    for dashboard in dashboards.dashboards:
+        path = root / "deploy" / "grafana" / f"{dashboard.name}.json"
+        assert path.read_text() == dashboards.text(dashboard), "run `make reference`"
+
+
+@needs_promtool
+def test_prometheus_takes_the_rules() -> None:
+    assert "SUCCESS" in promtool("check", "rules", str(rule_file))
+
+
+def series(name: str, values: str) -> dict[str, str]:
+    return {"series": name, "values": values}
+
+
+def told(when: str, alert: str, severities: list[str]) -> dict[str, Any]:
+    return {"eval_time": when, "alertname": alert, "severities": severities}
+
+
+cases = {
+    "availability": (
+        [
+            series('headrace_gateway_requests_total{status="200"}', "0+90x120"),
+            series('headrace_gateway_requests_total{status="503"}', "0+10x120"),
+        ],
+        [told("2h", "HeadraceAvailabilityBurns", ["page", "page", "ticket"])],
+    ),
+    "refusals are not failures": (
+        [
+            series('headrace_gateway_requests_total{status="200"}', "0+90x120"),
+            series('headrace_gateway_requests_total{status="429"}', "0+90x120"),
+        ],
+        [told("2h", "HeadraceAvailabilityBurns", [])],
+    ),
+    "first tokens": (
+        [
+            series('headrace_gateway_first_output_seconds_bucket{le="2.5"}', "0+50x120"),
+            series("headrace_gateway_first_output_seconds_count", "0+100x120"),
+        ],
+        [told("2h", "HeadraceFirstTokenBurns", ["page", "page", "ticket"])],
+    ),
+    "no replica": (
+        [
+            series('headrace_gateway_endpoints{state="available",instance="g"}', "1x5 0x10"),
+            series('headrace_gateway_endpoints{state="ejected",instance="g"}', "0x5 1x10"),
+        ],
+        [told("5m", "HeadraceNoReplica", []), told("8m", "HeadraceNoReplica", ["page"])],
+    ),
+    "journal": (
+        [series("headrace_gateway_journal_healthy", "1x5 0x10")],
+        [told("8m", "HeadraceJournalUnhealthy", ["page"])],
+    ),
+    "limiter": (
+        [series("headrace_limiter_degraded", "0x5 1x5 0x10")],
+        [
+            told("8m", "HeadraceLimiterDegraded", ["ticket"]),
+            told("15m", "HeadraceLimiterDegraded", []),
+        ],
+    ),
+    "queue": (
+        [series("headrace_gateway_waiting_requests", "0+3x60")],
+        [told("50m", "HeadraceQueueGrows", ["ticket"])],
+    ),
+    "a queue that drains": (
+        [series("headrace_gateway_waiting_requests", "300-3x60")],
+        [told("50m", "HeadraceQueueGrows", [])],
+    ),
+}
+
+
+@needs_promtool
+def test_alerts_are_told_when_they_must_be(tmp_path: Path) -> None:
+    """Prometheus' own rule tests, with the severities that are told at each moment."""
+    tests = [
+        {
+            "name": name,
+            "interval": "1m",
+            "input_series": inputs,
+            "promql_expr_test": [
+                {
+                    "expr": f'count by (severity) (ALERTS{{alertname="{each["alertname"]}",'
+                    f'alertstate="firing",severity="{severity}"}})',
+                    "eval_time": each["eval_time"],
+                    "exp_samples": [
+                        {
+                            "labels": f'{{severity="{severity}"}}',
+                            "value": each["severities"].count(severity),
+                        }
+                    ]
+                    if severity in each["severities"]
+                    else [],
+                }
+                for each in expected
+                for severity in ("page", "ticket")
+            ],
+        }
+        for name, (inputs, expected) in cases.items()
+    ]
+    path = tmp_path / "tests.yml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(rule_file)], "tests": tests}))
+    assert "SUCCESS" in promtool("test", "rules", str(path))
+
+
+def declared_series() -> set[str]:
+    names: set[str] = set()
+    for _, module in reference_page.pages:
+        for metric in reference_page.declarations(module):
+            suffixes = (
+                ("_bucket", "_count", "_sum") if metric.kind is MetricKind.HISTOGRAM else ("",)
+            )
+            names |= {metric.name + suffix for suffix in suffixes}
+    return names
+
+
+def test_rules_and_dashboards_ask_for_metrics_that_exist() -> None:
+    text = alert_rules.text() + "".join(map(dashboards.text, dashboards.dashboards))
+    asked = set(re.findall(r"headrace_[a-z_]+", text))
+    assert asked <= declared_series()
+
+
+def test_each_alert_has_a_runbook() -> None:
+    sections = re.findall(
+        r"^## (\w+)$", (root / alert_rules.runbook).read_text(), flags=re.MULTILINE
+    )
+    assert sections == list(alert_rules.alert_names())
+
+
+def test_dashboards_are_what_grafana_imports() -> None:
+    for dashboard in dashboards.dashboards:
+        made = json.loads(dashboards.text(dashboard))
+        places = [tuple(panel["gridPos"].values()) for panel in made["panels"]]
+        assert len(set(places)) == len(places)
+        assert all(panel["targets"] for panel in made["panels"])
