@@ -110,6 +110,7 @@ def service_config(
     step_timeout_s: float = step_timeout_default_s,
     draft_tokens: int = draft_tokens_default,
     target_step_ms: float | None = None,
+    prefix_key: bytes | None = None,
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.F16,
 ) -> ServiceConfig:
     """The service of one model; ConfigurationError names the option that is out of range."""
@@ -138,6 +139,7 @@ def service_config(
             threads=threads,
             context_length=context_length,
             step_timeout_s=step_timeout_s,
+            prefix_key=prefix_key,
             draft_tokens_max=draft_tokens,
             target_step_s=None if target_step_ms is None else target_step_ms / 1000,
             kv_cache_dtype=kv_cache_dtype.value,

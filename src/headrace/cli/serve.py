@@ -11,6 +11,7 @@ import typer
 
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError, SetupError
+from headrace.base.prefix_hash import key_bytes_max, key_bytes_min
 from headrace.cli.engine_settings import (
     ContextLength,
     DraftTokens,
@@ -40,6 +41,7 @@ from headrace.protocol.reasoning import reasoning_formats
 from headrace.protocol.tool_parsers import tool_formats
 
 key_variable = "HEADRACE_API_KEY"
+prefix_key_variable = "HEADRACE_PREFIX_KEY"
 drain_timeout_default_s = 30.0
 
 
@@ -111,11 +113,29 @@ def serve(
             step_timeout_s=step_timeout,
             draft_tokens=draft_tokens,
             target_step_ms=target_step_ms,
+            prefix_key=_read_prefix_key(),
             kv_cache_dtype=kv_cache_dtype,
         )
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
         service = ModelService(config, SystemClock())
         server.run(_serve(service, sock, api_key, drain_timeout_s))
+
+
+def _read_prefix_key() -> bytes | None:
+    """The secret under which KV blocks are named, if this server shares it with a router."""
+    text = os.environ.get(prefix_key_variable)
+    if text is None:
+        return None
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if not key_bytes_min <= len(key) <= key_bytes_max:
+        raise ConfigurationError(
+            f"{prefix_key_variable} must be {key_bytes_min} to {key_bytes_max} bytes in "
+            "hexadecimal, or not be set."
+        )
+    return key
 
 
 def _read_key(variable: str) -> str | None:

@@ -12,14 +12,27 @@ before the first one. Every operation is O(1) a block.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class CacheChange(NamedTuple):
+    """Content that became findable, or is no more."""
+
+    stored: bool
+    content_hash: bytes
 
 
 class BlockPool:
     """Reference counts, the free list and the map from content hash to block."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, owned_max: int | None = None) -> None:
+        """An owner keeps `owned_max` findable blocks at most: a new one replaces its oldest."""
         assert num_blocks > 0
         self.num_blocks = num_blocks
+        self.changes: list[CacheChange] | None = None  # a list records them
+        self._owned_max = num_blocks if owned_max is None else owned_max
+        self._owner_of: list[str] = [""] * num_blocks  # of findable blocks
+        self._owned: dict[str, OrderedDict[int, None]] = {}  # oldest use first
         self._reference_counts = [0] * num_blocks
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._hash_of: list[bytes | None] = [None] * num_blocks
@@ -49,6 +62,8 @@ class BlockPool:
     def touch(self, blocks: Iterable[int]) -> None:
         """Refer to blocks found by `find` once more; free ones leave the free list."""
         for block in blocks:
+            if self._hash_of[block] is not None:
+                self._owned[self._owner_of[block]].move_to_end(block)
             if self._reference_counts[block] == 0:
                 del self._free[block]
             self._reference_counts[block] += 1
@@ -72,15 +87,22 @@ class BlockPool:
         """Whether no sequence refers to it."""
         return self._reference_counts[block] == 0
 
-    def register(self, block: int, content_hash: bytes) -> None:
-        """Make a full block's content findable.
+    def register(self, block: int, content_hash: bytes, owner: str = "") -> None:
+        """Make a full block's content findable, unless its owner has its share in use.
 
         If another block has the same content already, that one stays the one to be found: tables
         only grow, so duplicates are not merged."""
         assert self._reference_counts[block] > 0
-        if self._hash_of[block] is None and content_hash not in self._block_of:
-            self._hash_of[block] = content_hash
-            self._block_of[content_hash] = block
+        if self._hash_of[block] is not None or content_hash in self._block_of:
+            return
+        if not self._make_room(owner):
+            return
+        self._hash_of[block] = content_hash
+        self._block_of[content_hash] = block
+        self._owner_of[block] = owner
+        self._owned.setdefault(owner, OrderedDict())[block] = None
+        if self.changes is not None:
+            self.changes.append(CacheChange(True, content_hash))
 
     def forget(self, blocks: Iterable[int]) -> None:
         """Make the content of these blocks unfindable, because it cannot be trusted."""
@@ -90,6 +112,14 @@ class BlockPool:
     def forget_all(self) -> None:
         """Make every block's content unfindable; references stay."""
         self.forget(range(self.num_blocks))
+
+    def forget_owner(self, owner: str) -> None:
+        """Make the content of an owner's blocks unfindable; references stay."""
+        self.forget(tuple(self._owned.get(owner, ())))
+
+    def owned_count(self, owner: str) -> int:
+        """Findable blocks of an owner."""
+        return len(self._owned.get(owner, ()))
 
     def exclusive_count(self, tables: Iterable[Sequence[int]]) -> int:
         """How many blocks would become free if these tables were released."""
@@ -113,9 +143,32 @@ class BlockPool:
             assert self._hash_of[block] == content_hash, "the hash map points at another content"
         hashed = sum(content_hash is not None for content_hash in self._hash_of)
         assert hashed == len(self._block_of), "a block has a hash that nothing finds"
+        for owner, blocks in self._owned.items():
+            assert blocks, "an owner of nothing is remembered"
+            assert len(blocks) <= self._owned_max, "an owner has more than its share"
+            assert all(self._owner_of[block] == owner for block in blocks)
+        assert hashed == sum(map(len, self._owned.values()))
+
+    def _make_room(self, owner: str) -> bool:
+        """Whether an owner may have one more findable block; its oldest free one may give way."""
+        owned = self._owned.get(owner, OrderedDict())
+        if len(owned) < self._owned_max:
+            return True
+        oldest = next((block for block in owned if self._reference_counts[block] == 0), None)
+        if oldest is None:
+            return False
+        self._drop_hash(oldest)
+        self._free.move_to_end(oldest, last=False)
+        return True
 
     def _drop_hash(self, block: int) -> None:
         content_hash = self._hash_of[block]
         if content_hash is not None:
             self._hash_of[block] = None
             del self._block_of[content_hash]
+            owned = self._owned[self._owner_of[block]]
+            del owned[block]
+            if not owned:
+                del self._owned[self._owner_of[block]]
+            if self.changes is not None:
+                self.changes.append(CacheChange(False, content_hash))

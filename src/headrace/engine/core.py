@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest, RateLimited
 from headrace.engine.batch import BatchBuilder, Sampled
+from headrace.engine.block_pool import CacheChange
 from headrace.engine.drain_rate import DrainRate
 from headrace.engine.intake import context_limit, output_limits
 from headrace.engine.ngram_proposer import NgramProposer
@@ -59,6 +60,7 @@ class EngineCore:
         self._choices: dict[str, list[Sequence]] = {}  # those of a request that have not ended
         self._arrivals: deque[Sequence] = deque()
         self._aborts: deque[tuple[str, int | None]] = deque()
+        self._resets: deque[str | None] = deque()
         self._new_deadlines: deque[tuple[float, int, str]] = deque()
         self._deadlines: list[tuple[float, int, str]] = []  # a heap; the number breaks ties
         self._arrival_count = 0
@@ -105,9 +107,27 @@ class EngineCore:
         Unknown ids are ignored."""
         self._aborts.append((request_id, index))
 
+    def reset_cache(self, salt: str | None) -> None:
+        """Forget with the next step what a tenant's prompts left in the cache; None: everyone's.
+
+        Running requests keep their blocks."""
+        self._resets.append(salt)
+
+    def record_cache_changes(self) -> None:
+        """Keep what becomes findable in the cache, and what no more, for `take_cache_changes`."""
+        self._scheduler.kv.pool.changes = []
+
+    def take_cache_changes(self) -> list[CacheChange]:
+        """The changes since the last call, in their order; empty if nobody wants them kept."""
+        changes = self._scheduler.kv.pool.changes
+        if not changes:
+            return []
+        self._scheduler.kv.pool.changes = []
+        return changes
+
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
-        return bool(self._choices or self._aborts)
+        return bool(self._choices or self._aborts or self._resets)
 
     def step(self) -> list[RequestOutput]:
         """Run one step; what it produced, at most one output a choice.
@@ -117,6 +137,7 @@ class EngineCore:
         outputs: list[RequestOutput] = []
         self._take_arrivals()
         self._apply_aborts(outputs)
+        self._apply_resets()
         self._end_overdue(start_s, outputs)
         scheduled = self._scheduler.schedule(start_s)
         run_s = 0.0
@@ -192,6 +213,15 @@ class EngineCore:
             for sequence in tuple(self._choices.get(request_id, ())):
                 if index is None or index == sequence.index:
                     outputs.append(self._finish(sequence, FinishReason.ABORT))
+
+    def _apply_resets(self) -> None:
+        pool = self._scheduler.kv.pool
+        while self._resets:
+            salt = self._resets.popleft()
+            if salt is None:
+                pool.forget_all()
+            else:
+                pool.forget_owner(salt)
 
     def _end_overdue(self, now_s: float, outputs: list[RequestOutput]) -> None:
         while self._deadlines and self._deadlines[0][0] <= now_s:

@@ -1,41 +1,37 @@
 """Which KV blocks a sequence has, and which it can share: block tables and the prefix cache.
 
-A full block's hash chains over everything before it:
-
-    root    = H(namespace, salt)      namespace: model version and whatever else changes the KV
-    hash[0] = H(root, tokens[0:b])    salt: the tenant's, from a trusted caller
-    hash[i] = H(hash[i-1], tokens[i*b:(i+1)*b])
-
-with H = BLAKE2b of 128 bits, keyed by a secret of this process, so that nobody outside can make two
-prompts collide or compute a hash. Content is findable only after its step has run. A hit never
-covers the last token: its logits are needed.
+A full block's hash chains over everything before it (`base/prefix_hash.py`), under a secret key, a
+namespace (model version and whatever else changes the KV) and the tenant's salt. Content is
+findable only after its step has run. A hit never covers the last token: its logits are needed.
 
 A choice whose leader has computed their prompt shares the leader's blocks, cached or not, up to the
 one with the prompt's last token, of which it gets a copy: both write on in theirs.
 """
 
-from array import array
 from collections.abc import Iterable
-from hashlib import blake2b
 
 import numpy as np
 
+from headrace.base.prefix_hash import next_hash, root_hash
 from headrace.engine.block_pool import BlockPool
 from headrace.engine.sequence import Sequence, no_table
-
-hash_bytes = 16
 
 
 class KvCache:
     """Block tables over one pool; with a `prefix_key` also content shared across requests."""
 
     def __init__(
-        self, num_blocks: int, block_size_tokens: int, prefix_key: bytes | None, namespace: str
+        self,
+        num_blocks: int,
+        block_size_tokens: int,
+        prefix_key: bytes | None,
+        namespace: str,
+        salt_blocks_max: int | None = None,
     ) -> None:
-        self.pool = BlockPool(num_blocks)
+        self.pool = BlockPool(num_blocks, salt_blocks_max)
         self.block_size_tokens = block_size_tokens
         self._prefix_key = prefix_key
-        self._namespace = namespace.encode()
+        self._namespace = namespace
         self.spare_blocks = 0  # that drafts leave to those who run
         self._copies: list[tuple[int, int]] = []  # blocks to copy before the next step
         self._promised: dict[bytes, Sequence] = {}  # content that a running sequence will compute
@@ -140,7 +136,7 @@ class KvCache:
         self._extend_hashes(sequence, full)
         for index in range(sequence.committed_blocks, full):
             content_hash = sequence.block_hashes[index]
-            self.pool.register(sequence.blocks[index], content_hash)
+            self.pool.register(sequence.blocks[index], content_hash, sequence.request.cache_salt)
             self._withdraw(sequence, content_hash)
         sequence.committed_blocks = full
 
@@ -191,24 +187,9 @@ class KvCache:
         hashes = sequence.block_hashes
         if len(hashes) >= count:
             return
-        parent = hashes[-1] if hashes else self._root(sequence.request.cache_salt)
-        size = self.block_size_tokens
+        key, size = self._prefix_key, self.block_size_tokens
+        salt = sequence.request.cache_salt
+        parent = hashes[-1] if hashes else root_hash(key, self._namespace, salt)
         for index in range(len(hashes), count):
-            tokens: array[int] = sequence.tokens[index * size : (index + 1) * size]
-            parent = blake2b(
-                parent + tokens.tobytes(),
-                digest_size=hash_bytes,
-                key=self._prefix_key,
-                person=b"headrace kvblock",
-            ).digest()
+            parent = next_hash(key, parent, sequence.tokens[index * size : (index + 1) * size])
             hashes.append(parent)
-
-    def _root(self, salt: str) -> bytes:
-        """Where a tenant's chains start; the length keeps namespace and salt apart."""
-        assert self._prefix_key is not None
-        return blake2b(
-            len(self._namespace).to_bytes(8, "little") + self._namespace + salt.encode(),
-            digest_size=hash_bytes,
-            key=self._prefix_key,
-            person=b"headrace kv root",
-        ).digest()

@@ -50,6 +50,7 @@ class SchedulerConfig:
     sequences_max: int = 128  # running at once
     waiting_max: int = 1024  # queued at once; more are refused with RateLimited
     aging_s: float = 30.0  # a request rises one class each, up to class 0
+    salt_blocks_max: int | None = None  # reusable blocks that a tenant keeps; None is no limit
     draft_tokens_max: int = 0  # guessed tokens of a sequence and step; 0 turns speculation off
     target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
 
@@ -66,7 +67,11 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig, info: RunnerInfo, proposer: Proposer) -> None:
         self.kv = KvCache(
-            info.num_blocks, info.block_size_tokens, config.prefix_cache_key, config.cache_namespace
+            info.num_blocks,
+            info.block_size_tokens,
+            config.prefix_cache_key,
+            config.cache_namespace,
+            config.salt_blocks_max,
         )
         self.rows_max = min(config.step_rows, info.rows_max)
         # Never more decoders than rows, so that a prefill among the running always advances.

@@ -19,6 +19,7 @@ from headrace.base.errors import (
 from headrace.engine_server.embedding_routes import EmbeddingRoutes, Encoder
 from headrace.engine_server.engine_client import EngineState
 from headrace.engine_server.generating import Generating
+from headrace.engine_server.kv_events import KvEventRoutes
 from headrace.engine_server.messages_routes import MessagesRoutes
 from headrace.engine_server.metrics import Timings, metrics_text
 from headrace.engine_server.ollama_routes import OllamaRoutes
@@ -86,6 +87,7 @@ class EngineServerApp:
                 *EmbeddingRoutes(self._generating, encoder).routes(),
                 *TokenRoutes(self._generating).routes(),
                 *OperatorRoutes(self._generating).routes(),
+                *KvEventRoutes(service.engine).routes(),
                 Route("GET", "/v1/models", self._models, summary="The model that is served"),
                 Route("GET", "/v1/models/{model...}", self._model, summary="The same by name"),
                 Route("GET", "/openapi.json", self._openapi, summary="This document"),

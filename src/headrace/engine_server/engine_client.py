@@ -32,6 +32,7 @@ from headrace.base.errors import (
     Unavailable,
 )
 from headrace.engine_server import messages
+from headrace.engine_server.cache_log import CacheLog
 from headrace.engine_server.engine_child import EngineChild, engine_command
 from headrace.engine_server.messages import EngineConfig, Output, Stats, Submit
 from headrace.engine_server.request_stream import RequestStream
@@ -96,6 +97,7 @@ class EngineClient:
         self._stats_waiters: list[asyncio.Future[Stats | None]] = []
         self._watchdog = watchdog or Watchdog(config.step_timeout_s)
         self._supervisor: asyncio.Task[None] | None = None
+        self.cache_log = CacheLog()
         self.ready: messages.Ready | None = None  # of the engine that runs or ran last
         self.restart_count = 0
 
@@ -198,6 +200,11 @@ class EngineClient:
             self._end(stream, "stop")
         return True
 
+    def reset_cache(self, salt: str | None) -> None:
+        """Forget what a salt's prompts left in the prefix cache; None: everyone's."""
+        if self._child is not None and self._is_up:
+            self._child.send(messages.ResetCache(salt))
+
     async def stats(self, timeout_s: float = stats_timeout_s) -> Stats | None:
         """The engine's counters now; None if it does not say: none runs, or it hangs."""
         if self._child is None or not self._is_up:
@@ -218,6 +225,8 @@ class EngineClient:
         if isinstance(message, messages.Outputs):
             for output in message.outputs:
                 self._on_output(output)
+        elif isinstance(message, messages.CacheChanges):
+            self.cache_log.add(message.changes)
         elif isinstance(message, messages.Rejected):
             self._on_rejected(message)
         elif isinstance(message, messages.Stats):
@@ -336,6 +345,7 @@ class EngineClient:
             if not waiter.done():
                 waiter.set_result(None)
         self._stats_waiters.clear()
+        self.cache_log.clear()
         for stream in self.streams:
             sent_enough = stream.sent_count > resubmissions_max
             if self._failed or stream.abandoned or stream.last is not None or sent_enough:

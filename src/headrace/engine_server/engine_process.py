@@ -83,6 +83,9 @@ class EngineProcess:
                 outputs = core.step()
                 if outputs:
                     self._send(messages.Outputs([_wire_output(output) for output in outputs]))
+                if changes := core.take_cache_changes():
+                    pairs = [(change.stored, change.content_hash) for change in changes]
+                    self._send(messages.CacheChanges(pairs))
             else:
                 self._wake.wait()
                 self._wake.clear()
@@ -91,7 +94,8 @@ class EngineProcess:
         runner = self._load_runner(config, self._report_loading)
         self._report_loading("warming up", 0.95)
         scheduler = SchedulerConfig(
-            prefix_cache_key=secrets.token_bytes(32),
+            prefix_cache_key=config.prefix_key or secrets.token_bytes(32),
+            salt_blocks_max=config.salt_blocks_max,
             cache_namespace=config.cache_namespace,
             step_rows=config.step_rows,
             sequences_max=config.sequences_max,
@@ -102,6 +106,7 @@ class EngineProcess:
         _warm_up(EngineCore(runner, scheduler, self._clock))
         # A core of its own, so that the warm-up is in no counter and in no cache.
         core = EngineCore(runner, scheduler, self._clock)
+        core.record_cache_changes()
         info = runner.info
         self._grammars = GrammarCompiler(Path(config.model_path), info.vocab_size)
         self._send(
@@ -157,6 +162,8 @@ class EngineProcess:
                 self._send(_rejection(message.request_id, error))
         elif isinstance(message, messages.Abort):
             core.abort(message.request_id, message.index)
+        elif isinstance(message, messages.ResetCache):
+            core.reset_cache(message.salt)
         else:
             assert isinstance(message, messages.AskStats), "the configuration comes once"
             self._send(_wire_stats(core))

@@ -28,6 +28,9 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     cache_namespace: str
     threads: int | None = None
     context_length: int | None = None
+    # 16 to 64 secret bytes under which blocks are named, shared with routers; None makes some up.
+    prefix_key: bytes | None = None
+    salt_blocks_max: int | None = None  # reusable KV blocks that a tenant keeps; None: no limit
     step_timeout_s: float = 120.0  # without a step despite work, after which the engine is ended
     draft_tokens_max: int = 0  # guessed tokens of a request and step; 0 turns speculation off
     target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
@@ -86,6 +89,18 @@ class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
 
 class AskStats(msgspec.Struct, frozen=True, tag="ask_stats", array_like=True):
     """Ask for one `Stats`."""
+
+
+class ResetCache(msgspec.Struct, frozen=True, tag="reset_cache", array_like=True):
+    """Forget what a salt's prompts left in the prefix cache; None: everyone's."""
+
+    salt: str | None = None
+
+
+class CacheChanges(msgspec.Struct, frozen=True, tag="cache_changes", array_like=True):
+    """Blocks' hashes that became findable in the prefix cache (true), or are no more, in order."""
+
+    changes: list[tuple[bool, bytes]]
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
@@ -167,8 +182,8 @@ class Stats(msgspec.Struct, frozen=True, tag="stats", array_like=True):
     accepted_by_position: tuple[int, ...] = ()
 
 
-ToEngine = EngineConfig | Submit | Abort | AskStats
-FromEngine = Loading | Ready | Failed | Rejected | Outputs | Stats
+ToEngine = EngineConfig | Submit | Abort | AskStats | ResetCache
+FromEngine = Loading | Ready | Failed | Rejected | Outputs | Stats | CacheChanges
 
 _encoder = msgspec.msgpack.Encoder()
 

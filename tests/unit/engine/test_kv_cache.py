@@ -1,5 +1,6 @@
 """What may be shared, with whom, and what it costs."""
 
+from headrace.base.prefix_hash import block_hashes
 from headrace.engine.kv_cache import KvCache
 from headrace.engine.request import EngineRequest, SamplingParams
 from headrace.engine.sequence import Sequence
@@ -145,3 +146,62 @@ def test_without_a_key_nothing_is_shared() -> None:
     cache = make_cache(key=None)
     compute(cache, make_sequence(*range(12)))
     assert hit_count(cache, make_sequence(*range(12))) == 0
+
+
+def test_a_router_with_the_key_names_the_same_blocks() -> None:
+    cache = make_cache()
+    cache.pool.changes = []
+    compute(cache, make_sequence(*range(10), salt="tenant"))
+    stored = [change.content_hash for change in cache.pool.changes if change.stored]
+    assert stored == block_hashes(b"key", "m1", "tenant", range(10), block_size)
+
+
+def test_changes_say_what_can_be_found_at_any_time() -> None:
+    cache = make_cache(num_blocks=4)
+    cache.pool.changes = []
+    for start in (0, 100, 200, 0):
+        sequence = make_sequence(*range(start, start + 12))
+        compute(cache, sequence)
+        cache.release(sequence)
+    held: set[bytes] = set()
+    for change in cache.pool.changes:
+        assert (change.content_hash in held) is not change.stored
+        (held.add if change.stored else held.remove)(change.content_hash)
+    assert all(cache.pool.find(content_hash) is not None for content_hash in held)
+    assert held
+
+
+def test_one_tenants_part_of_the_cache_is_forgotten_alone() -> None:
+    cache = make_cache()
+    for salt in ("a", "b"):
+        sequence = make_sequence(*range(10), salt=salt)
+        compute(cache, sequence)
+        cache.release(sequence)
+    cache.pool.forget_owner("a")
+    assert hit_count(cache, make_sequence(*range(10), salt="a")) == 0
+    assert hit_count(cache, make_sequence(*range(10), salt="b")) == 2
+
+
+def test_a_tenant_over_its_share_evicts_its_own_oldest_blocks_not_anothers() -> None:
+    cache = KvCache(16, block_size, b"key", "m1", salt_blocks_max=4)
+    other = make_sequence(*range(50, 60), salt="b")
+    compute(cache, other)
+    cache.release(other)
+    for start in (0, 100, 200):
+        sequence = make_sequence(*range(start, start + 9), salt="a")
+        compute(cache, sequence)
+        cache.release(sequence)
+        cache.check_invariants([])
+    assert cache.pool.owned_count("a") == 4
+    assert hit_count(cache, make_sequence(*range(9), salt="a")) == 0
+    assert hit_count(cache, make_sequence(*range(200, 209), salt="a")) == 2
+    assert hit_count(cache, make_sequence(*range(50, 60), salt="b")) == 2
+
+
+def test_a_share_that_is_in_use_is_not_exceeded() -> None:
+    cache = KvCache(16, block_size, b"key", "m1", salt_blocks_max=2)
+    running = [make_sequence(*range(start, start + 9), salt="a") for start in (0, 100)]
+    for sequence in running:
+        compute(cache, sequence)
+    assert cache.pool.owned_count("a") == 2
+    cache.check_invariants(running)
