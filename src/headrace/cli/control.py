@@ -158,7 +158,7 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
     clock = SystemClock()
     leader = Leader(plane.database.leadership())
     book = TrafficBook()
-    poll = GatewayPoll(client, plane.gateway_addresses, plane.pepper, book, clock)
+    poll = GatewayPoll(client, plane.gateway_addresses, pepper=plane.pepper, book=book, clock=clock)
     scaler = Scaler(plane.database.store, book, clock, plane.devices)
     management = Management(read_management_settings(), plane.database, plane.pepper, clock)
     loops = [

@@ -13,6 +13,7 @@ from headrace.adapters.registry import all_adapters
 from headrace.base.errors import SetupError
 from headrace.control.applier import Applier
 from headrace.control.decide import ControlTimes
+from headrace.control.leader import Leader
 from headrace.control.model_files import ModelFiles
 from headrace.control.observer import Observer
 from headrace.control.reconciler import Reconciler
@@ -54,7 +55,9 @@ class Site:
     probe: MachineProbe = field(default_factory=MachineProbe)
     deployment_id: str = "dep_1"
 
-    def reconciler(self, launcher: FakeLauncher | None = None) -> Reconciler:
+    def reconciler(
+        self, launcher: FakeLauncher | None = None, leader: Leader | None = None
+    ) -> Reconciler:
         """A control plane that starts now, as after a crash of the former one."""
         launcher = launcher or FakeLauncher(self.machine)
         adapters = {adapter.name: adapter for adapter in all_adapters}
@@ -76,7 +79,7 @@ class Site:
             times=times,
             cpu_count=8,
         )
-        return Reconciler(observer, applier, self.clock, times, store.revision)
+        return Reconciler(observer, applier, self.clock, times, store.revision, leader=leader)
 
     def replicas(self) -> list[Replica]:
         return self.database.store.list(Replica, parent_id=self.deployment_id)
@@ -245,3 +248,73 @@ async def test_the_loop_follows_the_store_and_stops_orphans(site: Site) -> None:
             await asyncio.sleep(0.01)
     stop.set()
     await loop
+
+
+class OneLock:
+    """A lock of which there is one, as a database has it."""
+
+    def __init__(self) -> None:
+        self.holder: object | None = None
+
+    def candidate(self) -> "Candidate":
+        return Candidate(self)
+
+
+class Candidate:
+    """One control plane's claim to the lock."""
+
+    def __init__(self, lock: OneLock) -> None:
+        self._lock = lock
+
+    def acquire(self) -> bool:
+        if self._lock.holder is None:
+            self._lock.holder = self
+        return self.renew()
+
+    def renew(self) -> bool:
+        return self._lock.holder is self
+
+    def release(self) -> None:
+        if self.renew():
+            self._lock.holder = None
+
+
+async def test_only_the_leader_acts_and_another_takes_over(site: Site) -> None:
+    lock = OneLock()
+    first, second = Leader(lock.candidate()), Leader(lock.candidate())
+    assert await first.ask()
+    assert not await second.ask()
+    follower = site.reconciler(leader=second)
+    for _ in range(3):
+        await follower.reconcile(site.deployment_id)
+    assert site.replicas() == []
+    await site.settle(site.reconciler(leader=first))
+    started = site.machine.start_count
+    lock.holder = None  # the first one was cut off, and was not told
+    assert await second.ask()
+    site.change(replicas=3)
+    await site.reconciler(leader=first).reconcile(site.deployment_id)
+    assert len(site.replicas()) == 2, "who lost the lock does nothing more"
+    await site.settle(follower)
+    assert len(site.replicas()) == 3
+    assert site.machine.start_count == started + 1
+    await second.resign()
+    assert await first.ask()
+
+
+async def test_a_deployment_whose_model_was_deleted_is_not_hammered(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = site.database.store
+    store.delete(store.get(Model, "mod_1"))
+    reconciler = site.reconciler()
+    stop = asyncio.Event()
+    loop = asyncio.create_task(reconciler.run(stop))
+    async with asyncio.timeout(30):
+        while site.clock.monotonic_s() < 60.0:
+            site.clock.advance(0.25)
+            await asyncio.sleep(0.01)
+    stop.set()
+    await loop
+    looks = [record for record in caplog.records if "again in" in record.message]
+    assert 3 <= len(looks) <= 12, "doubling pauses, not one look each quarter of a second"

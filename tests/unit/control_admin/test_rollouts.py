@@ -4,9 +4,18 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from headrace.control.admin import create_admin_app
+from headrace.control.gateway_poll import GatewayPoll
+from headrace.control.insight import Insight
+from headrace.control.scaler import Scaler
+from headrace.control.traffic import TrafficBook
+from headrace.http.client import WholeAnswer
+from headrace.sim.clock import ManualClock
 from headrace.spec.deployments import Deployment
 from headrace.spec.models import Model
 from headrace.storage import Database
+
+token = "another-admin-token-of-30-chars"
 
 
 @pytest.fixture
@@ -85,3 +94,35 @@ def test_why_is_not_known_without_gateways(admin: TestClient, deployment: Deploy
     assert admin.get("/explain/scaling/small").status_code == 404
     admin.patch("/deployments/small", json={"autoscaling": {"min": 1, "max": 2}})
     assert admin.get("/explain/scaling/small").status_code == 503
+
+
+def test_the_last_look_at_a_deployment_that_scales_is_told(
+    database: Database, clock: ManualClock, admin: TestClient, deployment: Deployment
+) -> None:
+    admin.patch("/deployments/small", json={"autoscaling": {"min": 1, "max": 3}})
+    scaler = Scaler(database.store, TrafficBook(), clock)
+    for _ in range(2):
+        clock.advance(2.0)
+        scaler.look()
+    insight = Insight(
+        GatewayPoll(NoClient(), (), pepper=b"p", book=TrafficBook(), clock=clock), scaler
+    )
+    app = create_admin_app(database, token, pepper=b"p" * 32, clock=clock, insight=insight)
+    client = TestClient(
+        app,
+        base_url="http://127.0.0.1:8081/admin/v1",
+        headers={"authorization": f"Bearer {token}"},
+        raise_server_exceptions=False,
+    )
+    told = client.get("/explain/scaling/small").json()
+    assert (told["deployment"], told["granted"], told["before"]) == ("small", 2, 2)
+    assert told["proposal"]["needs"] == {}
+    assert "not down before" in told["proposal"]["reason"]
+    assert client.get("/explain/route/req_1").status_code == 503
+
+
+class NoClient:
+    """A client that nothing should use: there are no gateways."""
+
+    async def fetch(self, *arguments: object, **options: object) -> WholeAnswer:
+        raise AssertionError("no gateway is known")

@@ -1,10 +1,10 @@
 """Routes that say why: where a request went, and how many replicas a deployment has."""
 
-import dataclasses
 import re
 
+import msgspec
 from fastapi import APIRouter
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue
 from starlette.responses import Response
 
 from headrace.base.errors import InvalidRequest, NotFound, Unavailable
@@ -17,7 +17,6 @@ from headrace.spec.models import Model
 router = APIRouter()
 
 request_id_pattern = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
-answer_of_look = TypeAdapter(dict[str, JsonValue])
 
 
 def insight_of(context: AdminContext) -> Insight:
@@ -52,11 +51,11 @@ def explain_scaling(deployment: str, context: Context) -> dict[str, JsonValue]:
         raise Unavailable(
             "no look was made yet; ask again in some seconds, at the control plane that leads"
         )
-    seen = dataclasses.asdict(look)
-    seen["proposal"]["needs"] = dict(look.proposal.needs)
-    return answer_of_look.validate_python(
-        {"deployment": found.name, "model": look_model(context, found), **seen}
-    )
+    seen: dict[str, JsonValue] = msgspec.json.decode(msgspec.json.encode(look))
+    proposal = seen["proposal"]
+    assert isinstance(proposal, dict)
+    proposal["needs"] = dict(look.proposal.needs)
+    return {"deployment": found.name, "model": look_model(context, found), **seen}
 
 
 def look_model(context: AdminContext, deployment: Deployment) -> str:

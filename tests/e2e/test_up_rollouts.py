@@ -1,0 +1,150 @@
+"""Real rollouts under load, a real scale to zero and back, and the platform's own explanations."""
+
+import http.client
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import openai
+import pytest
+
+from headrace.sim.platform_process import PlatformProcess, wait_until
+
+pytestmark = pytest.mark.e2e
+
+model = "smollm2-135m-instruct"
+rollout_count = 2
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
+    directory = tmp_path_factory.mktemp("up")
+    with PlatformProcess.start(directory, "--demo") as started:
+        started.wait_active(1)
+        yield started
+
+
+def admin(
+    platform: PlatformProcess, method: str, path: str, body: object = None
+) -> dict[str, object]:
+    parts = urlsplit(platform.admin_url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    headers = {
+        "Authorization": f"Bearer {platform.admin_token}",
+        "Content-Type": "application/json",
+    }
+    content = None if body is None else json.dumps(body)
+    connection.request(method, f"/admin/v1{path}", content, headers)
+    answer = connection.getresponse()
+    text = answer.read()
+    connection.close()
+    assert answer.status < 300, text
+    return json.loads(text)
+
+
+def generations(platform: PlatformProcess) -> list[int]:
+    """Of the replicas there are, and none while a rollout is under way."""
+    if admin(platform, "GET", f"/rollouts/{model}")["state"] != "idle":
+        return []
+    return [replica.generation for replica in platform.replicas()]
+
+
+def roll_out(platform: PlatformProcess, threads: int) -> None:
+    """Change the look of replicas, and wait until only new ones are there."""
+    shown = admin(platform, "PATCH", f"/deployments/{model}", {"threads": threads})
+    wait_until(lambda: generations(platform) == [shown["generation"]])
+
+
+def client_of(platform: PlatformProcess) -> openai.OpenAI:
+    return openai.OpenAI(
+        base_url=f"{platform.gateway_url}/v1", api_key=platform.api_key, max_retries=0
+    )
+
+
+@dataclass
+class Load:
+    """Requests one after the other until told to stop."""
+
+    platform: PlatformProcess
+    answered: int = 0
+    failures: list[str] = field(default_factory=list)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        with client_of(self.platform) as client:
+            while not self.stop.is_set():
+                try:
+                    client.completions.create(model=model, prompt="Once upon", max_tokens=6)
+                    self.answered += 1
+                except openai.APIError as error:
+                    self.failures.append(str(error))
+
+
+def test_rollouts_under_load_lose_no_request(platform: PlatformProcess) -> None:
+    load = Load(platform)
+    thread = threading.Thread(target=load.run)
+    thread.start()
+    try:
+        for number in range(rollout_count):
+            roll_out(platform, threads=1 + number % 2)
+    finally:
+        load.stop.set()
+        thread.join()
+    assert load.failures == []
+    assert load.answered > 2 * rollout_count
+    rollout = admin(platform, "GET", f"/rollouts/{model}")
+    assert rollout["last_succeeded"] is True
+
+
+def test_a_request_can_be_explained(platform: PlatformProcess) -> None:
+    with client_of(platform) as client:
+        answer = client.completions.with_raw_response.create(
+            model=model, prompt="Why here? " * 300, max_tokens=1
+        )
+    request_id = answer.headers["x-request-id"]
+    told = run("explain", "route", request_id, platform=platform)
+    (replica,) = platform.replicas()
+    assert f"chosen    {replica.id} by the only one left (least-harm)" in told
+    assert "queue_s" in told
+
+
+def test_nothing_runs_without_requests_and_the_next_one_wakes_it(
+    platform: PlatformProcess,
+) -> None:
+    bounds = {"min": 0, "max": 1, "idle_s": 1, "down_after_s": 0}
+    admin(platform, "PATCH", f"/deployments/{model}", {"autoscaling": bounds})
+    wait_until(lambda: platform.replicas() == [])
+    assert "granted" in run("explain", "scaling", model, platform=platform)
+    with client_of(platform) as client:
+        answer = client.completions.create(model=model, prompt="Good morning", max_tokens=3)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens > 0
+
+
+def test_what_is_exported_changes_nothing(platform: PlatformProcess, tmp_path: Path) -> None:
+    file = tmp_path / "state.yaml"
+    file.write_text(run("export", platform=platform))
+    assert "kind: deployment" in file.read_text()
+    told = run("apply", "--prune", "-f", str(file), platform=platform)
+    assert told.strip() == "nothing to change"
+
+
+def run(*arguments: str, platform: PlatformProcess) -> str:
+    """What a command of the platform writes."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "headrace.cli.main", *arguments),
+            *("--data-dir", str(platform.data_dir)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
