@@ -42,6 +42,11 @@ def rate(metric: MetricDeclaration, by: str = "") -> str:
     return f"sum{grouped} (rate({metric.name}[$__rate_interval]))"
 
 
+def ratio(part: MetricDeclaration, whole: MetricDeclaration) -> str:
+    """How much of one counter another one is."""
+    return f"{rate(part)} / {rate(whole)}"
+
+
 def quantiles(metric: MetricDeclaration) -> dict[str, str]:
     """The usual quantiles of a histogram."""
     buckets = f"sum by (le) (rate({metric.name}_bucket[$__rate_interval]))"
@@ -134,20 +139,20 @@ engines = Dashboard(
             "Step",
             "s",
             {
-                "runner": f"{rate(engine.step_seconds_total)} / {rate(engine.steps_total)}",
-                "scheduler": f"{rate(engine.scheduler_seconds_total)} / {rate(engine.steps_total)}",
+                "runner": ratio(engine.step_seconds_total, engine.steps_total),
+                "scheduler": ratio(engine.scheduler_seconds_total, engine.steps_total),
             },
         ),
         Panel(
             "Prefix cache hits",
             "percentunit",
-            {"hits": f"{rate(engine.prefix_hits_total)} / {rate(engine.prefix_queries_total)}"},
+            {"hits": ratio(engine.prefix_hits_total, engine.prefix_queries_total)},
         ),
         Panel(
             "Speculation",
             "percentunit",
             {
-                "accepted": f"{rate(engine.accepted_tokens_total)} / {rate(engine.draft_tokens_total)}"
+                "accepted": ratio(engine.accepted_tokens_total, engine.draft_tokens_total),
             },
         ),
         Panel("Preemptions", "ops", {"preemptions": rate(engine.preemptions_total)}),
