@@ -128,9 +128,9 @@ class AnswerBodies:
         every = self._request.wants_usage_in_every_chunk
         usage = usage_of(piece.output) if every else None
         writer = self._writer(choice.index)
+        extra = self._extra(choice, piece)
         events = b"" if choice.is_open else self._opening(writer, choice, usage, prompt_tokens)
         choice.is_open = True
-        extra = self._extra(piece)
         logprobs = self._logprobs(piece.tokens, choice)
         if not deltas and (extra or (every and choice.finish_reason is None)):
             deltas = [ContentDelta("")]
@@ -183,10 +183,15 @@ class AnswerBodies:
 
     # Parts of both.
 
-    def _extra(self, piece: TextPiece) -> dict[str, object] | None:
-        if not self._request.return_token_ids or not piece.token_ids:
+    def _extra(self, choice: Choice, piece: TextPiece) -> dict[str, object] | None:
+        """Further fields of a piece's first chunk; a chat tells the prompt when it opens."""
+        if not self._request.return_token_ids:
             return None
-        return {"token_ids": piece.token_ids}
+        extra: dict[str, object] = {"token_ids": piece.token_ids} if piece.token_ids else {}
+        if not self._is_chat and not choice.is_open:
+            prompt = self._prompts[choice.index // self._per_prompt]
+            extra["prompt_token_ids"] = prompt.token_ids
+        return extra or None
 
     def _logprobs(
         self, tokens: Sequence[PlacedToken], choice: Choice

@@ -107,6 +107,7 @@ class OllamaRoutes:
     async def _show(self, call: Call) -> None:
         service = self._generating.service
         service.check_name(parse_ollama_show(await call.body()))
+        service.check_tokenizer()
         facts = await service.facts()
         template = service.tokenizer.chat_template
         ready = service.engine.ready

@@ -132,6 +132,11 @@ def _parse(
         raise InvalidRequest(
             "stream_options is only allowed with stream: true.", param="stream_options"
         )
+    if request.stream and request.prompt_logprobs is not None:
+        raise InvalidRequest(
+            "prompt_logprobs come with whole answers only; leave stream out.",
+            param="prompt_logprobs",
+        )
     return request
 
 
