@@ -1,11 +1,6 @@
-"""What the control plane runs beside its reconcilers: single sign-on, alerts, webhooks, grants.
+"""What the control plane runs beside its reconcilers: single sign-on, alerts, webhooks.
 
-Settings come from the environment, because the client's secret may not be on a command line:
-
-    HEADRACE_OIDC_FILE              a JSON file (mode 0600) with issuer, client_id, client_secret,
-                                    redirect_url, and optionally scopes, claim, rules
-    HEADRACE_EGRESS_ALLOWED_HOSTS   hosts of the own network that webhooks may lead to: a,b
-    HEADRACE_ADMIN_HOSTS            names, besides loopback's, by which browsers call the console
+Their settings are variables of the environment, which `headrace up` hands on to its control plane.
 """
 
 import asyncio
@@ -20,6 +15,7 @@ import msgspec
 
 from headrace.base.clock import Clock
 from headrace.base.errors import ConfigurationError
+from headrace.cli.settings import Setting
 from headrace.cli.views import comma_list
 from headrace.control.admin.single_sign_on import SingleSignOn, SingleSignOnSettings
 from headrace.control.alert_watch import AlertWatch
@@ -28,9 +24,26 @@ from headrace.control.webhook_sender import WebhookSender
 from headrace.http.egress import EgressClient, EgressPolicy
 from headrace.storage.database import Database
 
-oidc_file_variable = "HEADRACE_OIDC_FILE"
-egress_variable = "HEADRACE_EGRESS_ALLOWED_HOSTS"
-hosts_variable = "HEADRACE_ADMIN_HOSTS"
+oidc_file = Setting(
+    "oidc-file",
+    Path,
+    None,
+    "The identity provider: a JSON file of mode 0600 with issuer, client_id, client_secret, "
+    "redirect_url, and optionally scopes, claim, rules.",
+)
+egress_allowed_hosts = Setting(
+    "egress-allowed-hosts",
+    str,
+    None,
+    "Hosts of the own network that webhooks may lead to, comma-separated.",
+)
+admin_hosts = Setting(
+    "admin-hosts",
+    str,
+    None,
+    "Names besides loopback's by which browsers reach the console, comma-separated.",
+)
+all_settings = (oidc_file, egress_allowed_hosts, admin_hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +59,13 @@ def read_management_settings(
     environment: Mapping[str, str] = os.environ,
 ) -> ManagementSettings:
     """The settings of the environment; ConfigurationError where they can't be meant."""
-    oidc_file = environment.get(oidc_file_variable)
+    provider_file = environment.get(oidc_file.variable)
     return ManagementSettings(
-        egress=EgressPolicy.allowing(comma_list(environment.get(egress_variable)) or ()),
-        admin_hosts=tuple(comma_list(environment.get(hosts_variable)) or ()),
-        single_sign_on=None if oidc_file is None else read_oidc_file(Path(oidc_file)),
+        egress=EgressPolicy.allowing(
+            comma_list(environment.get(egress_allowed_hosts.variable)) or ()
+        ),
+        admin_hosts=tuple(comma_list(environment.get(admin_hosts.variable)) or ()),
+        single_sign_on=None if provider_file is None else read_oidc_file(Path(provider_file)),
     )
 
 
@@ -61,19 +76,19 @@ def read_oidc_file(path: Path) -> SingleSignOnSettings:
         content = path.read_bytes()
     except OSError as error:
         raise ConfigurationError(
-            f"{oidc_file_variable}: {path} can't be read ({error.strerror})"
+            f"{oidc_file.variable}: {path} can't be read ({error.strerror})"
         ) from None
     if stat.S_IMODE(mode) & 0o077:
         raise ConfigurationError(
-            f"{oidc_file_variable}: {path} holds a secret and is readable by others; `chmod 600` it"
+            f"{oidc_file.variable}: {path} holds a secret and is readable by others; `chmod 600` it"
         )
     try:
         settings = msgspec.json.decode(content, type=SingleSignOnSettings)
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{oidc_file_variable}: {path}: {error}") from None
+        raise ConfigurationError(f"{oidc_file.variable}: {path}: {error}") from None
     for name, url in (("issuer", settings.issuer), ("redirect_url", settings.redirect_url)):
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise ConfigurationError(f"{oidc_file_variable}: {path}: {name} is no http(s) address")
+            raise ConfigurationError(f"{oidc_file.variable}: {path}: {name} is no http(s) address")
     return settings
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp
 
 from headrace.base.errors import ConfigurationError
 from headrace.control.admin.app import build_api, build_public_api
@@ -92,6 +93,16 @@ def test_a_foreign_host_is_refused_even_with_the_token(admin: TestClient) -> Non
         assert answer.status_code == 403, host
     for host in hosts:
         assert admin.get("/status", headers={"host": host}).status_code == 200, host
+
+
+def test_every_route_refuses_a_foreign_host_even_with_the_token(
+    routes: list[tuple[str, str]], admin_app: ASGIApp, admin_token: str
+) -> None:
+    client = TestClient(admin_app, base_url="http://127.0.0.1:8081")
+    client.headers["authorization"] = f"Bearer {admin_token}"
+    for number, (method, path) in enumerate(routes):
+        host = bad_hosts[number % len(bad_hosts)]
+        assert client.request(method, path, headers={"host": host}).status_code == 403, (path, host)
 
 
 def test_no_answer_allows_another_origin(admin: TestClient) -> None:

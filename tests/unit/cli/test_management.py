@@ -1,0 +1,86 @@
+"""Settings of management: read from the environment and one private file, or explained."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.base.errors import ConfigurationError
+from headrace.cli.management import all_settings, read_management_settings
+from headrace.spec.roles import Role
+
+provider = {
+    "issuer": "https://id.example",
+    "client_id": "headrace",
+    "client_secret": "canary-client-secret",
+    "redirect_url": "https://console.example/admin/v1/auth/oidc/callback",
+    "rules": [
+        {"value": "ops", "operator": True},
+        {"value": "dev", "tenant": "acme", "role": "developer"},
+    ],
+}
+
+
+def written(path: Path, content: object, mode: int = 0o600) -> str:
+    path.touch(mode)
+    path.chmod(mode)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return str(path)
+
+
+def test_nothing_set_is_nothing_allowed() -> None:
+    settings = read_management_settings({})
+    assert settings.single_sign_on is None
+    assert settings.admin_hosts == ()
+    assert settings.egress.allowed_hosts == frozenset()
+
+
+def test_what_is_set_is_read(tmp_path: Path) -> None:
+    settings = read_management_settings(
+        {
+            "HEADRACE_OIDC_FILE": written(tmp_path / "oidc.json", provider),
+            "HEADRACE_EGRESS_ALLOWED_HOSTS": "Hooks.internal, 10.0.0.5",
+            "HEADRACE_ADMIN_HOSTS": "console.example",
+        }
+    )
+    assert settings.egress.allowed_hosts == {"hooks.internal", "10.0.0.5"}
+    assert settings.admin_hosts == ("console.example",)
+    assert settings.single_sign_on is not None
+    assert [rule.role for rule in settings.single_sign_on.rules] == [None, Role.DEVELOPER]
+    assert {setting.variable for setting in all_settings} == {
+        "HEADRACE_OIDC_FILE",
+        "HEADRACE_EGRESS_ALLOWED_HOSTS",
+        "HEADRACE_ADMIN_HOSTS",
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"issuer": "id.example"}, "issuer is no"),
+        ({"redirect_url": "ftp://x/"}, "redirect_url is no"),
+        ({"client_id": 5}, "client_id"),
+        ({"rules": [{"value": "x"}]}, "either `operator`"),
+        ({"rules": [{"value": "x", "tenant": "acme"}]}, "either `operator`"),
+        ({"rules": [{"value": "x", "operator": True, "tenant": "a", "role": "owner"}]}, "either"),
+        ({"rules": [{"value": "x", "tenant": "acme", "role": "king"}]}, "rules"),
+    ],
+)
+def test_a_provider_that_can_not_be_meant_is_explained(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    path = written(tmp_path / "oidc.json", {**provider, **change})
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        read_management_settings({"HEADRACE_OIDC_FILE": path})
+    assert "canary" not in caught.value.message
+
+
+def test_a_file_that_others_read_or_nobody_can_is_refused(tmp_path: Path) -> None:
+    readable = written(tmp_path / "open.json", provider, 0o644)
+    with pytest.raises(ConfigurationError, match="chmod 600"):
+        read_management_settings({"HEADRACE_OIDC_FILE": readable})
+    with pytest.raises(ConfigurationError, match="can't be read"):
+        read_management_settings({"HEADRACE_OIDC_FILE": str(tmp_path / "none.json")})
+    broken = written(tmp_path / "broken.json", "{")
+    with pytest.raises(ConfigurationError, match=r"broken\.json"):
+        read_management_settings({"HEADRACE_OIDC_FILE": broken})
