@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.ledger.admission import Admission
+from headrace.ledger.frames import scan
 from headrace.ledger.journal import Journal, JournalLimits
 from headrace.ledger.meter import Meter
 from headrace.ledger.reservation import Outcome, Reservation, Settlement, TokenUsage
@@ -90,7 +91,7 @@ class Life:
     def sync(self) -> dict[Path, int]:
         """Wait for the disk, and note what is on it."""
         self.journal.wait_durable(self.journal._sequence, timeout_s)
-        return {path: path.stat().st_size for path in list_segments(self.directory)}
+        return {path: scan(path.read_bytes()).end for path in list_segments(self.directory)}
 
     def die(self, durable: dict[Path, int], kept_bytes: int) -> None:
         """Keep what is durable and `kept_bytes` of what was written behind it."""

@@ -91,7 +91,7 @@ class Journal:
         self.problems = found.problems  # damage found by the replay, for people
         self._running = found.running
         self._sequence = self._durable_sequence = found.last_sequence
-        self._total_bytes = size_of_segments(directory)
+        self._total_bytes = size_of_segments(directory, self._writer.size_bytes)
         self._restore_at_s = 0.0
         self._pending: list[bytes] = []  # framed, from `_durable_sequence + 1` on
         self._waiters: list[AsyncWaiter] = []
@@ -190,7 +190,7 @@ class Journal:
         for path in segments[:count]:
             path.unlink()
         with self._lock:
-            self._total_bytes = size_of_segments(self.directory)
+            self._total_bytes = size_of_segments(self.directory, self._writer.size_bytes)
 
     def renew_id(self) -> None:
         """Take a new name in the ledger, where the old one stands for more than is here.
@@ -330,9 +330,10 @@ def not_durable() -> Unavailable:
     )
 
 
-def size_of_segments(directory: Path) -> int:
-    """What all segments take on the disk, in bytes."""
-    return sum(path.stat().st_size for path in list_segments(directory))
+def size_of_segments(directory: Path, newest_bytes: int) -> int:
+    """What all segments hold, in bytes; the newest has space behind what was written."""
+    *older, _ = list_segments(directory)
+    return sum(path.stat().st_size for path in older) + newest_bytes
 
 
 def lock_directory(directory: Path) -> int:

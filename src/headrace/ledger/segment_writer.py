@@ -50,6 +50,11 @@ class SegmentWriter:
         disk.preallocate(self._emergency, emergency_bytes)
         self._begin(segment_path(directory, next_sequence))
 
+    @property
+    def size_bytes(self) -> int:
+        """What the newest segment holds, durably."""
+        return self._size_bytes
+
     def write(self, first_sequence: int, data: bytes) -> None:
         """Write a batch that starts at a sequence; it is on stable storage on return.
 
@@ -78,9 +83,11 @@ class SegmentWriter:
         return True
 
     def close(self) -> None:
-        """Close the newest segment."""
+        """Close the newest segment; what was set aside for it and not used is given back."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
+            with suppress(OSError):
+                os.ftruncate(descriptor, self._size_bytes)
             with suppress(OSError):
                 os.close(descriptor)
 
@@ -114,7 +121,7 @@ class SegmentWriter:
         )
 
     def _begin(self, path: Path) -> None:
-        self._descriptor = self._disk.create(path)
+        self._descriptor = self._disk.create(path, self._segment_bytes)
         self._size_bytes = 0
 
     def _append(self, data: bytes) -> None:
@@ -125,7 +132,4 @@ class SegmentWriter:
 
     def _abandon(self) -> None:
         """Cut the newest segment to what is known to be on the disk, and never touch it again."""
-        if self._descriptor is not None:
-            with suppress(OSError):
-                os.ftruncate(self._descriptor, self._size_bytes)
         self.close()

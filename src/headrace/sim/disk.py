@@ -35,8 +35,8 @@ class BoundedDisk(PosixDisk):
         self.syncs += 1
         super().sync(descriptor)
 
-    def create(self, path: Path) -> int:
-        """Make a file; it takes no space by itself."""
+    def create(self, path: Path, size_bytes: int = 0) -> int:
+        """Make a file; it takes no space by itself, and gets none set aside."""
         descriptor = super().create(path)
         self._preallocated_bytes.pop(descriptor, None)
         return descriptor

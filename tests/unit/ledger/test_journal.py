@@ -10,6 +10,7 @@ import pytest
 
 from headrace.base.errors import ConfigurationError, Unavailable
 from headrace.ledger.admission import settle_reservation
+from headrace.ledger.frames import scan
 from headrace.ledger.journal import Journal, JournalLimits
 from headrace.ledger.reservation import (
     Checkpoint,
@@ -382,5 +383,5 @@ def test_the_status_says_how_it_is_doing(
     assert status.sequence == status.durable_sequence == 3
     assert status.pending_records == 0
     assert status.total_bytes == sum(
-        path.stat().st_size for path in list_segments(journal.directory)
+        scan(path.read_bytes()).end for path in list_segments(journal.directory)
     )
