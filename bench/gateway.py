@@ -3,10 +3,11 @@
 A fake engine, the gateway and each peer are processes of their own over loopback; this one loads
 them. Rounds are interleaved and medians are printed: requests a second of the process's own CPU
 time (closed loop), and the latency that it adds to the engine's at fixed rates (open loop: a
-request's time counts from when it was due). A peer is a command with {engine} and {port} in it.
+request's time counts from when it was due). A peer is a command with {engine} and {port} in it;
+its KEY is sent as a bearer key.
 
     python bench/gateway.py [--rounds 3] [--seconds 5] [--clients 16] [--rates 300,500] [--stream]
-                            [--peer 'NAME=COMMAND'] [--profile FILE]
+                            [--peer 'NAME[:KEY]=COMMAND'] [--profile FILE]
 """
 
 import argparse
@@ -220,8 +221,9 @@ def start(stack: ExitStack, target: Callable[..., None], *arguments: object) -> 
 
 
 def start_peer(stack: ExitStack, text: str, engine_url: str) -> Contender:
-    """Start `NAME=COMMAND` and wait until it answers a request."""
+    """Start `NAME[:KEY]=COMMAND` and wait until it answers a request."""
     name, _, command = text.partition("=")
+    name, _, api_key = name.partition(":")
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -229,7 +231,7 @@ def start_peer(stack: ExitStack, text: str, engine_url: str) -> Contender:
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     stack.callback(process.wait)
     stack.callback(process.terminate)
-    peer = Contender(name, f"http://127.0.0.1:{port}", "fake", process.pid)
+    peer = Contender(name, f"http://127.0.0.1:{port}", "fake", process.pid, api_key)
 
     async def wait() -> None:
         async with aiohttp.ClientSession() as session:
