@@ -45,6 +45,9 @@ class AlertWatch:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._scopes_revision = -1
+        self._scopes: list[LimitedScope] = []
+        self._looked_at: tuple[object, ...] = ()
 
     async def run(self, stop: asyncio.Event, leads: Callable[[], bool]) -> None:
         """Look until told to stop, while `leads` says that it is this process's part."""
@@ -65,9 +68,27 @@ class AlertWatch:
                 continue
 
     def look(self) -> int:
-        """Keep the events that are due and new; how many those were."""
+        """Keep the events that are due and new; how many those were.
+
+        Without a change of the store or a settlement since the last look, nothing is summed."""
         now_s = self._clock.wall_s()
-        scopes = limited_scopes(self._database)
+        revision = self._database.store.revision()
+        today = self._database.ledger.usage((), since=now_s - now_s % day_s)
+        state = (revision, now_s // day_s, sum(row.requests for row in today))
+        if state == self._looked_at:
+            return 0
+        count = self._keep_due(self._limited_scopes(revision), now_s)
+        self._looked_at = state
+        return count
+
+    def _limited_scopes(self, revision: int) -> list[LimitedScope]:
+        """Everything that has limits, read once a revision."""
+        if revision != self._scopes_revision:
+            self._scopes = limited_scopes(self._database)
+            self._scopes_revision = revision
+        return self._scopes
+
+    def _keep_due(self, scopes: list[LimitedScope], now_s: float) -> int:
         uses = {question: self._uses(question) for question in questions(scopes, now_s)}
         due = due_alerts(scopes, uses, now_s)
         prepaid = [
