@@ -150,7 +150,7 @@ async def test_a_request_over_the_limit_by_itself_is_told_that_waiting_does_not_
     site: GatewaySite, client: aiohttp.ClientSession
 ) -> None:
     await limit(site, Limits(tokens_per_minute=1_000), Tenant)
-    status, body, headers = await ask(client, max_tokens=800)
+    status, body, headers = await ask(client, max_tokens=1_000)
     error = body["error"]
     assert (status, error["scope"], error["limit_name"]) == (429, "tenant", "tokens_per_minute")
     assert (error["limit"], error["used"], error["reserved"]) == (1_000, 0, 0)
@@ -163,7 +163,7 @@ async def test_an_exhausted_budget_is_refused_until_its_period_ends(
 ) -> None:
     await limit(site, monthly_budget(2_000_000))
     assert (await ask(client, max_tokens=8))[0] == 200
-    status, body, headers = await ask(client, max_tokens=710)
+    status, body, headers = await ask(client, max_tokens=990)
     error = body["error"]
     assert (status, error["scope"], error["limit_name"]) == (402, "key", "budget_nanousd")
     assert int(headers["Retry-After"]) == math.ceil(error["reset_s"])

@@ -97,13 +97,15 @@ def token_bounds(
     price: PriceVersion | None,
     spendable_nanousd: int | None,
     room: Room = unlimited,
+    prompt_tokens: int | None = None,
 ) -> TokenBounds:
     """The bounds to reserve; `spendable_nanousd` is None for tenants that pay afterwards.
 
-    `room` is what the limits of the request's scopes leave."""
+    `room` is what the limits of the request's scopes leave, `prompt_tokens` an exact count."""
     if isinstance(request, PromptRequest):
         return TokenBounds(request.prompt_tokens_max, 0, None)
-    prompt_tokens = prompt_bound(request, context_length)
+    if prompt_tokens is None:
+        prompt_tokens = prompt_bound(request, context_length)
     count = request.sequences_count
     asked = request.output_limit
     if asked is not None:
@@ -123,6 +125,26 @@ def token_bounds(
     # The engine refuses prompt + limit beyond the context, and the prompt is known as a bound only.
     limit = max(1, min(covered // count, context - prompt_tokens))
     return TokenBounds(prompt_tokens, limit * count, limit)
+
+
+def is_tight(
+    bounds: TokenBounds,
+    request: GeneratingRequest,
+    price: PriceVersion | None,
+    spendable_nanousd: int | None,
+    room: Room,
+) -> bool:
+    """Whether the bounds would be refused, or cap an answer: a better count may help."""
+    if bounds.output_limit_sent is not None and not isinstance(request, CompletionRequest):
+        return True
+    tokens = bounds.prompt_tokens_max + bounds.output_tokens_max
+    if room.tokens is not None and tokens > room.tokens:
+        return True
+    cheapest_nanousd = lowest(spendable_nanousd, room.nanousd)
+    if price is None or cheapest_nanousd is None:
+        return False
+    counts = (bounds.prompt_tokens_max, bounds.output_tokens_max)
+    return worst_case_nanousd(price.price, *counts) > cheapest_nanousd
 
 
 def lowest(*bounds: int | None) -> int | None:

@@ -6,11 +6,13 @@ from typing import NamedTuple
 from headrace.base.clock import Clock
 from headrace.base.errors import NotFound, PermissionDenied
 from headrace.gateway.account import Account
-from headrace.gateway.admission import GeneratingRequest, TokenBounds, token_bounds
+from headrace.gateway.admission import GeneratingRequest, TokenBounds, is_tight, token_bounds
+from headrace.gateway.asked import Asked
 from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.limit_headers import limit_headers, limits_of
 from headrace.gateway.prices import price_for
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
+from headrace.gateway.token_counter import TokenCounter
 from headrace.http.asgi import Header
 from headrace.ledger.admission import Admission
 from headrace.ledger.lease_keeper import LeaseKeeper
@@ -32,6 +34,7 @@ class Books:
     admission: Admission
     contexts: ContextLengths
     clock: Clock
+    counter: TokenCounter | None = None  # of prompts; None: their bytes have to do
     leases: LeaseKeeper | None = None  # of limits that several gateways share
 
 
@@ -82,14 +85,18 @@ class Admitter:
         found = (self._snapshot.models.get(name) for name in served.model.fallbacks)
         return [each for each in found if each and self._principal.may_use(each.model.name)]
 
-    async def admit(
-        self, request_id: str, request: GeneratingRequest, served: ServedModel
-    ) -> Admitted:
+    async def admit(self, request_id: str, asked: Asked, served: ServedModel) -> Admitted:
         """Set the worst case aside; raises the refusal."""
+        request = asked.request
         books = self._books
         tenant = self._principal.tenant
         price = price_for(served, self._priority, books.clock.wall_s())
-        bounds = self._bounds(request, served, price)
+        bounds, may_be_too_high = self._bounds(request, served, price)
+        prompt_tokens = None
+        if may_be_too_high and books.counter is not None:
+            prompt_tokens = await books.counter.count(asked, served)
+            if prompt_tokens is not None:
+                bounds, _ = self._bounds(request, served, price, prompt_tokens)
         if books.leases is not None:
             for _ in range(lease_attempts_max):
                 is_covered = await books.leases.prepare(
@@ -102,7 +109,8 @@ class Admitter:
                 )
                 if is_covered:
                     break
-                bounds = self._bounds(request, served, price)  # what is left is known by now
+                # What is left is known by now.
+                bounds, _ = self._bounds(request, served, price, prompt_tokens)
         reservation = books.meter.reserve(
             request_id=request_id,
             tenant_id=tenant.id,
@@ -122,21 +130,29 @@ class Admitter:
         return Admitted(Account(books.meter, reservation, books.clock), headers, limit)
 
     def _bounds(
-        self, request: GeneratingRequest, served: ServedModel, price: PriceVersion | None
-    ) -> TokenBounds:
-        """The most that the request may use, by what credit and limits leave now."""
+        self,
+        request: GeneratingRequest,
+        served: ServedModel,
+        price: PriceVersion | None,
+        prompt_tokens: int | None = None,
+    ) -> tuple[TokenBounds, bool]:
+        """The most that the request may use, by what credit and limits leave now; whether an exact
+        count of its prompt might do better."""
         books, tenant = self._books, self._principal.tenant
         floor_nanousd = tenant.credit_floor_nanousd
         spendable_nanousd = None
         if floor_nanousd is not None:
             spendable_nanousd = books.admission.spendable_nanousd(tenant.id, floor_nanousd)
-        return token_bounds(
+        room = self._room(served)
+        bounds = token_bounds(
             request,
             context_length=served.context_length or books.contexts.longest(served.pools),
             price=price,
             spendable_nanousd=spendable_nanousd,
-            room=self._room(served),
+            room=room,
+            prompt_tokens=prompt_tokens,
         )
+        return bounds, is_tight(bounds, request, price, spendable_nanousd, room)
 
     def _room(self, served: ServedModel) -> Room:
         """What the limits of the request's scopes leave."""

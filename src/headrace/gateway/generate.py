@@ -27,6 +27,7 @@ from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.exchange import EngineRequest, Exchange, Forwarding
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
+from headrace.gateway.token_counter import TokenCounter
 from headrace.gateway.upstream import cache_salt, engine_body
 from headrace.gateway.waiting_room import Errand
 from headrace.http.asgi import DisconnectScope, EventStream, Header, Receive, Send, send_json
@@ -54,6 +55,7 @@ class GenerationServices:
     counters: GatewayCounters
     clock: Clock
     pepper: bytes
+    counter: TokenCounter | None = None  # of prompts; None: their bytes have to do
     leases: LeaseKeeper | None = None  # of limits that several gateways share
 
 
@@ -81,6 +83,7 @@ class Generation:
             services.admission,
             services.contexts,
             services.clock,
+            services.counter,
             services.leases,
         )
         self._admitter = Admitter(books, principal, snapshot, priority)
@@ -117,7 +120,7 @@ class Generation:
             request_id = f"{request_id}.{number}"
             headers.append((fallback_header, name.encode()))
         self._record.model = name
-        admitted = await self._admitter.admit(request_id, asked.request, served)
+        admitted = await self._admitter.admit(request_id, asked, served)
         headers += admitted.headers
         account = admitted.account
         engine_request = self._engine_request(asked, request_id, served, admitted)

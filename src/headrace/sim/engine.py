@@ -111,6 +111,11 @@ class Seen:
 _request = msgspec.json.Decoder(FakeRequest)
 
 
+def prompt_tokens_of(prompt: object) -> int:
+    """How many tokens this engine makes of a prompt."""
+    return 1 + len(_encode(prompt)) // 8
+
+
 class FakeEngine:
     """The ASGI app; `seen` has every request, in the order of arrival."""
 
@@ -122,8 +127,11 @@ class FakeEngine:
         context_length: int = 4096,
         default: Behaviour | None = None,
         remembers: bool = True,
+        counts: bool = True,
     ) -> None:
-        """Without `remembers` nothing is kept of a request, as a bench that runs long wants."""
+        """Without `remembers` nothing is kept of a request, as a bench that runs long wants;
+        without `counts` there is no /tokenize."""
+        self._counts = counts
         self.api_key = api_key
         self.served_name = served_name
         self.context_length = context_length
@@ -149,7 +157,7 @@ class FakeEngine:
             await send_json(send, 200, b"{}")
         elif path == "/metrics":
             await send_bytes(send, 200, self._metrics(), [(b"content-type", b"text/plain")])
-        elif path in reading_paths:
+        elif path in reading_paths and (self._counts or path != "/tokenize"):
             await self._read(path, receive, send)
         elif path.startswith(usage_path):
             await self._send_usage(path.removeprefix(usage_path), send)
@@ -174,7 +182,11 @@ class FakeEngine:
 
     async def _read(self, path: str, receive: Receive, send: Send) -> None:
         """Answer what only reads: a token for each byte of the body."""
-        count = len(await read_body(receive, body_bytes_max))
+        body = await read_body(receive, body_bytes_max)
+        count = len(body)
+        if path == "/tokenize" and b'"messages"' in body:
+            messages = _request.decode(body).messages or []
+            count = prompt_tokens_of(messages)
         answer: dict[str, object] = {"model": self.served_name}
         if path == "/tokenize":
             answer |= {"count": count, "tokens": [0] * count}
@@ -236,7 +248,7 @@ class FakeEngine:
             if self._remembers
             else {},
             body=body,
-            prompt_tokens=1 + len(_encode(prompt)) // 8,
+            prompt_tokens=prompt_tokens_of(prompt),
         )
         if self._remembers:
             assert len(self.seen) < seen_requests_max, "a bench makes the engine forget"

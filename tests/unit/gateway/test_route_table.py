@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from headrace.base.errors import NotFound
+from headrace.base.errors import MethodNotAllowed, NotFound
 from headrace.gateway.route_table import Call, Route, RouteTable
 
 
@@ -44,10 +44,13 @@ def test_a_path_finds_its_route(method: str, path: str, name: str, parameter: st
     assert (route.name, found) == (name, parameter)
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [("PUT", "/v1/files"), ("GET", "/v1/files/"), ("GET", "/v1/file"), ("POST", "/v1/files/a")],
-)
-def test_what_is_no_route_is_not_found(method: str, path: str) -> None:
+@pytest.mark.parametrize("path", ["/v1/files/", "/v1/file", "/", "//v1/files"])
+def test_a_path_that_is_no_route_is_not_found(path: str) -> None:
     with pytest.raises(NotFound):
+        table.match(scope("GET", path))
+
+
+@pytest.mark.parametrize(("method", "path"), [("PUT", "/v1/files"), ("POST", "/v1/files/a")])
+def test_a_wrong_method_is_told_the_right_ones(method: str, path: str) -> None:
+    with pytest.raises(MethodNotAllowed, match="takes"):
         table.match(scope(method, path))
