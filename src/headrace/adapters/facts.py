@@ -73,4 +73,5 @@ class EngineFacts:
     package: str = ""  # where it comes from: a package
     image: str = ""  # or a container image
     listens_while_loading: bool = False
+    kv_events_path: str = ""  # where it tells how its prefix cache changes (prefix-cache.md)
     notes: str = ""

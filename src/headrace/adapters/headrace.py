@@ -78,6 +78,7 @@ facts = EngineFacts(
     tests="tests/contract/test_adapter.py, tests/e2e/test_up_usage.py, test_up_failures.py",
     package="headrace (PyPI)",
     listens_while_loading=True,
+    kv_events_path="/internal/kv_events",
     notes=__doc__ or "",
 )
 

@@ -15,6 +15,7 @@ from headrace.gateway.app import GatewayApp
 from headrace.gateway.asked import openai_apis
 from headrace.gateway.batch_runner import BatchRunner
 from headrace.gateway.batches import BatchRoutes
+from headrace.gateway.cache_follower import CacheFollower
 from headrace.gateway.content_store import ContentStore
 from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.exchange import Forwarding, Timeouts
@@ -33,6 +34,7 @@ from headrace.gateway.responses_api import ResponsesApi
 from headrace.gateway.shared import SharedBooks
 from headrace.gateway.signals import TrafficCounts
 from headrace.gateway.state import GatewayState
+from headrace.gateway.token_counter import TokenCounter
 from headrace.gateway.waiting_room import WaitingRoom
 from headrace.http.client import HttpClient
 from headrace.ledger.admission import Admission, UnpricedPolicy
@@ -120,6 +122,7 @@ class Gateway:
         )
         self.room = room = WaitingRoom(picker, clock, refresh=self.follower.refresh)
         self.loads = LoadFollower(self.endpoints, self._client, room)
+        self.caches = CacheFollower(self.endpoints, self._client)
         forwarding = Forwarding(
             client=self._client,
             picker=picker,
@@ -138,6 +141,7 @@ class Gateway:
             counters=counters,
             clock=clock,
             pepper=config.pepper,
+            counter=TokenCounter(self.endpoints, self._client),
             leases=self._shared.keeper if self._shared else None,
         )
         state = GatewayState(
@@ -196,6 +200,7 @@ class Gateway:
             asyncio.create_task(self.follower.follow()),
             asyncio.create_task(self._contexts.follow()),
             asyncio.create_task(self.loads.follow()),
+            asyncio.create_task(self.caches.follow()),
             *([asyncio.create_task(self._shared.keeper.run())] if self._shared else []),
             *([asyncio.create_task(self._batches.follow())] if self._batches else []),
         ]

@@ -58,6 +58,7 @@ class Endpoint:
         "held_fresh_tokens",
         "in_flight_requests",
         "in_flight_tokens",
+        "leases_total",
         "name_hash",
         "pressure_s",
         "queued_prefill_tokens",
@@ -78,6 +79,7 @@ class Endpoint:
         self.adapters = LoadedAdapters()
         self.in_flight_tokens = 0  # prompt tokens not known to be computed, and output to come
         self.in_flight_requests = 0
+        self.leases_total = 0  # ever taken here
         self.queued_prefill_tokens = 0  # sent and not computed, without what its cache should have
         self.held_fresh_tokens = 0  # the same, until their requests end: KV that they need
         self.pressure_s = 0.0  # what KV in use costs, in seconds

@@ -50,6 +50,7 @@ class Lease:
         self._released = False
         endpoint.in_flight_tokens += self._held_tokens
         endpoint.in_flight_requests += 1
+        endpoint.leases_total += 1
         endpoint.queued_prefill_tokens += self._fresh_tokens
         endpoint.held_fresh_tokens += self._fresh_tokens
         endpoint.reckon_pressure()

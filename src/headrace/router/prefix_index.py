@@ -3,13 +3,13 @@
     key -> set of slots, as the bits of one integer: a thousand endpoints are met at once
     slot -> its keys, the least recently sent first: what its engine will evict first
 
-An endpoint's keys are those that it was sent lately (a prediction, bounded by its cache and by
-time), or those that its engine says it has (`learn_stored`, `learn_removed`: exact). Predictions
-are checked by what engines report: one that has less than was predicted is believed to keep less.
+An endpoint's keys are those that it was sent lately: a prediction, because a router sees text and
+an engine keeps blocks of tokens. It is bounded by the engine's cache, as far as that is known: by
+what the engine says it keeps (`holds_at_most`), by time where it says nothing, and by what it
+reported of each prompt: one that had less than was predicted is believed to keep less.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
 
 from headrace.router.prompt_prefix import PromptPrefix
 
@@ -20,20 +20,21 @@ capacity_tokens_max = 1 << 24  # when nothing is known of an engine's cache
 capacity_tokens_min = 4096
 shrink, growth = 0.9, 1.02  # of the believed capacity, after a wrong and a right prediction
 dense_share = 4  # from a quarter of set bits on, walking over all beats searching for each
+told_slack = 1.3  # our tokens are estimates from bytes
 error_share_max = 0.25  # of the predicted tokens; less is granularity
 
 
 class SlotBeliefs:
     """What one endpoint is believed to hold."""
 
-    __slots__ = ("capacity_tokens", "is_exact", "keys", "tokens", "tokens_max")
+    __slots__ = ("capacity_tokens", "is_told", "keys", "tokens", "tokens_max")
 
     def __init__(self, tokens_max: int) -> None:
         self.keys: OrderedDict[int, tuple[int, float]] = OrderedDict()  # key: (tokens, sent at)
         self.tokens = 0
         self.tokens_max = tokens_max  # of the engine's cache, where it is known
         self.capacity_tokens = float(tokens_max)  # as learnt
-        self.is_exact = False  # its engine tells
+        self.is_told = False  # its engine says how much it keeps
 
 
 class PrefixIndex:
@@ -93,7 +94,7 @@ class PrefixIndex:
     def observe(self, slot: int, predicted_tokens: int, cached_tokens: int) -> None:
         """What an engine really had of a prompt of which so much was predicted."""
         beliefs = self._slots.get(slot)
-        if beliefs is None or beliefs.is_exact or predicted_tokens == 0:
+        if beliefs is None or predicted_tokens == 0:
             return
         if predicted_tokens - cached_tokens > error_share_max * predicted_tokens:
             held = min(beliefs.capacity_tokens, float(max(beliefs.tokens, 1)))
@@ -102,28 +103,18 @@ class PrefixIndex:
             grown = growth * beliefs.capacity_tokens
             beliefs.capacity_tokens = min(beliefs.tokens_max, grown)
 
-    def learn_stored(self, slot: int, blocks: Iterable[tuple[int, int]], now_s: float) -> None:
-        """The engine says that it holds these (key, tokens) from now on."""
-        beliefs = self._beliefs(slot, 0)
-        beliefs.is_exact = True
-        for key, tokens in blocks:
-            self._add(slot, beliefs, key, tokens, now_s)
-        self._evict(slot, beliefs, now_s)
+    def holds_at_most(self, slot: int, tokens: int) -> None:
+        """The engine says that it keeps so many tokens of everybody's prompts in all.
 
-    def learn_removed(self, slot: int, keys: Iterable[int]) -> None:
-        """The engine says that it no longer holds these."""
-        beliefs = self._beliefs(slot, 0)
-        beliefs.is_exact = True
-        for key in keys:
-            found = beliefs.keys.pop(key, None)
-            if found is not None:
-                beliefs.tokens -= found[0]
-                self._clear_bit(slot, key)
-
-    def is_exact(self, slot: int) -> bool:
-        """Whether the endpoint's engine tells what it holds."""
+        What it was sent before the newest of them is gone: engines evict the oldest first."""
         beliefs = self._slots.get(slot)
-        return beliefs is not None and beliefs.is_exact
+        if beliefs is None:
+            return
+        beliefs.is_told = True
+        bound = told_slack * tokens
+        while beliefs.keys and beliefs.tokens > bound:
+            key, (own_tokens, _) = next(iter(beliefs.keys.items()))
+            self._drop(slot, beliefs, key, own_tokens)
 
     def forget(self, slot: int) -> None:
         """The endpoint is gone, or its cache is."""
@@ -155,12 +146,15 @@ class PrefixIndex:
         while beliefs.keys:
             key, (tokens, sent_s) = next(iter(beliefs.keys.items()))
             is_over = beliefs.tokens > beliefs.capacity_tokens or len(beliefs.keys) > count_max
-            is_old = not beliefs.is_exact and now_s - sent_s > unused_s_max
+            is_old = not beliefs.is_told and now_s - sent_s > unused_s_max
             if not (is_over or is_old) or len(beliefs.keys) == 1:
                 return
-            del beliefs.keys[key]
-            beliefs.tokens -= tokens
-            self._clear_bit(slot, key)
+            self._drop(slot, beliefs, key, tokens)
+
+    def _drop(self, slot: int, beliefs: SlotBeliefs, key: int, tokens: int) -> None:
+        del beliefs.keys[key]
+        beliefs.tokens -= tokens
+        self._clear_bit(slot, key)
 
     def _clear_bit(self, slot: int, key: int) -> None:
         left = self._holders[key] & ~(1 << slot)

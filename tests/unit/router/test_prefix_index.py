@@ -89,11 +89,12 @@ def test_an_endpoint_that_is_gone_leaves_nothing() -> None:
     assert index.key_count == 0
 
 
-def test_an_engines_own_word_replaces_beliefs() -> None:
+def test_an_engine_that_says_how_much_it_keeps_is_believed_to_have_lost_the_oldest() -> None:
     index = PrefixIndex()
-    told = prefix(1, 2)
-    index.learn_stored(0, [(told.keys[0], 100), (told.keys[1], 100)], 0.0)
-    assert index.match(told, 1) == [200]
-    index.learn_removed(0, [told.keys[1], 12345])
-    assert index.match(told, 1) == [100]
-    assert index.is_exact(0)
+    index.sent(0, prefix(1, 2), 0.0)
+    index.sent(0, prefix(5, 6), 1.0)
+    index.holds_at_most(0, 160)
+    assert index.match(prefix(5, 6), 1) == [200]
+    assert index.match(prefix(1, 2), 1) == [0]
+    index.sent(0, prefix(7), unused_s_max + 10)
+    assert index.match(prefix(5, 6), 1) == [200], "what it keeps does not get old"
