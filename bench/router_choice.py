@@ -11,21 +11,14 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from headrace.router.cost_policy import least_harm, least_work
 from headrace.router.decision_log import DecisionLog
 from headrace.router.endpoint import EndpointSpec
 from headrace.router.endpoint_set import EndpointSet
 from headrace.router.lease import Lease, Work
 from headrace.router.picker import Picker
-from headrace.router.policy import (
-    LeastRequests,
-    PrefixAffinity,
-    RoundRobin,
-    RoutingPolicy,
-    TwoChoices,
-)
+from headrace.router.policies import policies
 from headrace.router.prompt_prefix import bytes_per_token, prefix_of_body
 
 
@@ -45,23 +38,11 @@ def make_bodies(prompt_tokens: int, count: int, rng: random.Random) -> list[byte
     return bodies
 
 
-def make_policy(name: str, rng: random.Random) -> RoutingPolicy:
-    factories: dict[str, Callable[[], RoutingPolicy]] = {
-        "least-harm": least_harm,
-        "least-work": least_work,
-        "prefix-affinity": PrefixAffinity,
-        "round-robin": RoundRobin,
-        "least-requests": LeastRequests,
-        "two-choices": lambda: TwoChoices(rng),
-    }
-    return factories[name]()
-
-
 def measure(
     policy_name: str, endpoint_count: int, bodies: Sequence[bytes]
 ) -> dict[str, float | str]:
     rng = random.Random(1)
-    policy = make_policy(policy_name, rng)
+    policy = policies[policy_name](rng)
     endpoints = EndpointSet()
     endpoints.update(
         EndpointSpec(f"rep_{number}", "ver_1", f"http://10.0.0.1:{number}")

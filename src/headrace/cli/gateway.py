@@ -17,6 +17,7 @@ import typer
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.listening import ListenDescriptor, listener
+from headrace.cli.routing_options import RegionName, RoutingPolicyName, ZoneName
 from headrace.cli.settings import DatabaseUrl, DataDir, LimitsUrl
 from headrace.cli.tls_options import (
     Listeners,
@@ -31,6 +32,7 @@ from headrace.gateway.posting_process import PostingProcess
 from headrace.http import server
 from headrace.ledger.journal import Journal
 from headrace.ledger.lease_keeper import WhenAway
+from headrace.router.policies import default_policy
 from headrace.spec.api_key_format import pepper_bytes
 from headrace.storage import open_database, open_limits
 
@@ -65,6 +67,9 @@ def gateway(
     tls_listen: TlsListen = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
+    routing_policy: RoutingPolicyName = default_policy,
+    region: RegionName = "",
+    zone: ZoneName = "",
     listen_descriptor: ListenDescriptor = None,
 ) -> None:
     """Serve customers' requests from the replicas that the store names, until SIGTERM."""
@@ -88,7 +93,12 @@ def gateway(
         poster = PostingProcess(path, journal.directory, database_url)
         stack.callback(poster.close)
         config = GatewayConfig(
-            pepper, content_directory=data_dir / "content", when_limits_away=when_limits_away
+            pepper,
+            content_directory=data_dir / "content",
+            when_limits_away=when_limits_away,
+            routing_policy=routing_policy,
+            region=region,
+            zone=zone,
         )
         limits = open_limits(database, limits_url)
         if limits is not None:

@@ -243,7 +243,7 @@ def endure_silence(world: World, times: ControlTimes, replica: Replica) -> list[
     if replica.retry_time is None:
         silent_until = world.now_s + times.silence_max_s
         return [ChangeReplica(msgspec.structs.replace(replica, retry_time=silent_until))]
-    if world.now_s < replica.retry_time:
+    if world.now_s < replica.retry_time or world.is_frozen:
         return []
     detail = f"no answer to probes for {times.silence_max_s:g} s"
     return [StopReplica(replica), failed(world, times, replica, detail)]

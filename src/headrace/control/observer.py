@@ -10,6 +10,7 @@ from headrace.base.errors import NotFound
 from headrace.control.model_files import ModelFiles
 from headrace.control.probe import Probe
 from headrace.control.rollout_health import GenerationHealth
+from headrace.control.silence import SilenceWatch
 from headrace.control.world import ModelFileState, ReplicaObservation, World
 from headrace.launchers.protocol import Launch, Launcher, LaunchState
 from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template
@@ -42,6 +43,7 @@ class Observer:
         health: HealthSource | None = None,
     ) -> None:
         self._health = health  # None: no gateway is asked
+        self._silence = SilenceWatch()
         self._store = store
         self._launcher = launcher
         self._probe = probe
@@ -52,7 +54,10 @@ class Observer:
     def names(self) -> set[str]:
         """The id of every deployment that exists or still has replicas."""
         deployments = {deployment.id for deployment in self._store.list(Deployment)}
-        return deployments | {replica.parent_id for replica in self._store.list(Replica)}
+        replicas = self._store.list(Replica)
+        serving = {r.id for r in replicas if r.state is ReplicaState.ACTIVE}
+        self._silence.keep_only(serving)
+        return deployments | {replica.parent_id for replica in replicas}
 
     def orphans(self) -> list[str]:
         """Launches whose replica is not in the store: nobody will ever ask for them."""
@@ -72,6 +77,7 @@ class Observer:
             replicas=replicas,
             observations={replica.id: look for replica, look in zip(replicas, seen, strict=True)},
             model_file=files[0],
+            is_frozen=self._silence.is_suspicious,
             former_model_file=files[1],
             health=self._health_of(deployment),
         )
@@ -117,6 +123,8 @@ class Observer:
             load = await self._probe.load(adapter, replica)
             return ReplicaObservation(alive=True, running_requests=requests_in(load))
         readiness = await self._probe.readiness(adapter, replica)
+        if replica.state is ReplicaState.ACTIVE:
+            self._silence.note(replica.id, is_silent=readiness is None)
         token_came = (
             replica.state is ReplicaState.LOADING
             and readiness is not None

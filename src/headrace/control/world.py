@@ -38,4 +38,5 @@ class World:
     observations: Mapping[str, ReplicaObservation]  # by replica id
     model_file: ModelFileState
     former_model_file: ModelFileState = ModelFileState(detail="there is no former version")
+    is_frozen: bool = False  # so many are silent at once that it is not they who fail
     health: Mapping[int, GenerationHealth] = field(default_factory=dict)  # by generation

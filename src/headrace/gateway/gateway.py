@@ -49,6 +49,7 @@ from headrace.router.candidates import Place
 from headrace.router.decision_log import DecisionLog
 from headrace.router.endpoint_set import EndpointSet
 from headrace.router.picker import Picker
+from headrace.router.policies import default_policy, policies
 from headrace.router.retry_budget import RetryBudget
 from headrace.storage import Database
 from headrace.storage.lease_exchange import SharedLimits
@@ -62,6 +63,7 @@ class GatewayConfig:
     unpriced: UnpricedPolicy = UnpricedPolicy.UNRATED
     timeouts: Timeouts = field(default_factory=Timeouts)
     content_directory: Path | None = None  # of files, batches and responses; None: not offered
+    routing_policy: str = default_policy  # a name of `router.policies`
     region: str = ""  # where it is; replicas there go first
     zone: str = ""
     when_limits_away: WhenAway = WhenAway.SPEND_LEASES  # of limits that gateways share
@@ -114,9 +116,11 @@ class Gateway:
         self.replays = Replays(clock)
         self._tasks: list[asyncio.Task[None]] = []
         self.recovered: list[Settlement] = []  # requests that an earlier crash left running
+        rng = random.SystemRandom()
         self.picker = picker = Picker(
             self.endpoints,
-            random.SystemRandom(),
+            rng,
+            policies[config.routing_policy](rng),
             place=Place(config.region, config.zone),
             log=DecisionLog(),
         )

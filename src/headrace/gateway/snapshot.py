@@ -182,6 +182,8 @@ def endpoints_of(
             served_model_name=replica.served_model_name,
             deployment_id=replica.parent_id,
             generation=replica.generation,
+            region=replica.region,
+            zone=replica.zone,
             cohort=str(replica.generation),
             cohort_weight=cohort_weight(deployments[replica.parent_id], replica),
         )

@@ -127,6 +127,8 @@ class Replica(Resource, frozen=True, kw_only=True, tag="replica"):
     address: str = ""  # base URL, for the gateway alone
     engine_key: str = ""  # the engine's own credential; never leaves store and gateway
     engine: str = "headrace"
+    region: str = ""  # where it runs; gateways there prefer it
+    zone: str = ""
     model_name: str = ""  # the logical model
     served_model_name: str = ""  # what the engine calls it
     launch_id: str = ""  # the launcher's handle; empty when nothing runs

@@ -41,8 +41,10 @@ def due(
     seen: Mapping[str, ReplicaObservation] | None = None,
     model_file: ModelFileState = here,
     now_s: float = 1000.0,
+    is_frozen: bool = False,
 ) -> list[Action]:
-    return decide(World(now_s, wanted, replicas, seen or {}, model_file), times)
+    world = World(now_s, wanted, replicas, seen or {}, model_file, is_frozen=is_frozen)
+    return decide(world, times)
 
 
 def only_change(actions: list[Action]) -> Replica:
@@ -236,3 +238,13 @@ def test_one_that_loads_again_has_twice_the_time_of_its_own_start(
     assert not any(isinstance(action, StopReplica) for action in early)
     stop, _ = due(loading, wanted=deployment(), seen=seen, now_s=1000.0 + bound_s)
     assert isinstance(stop, StopReplica)
+
+
+def test_nobody_is_ended_for_silence_while_many_are_silent_at_once() -> None:
+    silent = {"rep_0": ReplicaObservation(alive=True)}
+    warned = replica(state=ReplicaState.ACTIVE, retry_time=1000.0)
+    assert due(warned, wanted=deployment(), seen=silent, now_s=2000, is_frozen=True) == []
+    assert isinstance(due(warned, wanted=deployment(), seen=silent, now_s=2000)[0], StopReplica)
+    ended = {"rep_0": ReplicaObservation(alive=False)}
+    gone = only_change(due(warned, wanted=deployment(), seen=ended, is_frozen=True))
+    assert gone.state is ReplicaState.FAILED, "what has ended is started again"

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field, SecretStr, StringConstraints
 
-from headrace.base.errors import Conflict
+from headrace.base.errors import Conflict, PermissionDenied
 from headrace.base.ids import new_id
 from headrace.control.admin.access import Access, GrantedAccess, allows
 from headrace.control.admin.context import AdminContext, Context
@@ -18,6 +18,7 @@ from headrace.control.admin.sign_in import hash_password, password_length_max
 from headrace.control.admin.values import RequestBody, moment
 from headrace.spec.accounts import Member, User
 from headrace.spec.roles import Permission, Role, role_permissions
+from headrace.spec.scopes import Scope
 from headrace.spec.tenancy import Tenant
 
 router = APIRouter()
@@ -194,9 +195,11 @@ def remove_member(member: str, access: Access, context: Context) -> MemberView:
 
 
 def _check_may_give(access: GrantedAccess, tenant_id: str, role: Role) -> None:
-    """Nobody gives a role that allows more than they may themselves."""
+    """Nobody gives a role that allows more than they may themselves, and on more."""
     for permission in sorted(role_permissions[role]):
         access.require(permission, tenant_id)
+    if not Scope(permissions=role_permissions[role]).within(access.scope_in(tenant_id)):
+        raise PermissionDenied("a member is bound to no models or projects, and you are")
 
 
 def _check_may_take(access: GrantedAccess, context: AdminContext, member: Member) -> None:

@@ -1,7 +1,7 @@
 """API keys as the admin API carries them: what may be asked of one, and what is shown."""
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_network
 from typing import Annotated, Literal
 
@@ -174,7 +174,7 @@ def key_values(
 
 
 def allowed(
-    asked: list[str] | None, mine: frozenset[str] | None, param: str
+    asked: Sequence[str] | None, mine: frozenset[str] | None, param: str
 ) -> tuple[str, ...] | None:
     """What of the asked-for names may be given on: all of them, or those that one has oneself."""
     cut = narrower(None if asked is None else frozenset(asked), mine)

@@ -18,6 +18,7 @@ from headrace.control.admin.key_values import (
     KeyRotate,
     KeyView,
     KeyViews,
+    allowed,
     key_values,
 )
 from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
@@ -92,13 +93,17 @@ def update_key(key: str, body: KeyChange, access: Access, context: Context) -> K
 def rotate_key(key: str, body: KeyRotate, access: Access, context: Context) -> KeyCreated:
     """Make a new key with the name and bounds of this one, which ends after the overlap.
 
-    The old one is renamed, so that the name is the newest key's."""
+    The new one is cut to what its maker has. The old one is renamed, so that the name is the
+    newest key's."""
     old = _unrevoked(access, key)
     if old.successor_id:
         raise Conflict(f"the key {old.name!r} was rotated already; rotate {old.successor_id}")
     now_s = context.clock.wall_s()
+    scope = access.scope_in(access.tenant_id_of(old))
     new = msgspec.structs.replace(
         old,
+        models=allowed(old.models, scope.models, "models"),
+        endpoints=allowed(old.endpoints, scope.endpoints, "endpoints"),
         id=new_id(ApiKey.id_prefix, context.clock),
         create_time=now_s,
         expire_time=_renewed(old, now_s),

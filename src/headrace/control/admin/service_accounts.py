@@ -75,6 +75,7 @@ def create_service_account(
     reject_id_as_name(body.name)
     tenant = access.resolve(Tenant, body.tenant)
     scope = _asked(body, tenant, access.visible.list(Project)).intersect(access.scope_in(tenant.id))
+    scope = scope.without_tenant_wide()
     if not scope.permissions or frozenset() in (scope.projects, scope.models, scope.endpoints):
         raise PermissionDenied("nothing that was asked for is yours to give")
     now_s = context.clock.wall_s()
@@ -122,6 +123,8 @@ def list_service_accounts(
 def revoke_service_account(account: str, access: Access, context: Context) -> ServiceAccountView:
     """Revoke a service account, for good and at once. Repeating it changes nothing."""
     found = access.resolve(ServiceAccount, account)
+    if not found.scope.within(access.scope_in(found.parent_id)):
+        raise PermissionDenied("this account may more than you; ask an owner of the tenant")
     if found.active:
         found = context.database.store.update(msgspec.structs.replace(found, active=False))
     return _view(context, found)

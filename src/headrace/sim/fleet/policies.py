@@ -15,14 +15,8 @@ from dataclasses import dataclass
 from headrace.router.cost_policy import least_harm, least_work
 from headrace.router.endpoint import Endpoint
 from headrace.router.lease import Work
-from headrace.router.policy import (
-    LeastRequests,
-    LeastTokens,
-    PrefixAffinity,
-    RoundRobin,
-    RoutingPolicy,
-    TwoChoices,
-)
+from headrace.router.policies import policies as router_policies
+from headrace.router.policy import LeastRequests, PolicyFactory, RoutingPolicy
 
 cache_threshold = 0.5  # share of a prompt that must match, sglang's default
 imbalance_absolute, imbalance_relative = 32, 1.1  # sglang's defaults
@@ -150,19 +144,18 @@ class Precise:
         return self._policy.terms(endpoint, work, self._known_tokens(endpoint, work))
 
 
+def of_router(make: PolicyFactory) -> Callable[[PolicyContext], RoutingPolicy]:
+    """One of the router's own."""
+    return lambda context: make(context.rng)
+
+
 headrace = "headrace"  # the real picker with its limits and the fair queue; not in the table below
 policies: dict[str, Callable[[PolicyContext], RoutingPolicy]] = {
     "random": lambda _: RandomChoice(),
-    "round-robin": lambda _: RoundRobin(),
-    "least-requests": lambda _: LeastRequests(),
-    "two-choices": lambda context: TwoChoices(context.rng),
-    "least-tokens": lambda _: LeastTokens(),
-    "prefix-affinity": lambda _: PrefixAffinity(),
+    **{name: of_router(make) for name, make in router_policies.items()},
     "cache-aware": lambda _: CacheAware(),
     "scored": lambda _: Scored(),
     "least-work-blind": lambda _: Blind(least_work()),
-    "least-work": lambda _: least_work(),
     "least-work-precise": lambda context: Precise(least_work(), context.known_tokens),
-    "least-harm": lambda _: least_harm(),
     "least-harm-precise": lambda context: Precise(least_harm(), context.known_tokens),
 }
