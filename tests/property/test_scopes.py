@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spec.roles import Permission, Role, role_permissions
+from headrace.spec.roles import Permission, Role, role_permissions, tenant_wide_permissions
 from headrace.spec.scopes import Scope
 
 names = st.frozensets(st.sampled_from("abcd"), max_size=4) | st.none()
@@ -51,6 +51,14 @@ def test_intersection_has_no_order_and_repeating_it_changes_nothing(
     assert one.intersect(other) == other.intersect(one)
     assert one.intersect(other).intersect(other) == one.intersect(other)
     assert one.within(one)
+
+
+@given(scope=scopes)
+def test_whoever_ends_at_projects_has_nothing_of_the_whole_tenant(scope: Scope) -> None:
+    cut = scope.without_tenant_wide()
+    assert cut.within(scope)
+    assert cut == scope or scope.projects is not None
+    assert cut.projects is None or not cut.permissions & tenant_wide_permissions
 
 
 def test_roles_are_what_they_are_called() -> None:

@@ -58,4 +58,4 @@ class ServiceAccount(Resource, frozen=True, kw_only=True, tag="service_account")
             projects=None if self.projects is None else frozenset(self.projects),
             models=None if self.models is None else frozenset(self.models),
             endpoints=None if self.endpoints is None else frozenset(self.endpoints),
-        )
+        ).without_tenant_wide()

@@ -70,3 +70,17 @@ role_permissions: Mapping[Role, frozenset[Permission]] = {
     ),
     Role.VIEWER: _viewer,
 }
+
+# What concerns all of a tenant, and so is for nobody whose reach ends at some of its projects.
+tenant_wide_permissions = frozenset(
+    {
+        Permission.PROJECT_WRITE,
+        Permission.MEMBER_WRITE,
+        Permission.OWNER_WRITE,
+        Permission.BILLING_READ,
+        Permission.BILLING_WRITE,
+        Permission.WEBHOOK_READ,
+        Permission.WEBHOOK_WRITE,
+        Permission.AUDIT_READ,
+    }
+)

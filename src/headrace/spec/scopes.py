@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from headrace.spec.roles import Permission
+from headrace.spec.roles import Permission, tenant_wide_permissions
 
 T = TypeVar("T")
 
@@ -29,6 +29,12 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
             models=narrower(self.models, other.models),
             endpoints=narrower(self.endpoints, other.endpoints),
         )
+
+    def without_tenant_wide(self) -> "Scope":
+        """The same, less what concerns all of a tenant if it ends at some of its projects."""
+        if self.projects is None:
+            return self
+        return msgspec.structs.replace(self, permissions=self.permissions - tenant_wide_permissions)
 
     def within(self, other: "Scope") -> bool:
         """Whether `other` allows everything that this allows."""

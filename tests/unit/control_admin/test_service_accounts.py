@@ -78,18 +78,44 @@ def test_a_key_of_a_bounded_account_is_bounded(admin: TestClient, acting: As, ac
 
 
 def test_a_child_can_do_no_more_than_its_parent(admin: TestClient, acting: As, acme: str) -> None:
-    parent = acting(str(make(admin, projects=["web"], models=["small"])["token"]))
-    child = make(parent, name="child", role="owner")
+    parent = acting(str(make(admin, models=["small"])["token"]))
+    child = make(parent, name="child", role="owner", projects=["web"])
     assert "owner.write" not in child["permissions"]
     assert child["models"] == ["small"]
     assert len(child["projects"]) == 1
-    refused = parent.post(
-        "/service-accounts",
-        json={"tenant": "acme", "name": "x", "role": "admin", "models": ["big"]},
-    )
-    assert refused.status_code == 403
-    unseen = {"tenant": "acme", "name": "x", "role": "admin", "projects": ["batch"]}
-    assert parent.post("/service-accounts", json=unseen).status_code == 400
+    body = {"tenant": "acme", "name": "x", "role": "admin"}
+    assert parent.post("/service-accounts", json={**body, "models": ["big"]}).status_code == 403
+    assert parent.post("/service-accounts", json={**body, "projects": ["x"]}).status_code == 400
+
+
+def test_a_bounded_account_reaches_nothing_by_detours(
+    admin: TestClient, acting: As, acme: str
+) -> None:
+    wide = admin.post("/keys", json={"project": "web", "name": "wide"}).json()
+    big = admin.post("/keys", json={"project": "web", "name": "big", "models": ["big"]}).json()
+    admin.post("/users", json={"login": "eve"})
+    bounded = acting(str(make(admin, models=["small"])["token"]))
+    assert bounded.post(f"/keys/{wide['id']}/rotate", json={}).json()["models"] == ["small"]
+    assert bounded.post(f"/keys/{big['id']}/rotate", json={}).status_code == 403
+    member = {"tenant": "acme", "user": "eve", "role": "developer"}
+    assert bounded.put("/members", json=member).status_code == 403
+    whole = make(admin, name="whole")
+    assert bounded.post(f"/service-accounts/{whole['id']}/revoke").status_code == 403
+
+
+def test_an_account_of_some_projects_has_nothing_of_the_whole_tenant(
+    admin: TestClient, acting: As, acme: str
+) -> None:
+    made = make(admin, role="owner", projects=["web"])
+    assert made["permissions"] == [
+        "key.read", "key.write", "member.read", "project.read", "tenant.read", "usage.read",
+    ]  # fmt: skip
+    robot = acting(str(made["token"]))
+    for path in ("/audit", "/webhooks", "/invoices"):
+        assert robot.get(path).status_code == 403, path
+    hook = {"url": "https://hooks.example/x"}
+    assert robot.post("/webhooks", json=hook).status_code == 403
+    assert robot.post("/service-accounts", json={"tenant": "acme"}).status_code == 403
 
 
 def test_revocation_and_expiry_hold_at_once(
