@@ -24,7 +24,7 @@ from headrace.engine.request import (
 )
 from headrace.engine.runner import StepBatch
 from headrace.engine.scheduler import SchedulerConfig
-from headrace.engine.sequence import Sequence
+from headrace.engine.sequence import Sequence, preemptions_max
 from headrace.sim.clock import ManualClock
 from headrace.sim.runner import FakeModel, FakeRunner
 
@@ -234,7 +234,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         head = min(self.live.values(), key=lambda each: each.order, default=None)
         if head is not self.head:
             self.head, self.head_steps = head, 0
-            self.head_steps_max = 4 + sum(each.length_max for each in self.live.values())
+            work = sum(each.length_max for each in self.live.values())
+            self.head_steps_max = 4 + (1 + preemptions_max) * work
         self.head_steps += 1
         if head is not None and self.head_is_known:
             assert self.head_steps <= self.head_steps_max, "the oldest is held up"

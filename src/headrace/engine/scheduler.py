@@ -2,7 +2,7 @@
 
     1. A waiting request of a strictly higher class than a running one may take its place or its
        blocks. It is then running like the others.
-    2. Running sequences, in order of (class, arrival): one row to each that decodes, what is left
+    2. Running sequences, in order (class, arrival): one row to each that decodes, what is left
        of the row budget to chunks. One that cannot get its next block preempts the last of the
        order, which is of the lowest class and the youngest in it; that may be itself.
     3. Only if nothing was preempted: waiting ones, in the same order, while the whole of their
@@ -18,6 +18,10 @@ default. So a stream of higher ones delays it and cannot starve it. Running ones
 younger one of the same class would rise above them while it waits, and evict them.
 
 The choices of one prompt wait until the first of them has computed it, then copy it.
+
+What was preempted `preemptions_max` times goes before the others of its class from then on, oldest
+first, so that nobody's work is thrown away for ever: the first of the order is then the oldest of
+those, and each that goes before the oldest of all has lost its place so often before.
 
 Preemption frees all blocks and computes again later; the prefix cache often still has them.
 """
@@ -292,8 +296,8 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self.preemption_count += 1
-        sequence.preemption_count += 1
         self._stop_running(sequence)
+        sequence.count_preemption()
         self.add(sequence)
 
     def _stop_running(self, sequence: Sequence) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.engine.request import EngineRequest, RequestUsage, TokenLogprobs
 
+preemptions_max = 4  # from then on the others of its class give way first
 acceptance_start = 0.6  # of drafts, before anything is known
 no_table: NDArray[np.int32] = np.empty(0, np.int32)
 unused = RequestUsage(prompt_tokens=0, cached_tokens=0, completion_tokens=0)
@@ -91,7 +92,11 @@ class Sequence:
         self.arrival = arrival
         self.arrival_s = arrival_s
         self.priority = request.priority  # the class it is in now; ageing lowers the number
-        self.order = (request.priority, arrival)  # the smaller goes first
+        self.order = (
+            request.priority,
+            True,
+            arrival,
+        )  # the smaller goes first; see `move_to_class`
         self.state = SequenceState.WAITING
         self.slot = -1  # row of the sampling table while running
 
@@ -122,9 +127,16 @@ class Sequence:
         self.committed_blocks = 0  # full blocks whose content others may find
 
     def move_to_class(self, priority: int) -> None:
-        """Change its class; whoever keeps it sorted by `order` must sort again."""
+        """Change its class; whoever keeps it sorted by `order` must sort again.
+
+        In its class it goes before all that were not preempted too often."""
         self.priority = priority
-        self.order = (priority, self.arrival)
+        self.order = (priority, self.preemption_count < preemptions_max, self.arrival)
+
+    def count_preemption(self) -> None:
+        """Note that it lost its blocks; it must not be in a sorted list meanwhile."""
+        self.preemption_count += 1
+        self.move_to_class(self.priority)
 
     @property
     def total(self) -> int:
