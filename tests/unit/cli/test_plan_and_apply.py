@@ -1,0 +1,75 @@
+"""Plans need no platform; files are read as one list of documents."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.base.errors import ConfigurationError
+from headrace.cli.apply import read_documents
+from headrace.cli.main import main
+from headrace.cli.scaling_options import (
+    RolloutOptions,
+    ScalingOptions,
+    autoscaling_body,
+    rollout_body,
+)
+from headrace.cli.version_options import targets_body
+
+
+def succeed(*arguments: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+
+
+def test_a_plan_is_told_to_people_and_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "llama-3.1-70b", "--device", "H100:80GB", "--context", "32768"]
+    succeed(*asked, "--concurrency", "64")
+    assert "16 x H100: 2 replica(s) of tensor parallel 8" in capsys.readouterr().out
+    succeed(*asked, "--concurrency", "64", "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["devices"], told["kv_bytes_per_token"]) == (16, 327_680)
+    assert told["layouts"][0]["devices"] == 16
+
+
+def test_an_unknown_model_names_those_that_are_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "unheard-of", "--device", "H100"]) == 1
+    assert "smollm2-135m" in capsys.readouterr().err
+
+
+def test_documents_of_files_and_directories_are_read_in_order(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text("kind: model\nname: two\n---\n---\nkind: model\nname: three\n")
+    (tmp_path / "a.json").write_text('[{"kind": "model", "name": "one"}]')
+    (tmp_path / "notes.txt").write_text("not read")
+    assert read_documents([tmp_path]) == [
+        {"kind": "model", "name": name} for name in ("one", "two", "three")
+    ]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text("kind: [")
+    with pytest.raises(ConfigurationError, match=r"wrong\.yaml"):
+        read_documents([tmp_path / "wrong.yaml"])
+    with pytest.raises(ConfigurationError, match=r"missing\.yaml"):
+        read_documents([tmp_path / "missing.yaml"])
+
+
+def test_options_become_policies() -> None:
+    assert autoscaling_body(ScalingOptions()) is None
+    assert autoscaling_body(ScalingOptions(max=4, target_ttft=1.5)) == {
+        "min": 1,
+        "max": 4,
+        "target_first_token_s": 1.5,
+    }
+    with pytest.raises(ConfigurationError, match="--max"):
+        autoscaling_body(ScalingOptions(min=1))
+    assert rollout_body(RolloutOptions(canary_step=["10:5", "50"])) == {
+        "strategy": "canary",
+        "steps": [{"weight": 10, "pause_s": 5.0}, {"weight": 50, "pause_s": 60.0}],
+    }
+    with pytest.raises(ConfigurationError, match="WEIGHT:SECONDS"):
+        rollout_body(RolloutOptions(canary_step=["much"]))
+    assert targets_body(["v1=90", "v2=10"]) == {"v1": 90, "v2": 10}
+    with pytest.raises(ConfigurationError, match="VERSION=WEIGHT"):
+        targets_body(["v1"])
