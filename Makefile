@@ -94,6 +94,7 @@ reference: $(STAMPS)/dev # writes the generated pages, rules and dashboards anew
 	$(BIN)/python -m headrace.observability.alert_rules > deploy/prometheus/headrace.rules.yml
 	$(BIN)/python -m headrace.observability.dashboards deploy/grafana
 	$(BIN)/python -m headrace.adapters.reference_page > docs/reference/engines.md
+	$(BIN)/python -m headrace.control.admin.reference_page > docs/reference/admin-api.md
 	$(BIN)/python -m headrace.engine_server.reference_page > docs/reference/api.md
 
 lock: # writes the lock files anew; needs `uv` on the PATH
