@@ -34,6 +34,7 @@ from headrace.engine.request import (
 from headrace.engine.runner import ModelRunner
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.engine_server import messages
+from headrace.engine_server.grammar_queue import GrammarActions, GrammarQueue
 from headrace.engine_server.grammars import GrammarCompiler
 from headrace.engine_server.messages import EngineConfig
 
@@ -56,8 +57,9 @@ class EngineProcess:
         self._sock = sock
         self._clock = SystemClock()
         self._load_runner = load_runner
-        self._grammars: GrammarCompiler | None = None
+        self._grammars: GrammarQueue | None = None
         self._send_lock = threading.Lock()
+        self._submit_lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._buffer = messages.FrameBuffer()
@@ -108,7 +110,8 @@ class EngineProcess:
         core = EngineCore(runner, scheduler, self._clock)
         core.record_cache_changes()
         info = runner.info
-        self._grammars = GrammarCompiler(Path(config.model_path), info.vocab_size)
+        compiler = GrammarCompiler(Path(config.model_path), info.vocab_size)
+        self._grammars = self._start_grammars(core, compiler)
         self._send(
             messages.Ready(
                 context_length=context_limit(info),
@@ -153,20 +156,39 @@ class EngineProcess:
     def _handle(self, core: EngineCore, message: messages.ToEngine) -> None:
         if isinstance(message, messages.Submit):
             try:
-                constraint = None
-                if message.grammar is not None:  # in this thread, so that steps go on
+                if message.grammar is None:
+                    self._submit(core, message, None)
+                else:
                     assert self._grammars is not None, "requests come after the start"
-                    constraint = self._grammars.compile(message.grammar)
-                core.submit(_engine_request(message, constraint, self._clock.monotonic_s()))
+                    self._grammars.put(message)
             except HeadraceError as error:
                 self._send(_rejection(message.request_id, error))
         elif isinstance(message, messages.Abort):
-            core.abort(message.request_id, message.index)
+            if self._grammars is None or not self._grammars.abort(message.request_id):
+                core.abort(message.request_id, message.index)
         elif isinstance(message, messages.ResetCache):
             core.reset_cache(message.salt)
         else:
             assert isinstance(message, messages.AskStats), "the configuration comes once"
             self._send(_wire_stats(core))
+
+    def _submit(
+        self, core: EngineCore, message: messages.Submit, constraint: TokenConstraint | None
+    ) -> None:
+        with self._submit_lock:  # two threads come here
+            core.submit(_engine_request(message, constraint, self._clock.monotonic_s()))
+        self._wake.set()
+
+    def _start_grammars(self, core: EngineCore, compiler: GrammarCompiler) -> GrammarQueue:
+        actions = GrammarActions(
+            compile=compiler.compile,
+            submit=lambda message, constraint: self._submit(core, message, constraint),
+            reject=lambda request_id, error: self._send(_rejection(request_id, error)),
+            aborted=lambda request_id: self._send(
+                messages.Outputs([messages.Output(request_id, [], "abort", 0, 0, 0)])
+            ),
+        )
+        return GrammarQueue(actions, self._clock)
 
     def _send(self, message: messages.FromEngine) -> None:
         """Write one frame; blocks while the HTTP process does not keep up."""

@@ -1,0 +1,92 @@
+"""Requests whose grammar is being compiled: in a thread of its own, so that nobody waits for it.
+
+Neither steps nor other requests, aborts or questions stand behind a slow grammar. Behind it are
+other grammars, of which `waiting_max` may wait, each for `wait_s_max`. How long one compiles is
+bounded by its fuel (`grammars.py`).
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Full, Queue
+
+from headrace.base.clock import Clock
+from headrace.base.errors import HeadraceError, RateLimited
+from headrace.engine.request import TokenConstraint
+from headrace.engine_server.messages import Grammar, Submit
+
+waiting_max = 64
+wait_s_max = 10.0
+retry_after_s = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarActions:
+    """What happens with a request; called from the thread that compiles."""
+
+    compile: Callable[[Grammar], TokenConstraint]
+    submit: Callable[[Submit, TokenConstraint], None]
+    reject: Callable[[str, HeadraceError], None]
+    aborted: Callable[[str], None]
+
+
+class GrammarQueue:
+    """Compiles one grammar after the other, and submits their requests."""
+
+    def __init__(self, actions: GrammarActions, clock: Clock) -> None:
+        self._actions = actions
+        self._clock = clock
+        self._queue: Queue[tuple[Submit, float]] = Queue(waiting_max)
+        self._lock = threading.Lock()
+        self._is_wanted: dict[str, bool] = {}  # requests that are not submitted yet
+        threading.Thread(target=self._work, name="grammars", daemon=True).start()
+
+    def put(self, message: Submit) -> None:
+        """Take a request with a grammar; RateLimited if too many wait."""
+        with self._lock:
+            self._is_wanted[message.request_id] = True
+        try:
+            self._queue.put_nowait((message, self._clock.monotonic_s()))
+        except Full:
+            with self._lock:
+                del self._is_wanted[message.request_id]
+            raise _overload() from None
+
+    def abort(self, request_id: str) -> bool:
+        """Give up a request that is not submitted yet; False if there is none."""
+        with self._lock:
+            if request_id not in self._is_wanted:
+                return False
+            self._is_wanted[request_id] = False
+            return True
+
+    def _work(self) -> None:
+        while True:
+            message, since_s = self._queue.get()
+            try:
+                self._compile(message, since_s)
+            except HeadraceError as error:
+                with self._lock:
+                    wanted = self._is_wanted.pop(message.request_id, True)
+                if wanted:
+                    self._actions.reject(message.request_id, error)
+                else:
+                    self._actions.aborted(message.request_id)
+
+    def _compile(self, message: Submit, since_s: float) -> None:
+        assert message.grammar is not None, "only those with a grammar come here"
+        if self._clock.monotonic_s() - since_s > wait_s_max:
+            raise _overload()
+        constraint = self._actions.compile(message.grammar)
+        with self._lock:  # an abort comes before the submission, or finds it done
+            wanted = self._is_wanted.pop(message.request_id)
+            if wanted:
+                self._actions.submit(message, constraint)
+        if not wanted:
+            self._actions.aborted(message.request_id)
+
+
+def _overload() -> RateLimited:
+    return RateLimited(
+        "Too many grammars wait to be compiled; try again.", retry_after_s=retry_after_s
+    )
