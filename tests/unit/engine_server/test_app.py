@@ -415,3 +415,37 @@ async def test_an_unexpected_failure_is_a_500_without_details(
         answer = await server.post(chat, chat_body())
         assert answer.status == 500
         assert "NoneType" not in answer.error["message"]
+
+
+async def test_the_operators_routes_are_closed_without_a_key(run_server: Any) -> None:
+    async with run_server(wait=False) as server:
+        refused = await server.post("/internal/pause", b"")
+        assert (refused.status, refused.error["code"]) == (403, "permission_denied")
+    async with run_server(api_key="secret", wait=False) as server:
+        assert (await server.post("/internal/pause", b"")).status == 401
+        own = {"X-Api-Key": "secret"}  # as Anthropic's clients send it
+        assert (await server.post("/internal/pause", b"", own)).json["paused"] is True
+        refused = await server.post(chat, chat_body(), own)
+        assert (refused.status, refused.error["code"]) == (503, "unavailable")
+        assert (await server.post("/internal/resume", b"", own)).json["paused"] is False
+        assert (await server.post("/internal/drain", b"", own)).json["draining"] is True
+        assert (await server.get("/readyz")).json["state"] == "draining"
+
+
+async def test_priorities_are_for_those_with_the_key(run_server: Any) -> None:
+    async with run_server(wait=False) as server:
+        refused = await server.post(chat, chat_body(priority=1))
+        assert (refused.status, refused.error["param"]) == (400, "priority")
+    async with run_server(api_key="secret", wait=False) as server:
+        taken = await server.post(chat, chat_body(priority=1), {"Authorization": "Bearer secret"})
+        assert taken.status == 503  # it is loading, and that is all that is wrong
+
+
+async def test_a_request_of_several_prompts_is_one_in_the_books(run_server: Any) -> None:
+    async with run_server() as server:
+        body = text_body(prompt=["one", "two"], n=2, max_tokens=3)
+        answer = (await server.post("/v1/completions", body)).json
+        assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+        assert answer["usage"]["prompt_tokens"] == 6
+        assert answer["usage"]["completion_tokens"] <= 12
+        assert await server.metric("headrace_engine_prompt_tokens_total") == 6
