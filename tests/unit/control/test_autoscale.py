@@ -1,6 +1,8 @@
 """How many replicas traffic asks for."""
 
 import datetime
+import random
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -59,6 +61,18 @@ def test_steady_work_gets_the_replicas_that_it_needs_and_keeps_them() -> None:
     counts = trace.run(200, tokens_per_s=2600.0, in_flight_requests=5)
     assert counts[-1] == 6
     assert len(set(counts[20:])) == 1, "steady work changes nothing"
+
+
+def test_an_hour_of_noisy_steady_work_turns_at_most_twice() -> None:
+    trace = Trace(policy)
+    noise = random.Random(11)
+    counts = [
+        trace.look(tokens_per_s=2600.0 * noise.uniform(0.7, 1.3), in_flight_requests=5).replicas
+        for _ in range(int(3600 / interval_s))
+    ]
+    steps = [after - before for before, after in pairwise(counts[12:]) if after != before]
+    turns = sum((one > 0) != (other > 0) for one, other in pairwise(steps))
+    assert turns <= 2, steps
 
 
 def test_growing_work_is_met_before_it_comes() -> None:
