@@ -12,7 +12,8 @@ import openai
 import pytest
 import trustme
 
-from headrace.sim.platform_process import PlatformProcess, wait_until
+from headrace.sim.child_process import wait_until
+from headrace.sim.platform_process import PlatformProcess
 
 pytestmark = pytest.mark.e2e
 

@@ -9,7 +9,8 @@ import psutil
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from headrace.sim.platform_process import PlatformProcess, wait_until
+from headrace.sim.child_process import wait_until
+from headrace.sim.platform_process import PlatformProcess
 
 pytestmark = pytest.mark.e2e
 

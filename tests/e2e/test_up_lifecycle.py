@@ -12,7 +12,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
-from headrace.sim.platform_process import PlatformProcess, command, wait_until
+from headrace.sim.child_process import wait_until
+from headrace.sim.platform_process import PlatformProcess, command
 
 pytestmark = pytest.mark.e2e
 

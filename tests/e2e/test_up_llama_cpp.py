@@ -20,7 +20,8 @@ import psutil
 import pytest
 
 from headrace.adapters import llama_cpp
-from headrace.sim.platform_process import PlatformProcess, wait_until
+from headrace.sim.child_process import wait_until
+from headrace.sim.platform_process import PlatformProcess
 from headrace.spec.deployments import Replica, ReplicaState
 
 pytestmark = pytest.mark.e2e

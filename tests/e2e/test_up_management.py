@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from headrace.sim.platform_process import PlatformProcess, wait_until
+from headrace.sim.child_process import wait_until
+from headrace.sim.platform_process import PlatformProcess
 from headrace.spec.webhook_signature import signature_is_right, text_prefix
 from headrace.storage import open_sqlite
 

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 
-from headrace.sim.platform_process import PlatformProcess, wait_until
+from headrace.sim.child_process import wait_until
+from headrace.sim.platform_process import PlatformProcess
 
 pytestmark = pytest.mark.e2e
 

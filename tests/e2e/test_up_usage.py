@@ -14,7 +14,8 @@ import pytest
 
 from headrace.adapters.headrace import HeadraceAdapter
 from headrace.adapters.prometheus_text import read_samples
-from headrace.sim.platform_process import PlatformProcess, wait_until
+from headrace.sim.child_process import wait_until
+from headrace.sim.platform_process import PlatformProcess
 
 pytestmark = pytest.mark.e2e
 

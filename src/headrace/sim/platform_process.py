@@ -6,26 +6,22 @@ with PlatformProcess.start(directory, "--demo") as platform: ... platform.gatewa
 import json
 import os
 import secrets
-import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 
 from headrace.launchers.process import LaunchRecord, read_records
+from headrace.sim.child_process import ChildProcess, wait_until
 from headrace.spec.deployments import Replica, ReplicaState
 from headrace.storage import open_sqlite
 
 marker = "HEADRACE_PLATFORM_MARKER"  # every process of one tree has it in its environment
-look_interval_s = 0.05
-end_timeout_s = 60.0
 
 
-class PlatformProcess:
+class PlatformProcess(ChildProcess):
     """One running platform on free ports, ready for requests."""
 
     def __init__(self, directory: Path, *arguments: str) -> None:
@@ -72,27 +68,6 @@ class PlatformProcess:
         """What it wrote to standard error."""
         return self._errors.read_text(errors="replace")
 
-    def __enter__(self) -> "PlatformProcess":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    def stop(self) -> int:
-        """Ask it to end and wait until it has; its exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(end_timeout_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
-
     def tree(self) -> list[psutil.Process]:
         """Every process that it started, whoever is its parent by now; zombies have ended."""
         found = []
@@ -132,10 +107,3 @@ class PlatformProcess:
 def command() -> tuple[str, ...]:
     """What starts a platform."""
     return (sys.executable, "-m", "headrace.cli.main", "up")
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Look until it is so; whoever calls this bounds it."""
-    pause = threading.Event()
-    while not condition():
-        pause.wait(look_interval_s)

@@ -5,19 +5,18 @@ with ServeProcess.start("smollm2-135m-instruct") as served: ... served.url ...
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from types import TracebackType
+
+from headrace.sim.child_process import ChildProcess
 
 ready_pattern = re.compile(r"(?P<name>\S+) is ready at (?P<url>http://\S+)/v1 ")
 output_lines_max = 10_000  # kept of what the process wrote
-end_timeout_s = 60.0
 
 
-class ServeProcess:
+class ServeProcess(ChildProcess):
     """One running server, ready for requests."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -57,26 +56,9 @@ class ServeProcess:
             raise RuntimeError("headrace serve ended:\n" + "\n".join(served.output))
         return served
 
-    def __enter__(self) -> "ServeProcess":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
-
     def stop(self) -> int:
         """Ask it to end and wait until it has; its exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            status = self.process.wait(end_timeout_s)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            status = self.process.wait()
+        status = super().stop()
         self._reader.join()
         assert self.process.stderr is not None
         self.process.stderr.close()

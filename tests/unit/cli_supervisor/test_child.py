@@ -8,8 +8,8 @@ from headrace.base.errors import SetupError
 from headrace.cli.supervisor import child as module
 from headrace.cli.supervisor.child import Child, ChildSpec, backoff_s
 from headrace.launchers import log_file
+from headrace.sim.child_process import wait_until
 from headrace.sim.clock import ManualClock
-from headrace.sim.platform_process import wait_until
 
 
 @pytest.fixture(autouse=True)
