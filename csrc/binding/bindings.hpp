@@ -1,11 +1,12 @@
 // The two halves of the Python module.
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <string>
 
 #include "base/errors.hpp"
 #include "kernels/kernel_table.hpp"
-#include <nanobind/nanobind.h>
 
 namespace headrace {
 

@@ -49,7 +49,7 @@ inline void score_block(const typename Kv::Element* keys, const float* const* qu
     for (auto& sum : row) sum = S::set1(0.0f);
   for (int d = 0; d < head_dim; ++d) {
     typename S::V key[vectors];
-    for (int j = 0; j < vectors; ++j) 
+    for (int j = 0; j < vectors; ++j)
       key[j] = Kv::template load<S>(keys + d * block_tokens + j * S::width);
     for (int r = 0; r < rows; ++r) {
       const auto query = S::set1(queries[r][d]);

@@ -18,12 +18,12 @@ constexpr int split_tokens = 256;    // context that one softmax pass covers; pa
 constexpr int query_rows_max = 32;   // query rows (tokens x heads of a group) of one attention tile
 constexpr int head_dim_max = 256;
 
-// How a matrix lies in memory. The last four are grids that hold many of the files' types exactly:
+// How a matrix lies in memory. The last two are grids that hold many of the files' types exactly:
 // float scales, a scale for 32 or (halves) for 16 weights (model/file_blocks.hpp).
 enum class WeightType : int {
-  f32, f16, bf16, q4_0, q4_1, q8_0, grid4, grid8, grid4_halves, grid8_halves
+  f32, f16, bf16, q4_0, q4_1, q8_0, q4_k, q5_k, q6_k, grid8, grid4_halves
 };
-constexpr int weight_type_count = 10;
+constexpr int weight_type_count = 11;
 
 constexpr bool is_quantized(WeightType type) { return type >= WeightType::q4_0; }
 

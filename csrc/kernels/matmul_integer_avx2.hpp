@@ -1,6 +1,6 @@
 // Rows times one tile of quantized weights with AVX2: vpmaddwd of weights widened to 16 bits and
 // 16-bit activations, a pair of inputs a column. The sums are exact: 32 products of at most
-// 255 * 32767 stay under 2^31.
+// 128 * 32767 stay under 2^31.
 #pragma once
 
 #include <immintrin.h>
@@ -31,78 +31,74 @@ inline void settle(__m256i& sum) {
 #endif
 }
 
-// Pair `pair` of a vector's inputs as 16-bit weights of 8 columns. A 32-bit lane holds a column's 4
-// bytes (tile_layout.hpp); every second byte or nibble falls out by a shift and a mask. Read anew for
-// each pair: a load is cheaper than the registers that four unpacked pairs would take.
-template <WeightType type, int pair>
-inline __m256i unpack_pair(const std::uint8_t* vector) {
-  __m256i raw = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(vector));
-  settle(raw);
-  if constexpr (weight_bits(type) == 8)
-    return pair == 0 ? _mm256_and_si256(raw, _mm256_set1_epi16(255)) : _mm256_srli_epi16(raw, 8);
-  constexpr int shift = pair % 2 * 8 + pair / 2 * 4;
-  if constexpr (shift == 12) return _mm256_srli_epi16(raw, 12);
-  return _mm256_and_si256(_mm256_srli_epi16(raw, shift), _mm256_set1_epi16(15));
+// Pair p of a group's inputs as 16-bit weights, for half h of the columns (tile_layout.hpp). Nibbles
+// are read anew for each pair: a load is cheaper than the registers that unpacked pairs would take.
+template <WeightType type, int p>
+[[gnu::always_inline]] inline __m256i unpack_pair(const std::uint8_t* quants, int h) {
+  if constexpr (weight_bits(type) == 8) {
+    return _mm256_cvtepi8_epi16(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(quants + (p * 2 + h) * tile_columns)));
+  } else {
+    constexpr int shift = p % 2 * 8 + p / 8 * 4;
+    __m256i raw = _mm256_loadu_si256(
+        reinterpret_cast<const __m256i*>(quants + p % 8 / 2 * vector_bytes + h * 32));
+    settle(raw);
+    if constexpr (shift == 12) return _mm256_srli_epi16(raw, 12);
+    return _mm256_and_si256(_mm256_srli_epi16(raw, shift), _mm256_set1_epi16(15));
+  }
 }
 
-// dots += one pair of inputs, for `rows` rows and both halves of the 16 columns.
-template <WeightType type, int rows, int pair>
-inline void add_pair(const std::uint8_t* vector, const std::int16_t* const* x, int offset,
+// dots = or += one pair of inputs, for `rows` rows and both halves of the 16 columns.
+template <WeightType type, int rows, int p, bool first>
+[[gnu::always_inline]] inline void add_pair(const std::uint8_t* quants, const std::int16_t* const* x,
                      __m256i (&dots)[rows][2]) {
-  const __m256i weights[2] = {unpack_pair<type, pair>(vector),
-                              unpack_pair<type, pair>(vector + vector_bytes / 2)};
+  const __m256i weights[2] = {unpack_pair<type, p>(quants, 0), unpack_pair<type, p>(quants, 1)};
   for (int r = 0; r < rows; ++r) {
-    const __m256i inputs = broadcast_pair(x[r] + offset);
+    const __m256i inputs = broadcast_pair(x[r] + 2 * p);
     for (int h = 0; h < 2; ++h) {
-      dots[r][h] = _mm256_add_epi32(dots[r][h], _mm256_madd_epi16(weights[h], inputs));
+      const __m256i products = _mm256_madd_epi16(weights[h], inputs);
+      dots[r][h] = first ? products : _mm256_add_epi32(dots[r][h], products);
       settle(dots[r][h]);
     }
   }
 }
 
-// The exact sums of a part of a group. Low nibbles are inputs 0..15 of the group, high ones 16..31.
-template <WeightType type, int rows, int part>
-inline void dot_part(const std::uint8_t* quants, const std::int16_t* const* x,
-                     __m256i (&dots)[rows][2]) {
-  constexpr bool whole = scale_parts(type) == 1;
-  constexpr int vectors = weight_bits(type) == 4 || whole ? weight_bits(type) : 4;
-  constexpr int first = weight_bits(type) == 8 ? part * vectors : 0;
-#pragma GCC unroll 8
-  for (int v = first; v < first + vectors; ++v) {
-    const std::uint8_t* vector = quants + v * vector_bytes;
-    if constexpr (weight_bits(type) == 8 || whole || part == 0) {
-      add_pair<type, rows, 0>(vector, x, v * 4, dots);
-      add_pair<type, rows, 1>(vector, x, v * 4 + 2, dots);
-    }
-    if constexpr (weight_bits(type) == 4 && (whole || part == 1)) {
-      add_pair<type, rows, 2>(vector, x, 16 + v * 4, dots);
-      add_pair<type, rows, 3>(vector, x, 16 + v * 4 + 2, dots);
-    }
+// The exact sums of pairs [p, end) of a group, as stored. A call left standing would put the sums
+// into memory.
+template <WeightType type, int rows, int p, int end, bool first = true>
+[[gnu::always_inline]] inline void dot_pairs(const std::uint8_t* quants, const std::int16_t* const* x,
+                      __m256i (&dots)[rows][2]) {
+  if constexpr (p < end) {
+    constexpr bool nibbles = weight_bits(type) == 4 && scale_parts(type) == 1;
+    constexpr int at = nibbles ? p / 4 * 2 + p % 2 + p / 2 % 2 * 8 : p;   // a vector's pairs together
+    add_pair<type, rows, at, first>(quants, x, dots);
+    dot_pairs<type, rows, p + 1, end, false>(quants, x, dots);
   }
 }
 
 // sums += the part of group g that has one scale: the whole group, or one half of it.
 template <WeightType type, int rows, int part>
-inline void add_part(const std::uint8_t* quants, const std::int16_t* const* x,
-                     const GroupScale* const* scales, int g, const std::uint8_t* group_scales,
+[[gnu::always_inline]] inline void add_part(const std::uint8_t* quants, const std::int16_t* const* x,
+                     const GroupScale* const* scales, int g, const GroupScales& group_scales,
                      __m256 (&sums)[rows][2]) {
+  constexpr int count = group_pairs / scale_parts(type);
   __m256i dots[rows][2];
-  for (int r = 0; r < rows; ++r)
-    dots[r][0] = dots[r][1] =
-        weight_offset(type) == 0
-            ? _mm256_setzero_si256()
-            : _mm256_set1_epi32(offset_correction<type>(scales[r][g], part));
-  dot_part<type, rows, part>(quants, x, dots);
+  dot_pairs<type, rows, part * count, (part + 1) * count>(quants, x, dots);
   for (int h = 0; h < 2; ++h) {
     const __m256 scale = load_scale<SimdAvx2, type>(group_scales, part, h * 8);
+    __m256 minimum = _mm256_setzero_ps();
+    if constexpr (has_minimum(type))
+      minimum = load_minimum<SimdAvx2, type>(group_scales, part, h * 8);
     for (int r = 0; r < rows; ++r) {
-      const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(scales[r][g].scale));
+      const GroupScale& row_scale = scales[r][g];
+      if constexpr (weight_offset(type) != 0)
+        dots[r][h] = _mm256_add_epi32(
+            dots[r][h], _mm256_set1_epi32(offset_correction<type>(row_scale, part)));
+      const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(row_scale.scale));
       sums[r][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r][h]), factor, sums[r][h]);
-      if constexpr (has_minimum(type)) {
-        const __m256 minimum = load_minimum<SimdAvx2, type>(group_scales, part, h * 8);
+      if constexpr (has_minimum(type))
         sums[r][h] = _mm256_fmadd_ps(
-            minimum, _mm256_set1_ps(minimum_factor<type>(scales[r][g], part)), sums[r][h]);
-      }
+            minimum, _mm256_set1_ps(minimum_factor<type>(row_scale, part)), sums[r][h]);
     }
   }
 }
@@ -123,7 +119,7 @@ inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& in
   }
   for (int g = 0; g < groups; ++g) {
     if (prefetch) prefetch_group(quants, quant_bytes(type));
-    const std::uint8_t* group_scales = tile + g * scale_bytes(type);
+    const GroupScales group_scales = scales_of<type>(tile, g);
     add_part<type, rows, 0>(quants, x, scales, g, group_scales, sums);
     if constexpr (scale_parts(type) == 2)
       add_part<type, rows, 1>(quants, x, scales, g, group_scales, sums);

@@ -26,11 +26,12 @@ inline __m512i broadcast_pair_512(const std::int16_t* x) {
 template <WeightType type>
 inline void unpack_group_avx512(const std::uint8_t* quants, __m512i* pairs) {
   for (int v = 0; v < weight_bits(type); ++v) {
-    const __m512i raw = _mm512_loadu_si512(quants + v * vector_bytes);
     if constexpr (weight_bits(type) == 8) {
-      pairs[2 * v] = _mm512_and_si512(raw, _mm512_set1_epi16(255));
-      pairs[2 * v + 1] = _mm512_srli_epi16(raw, 8);
+      for (int p = 2 * v; p < 2 * v + 2; ++p)
+        pairs[p] = _mm512_cvtepi8_epi16(
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(quants + p * 2 * tile_columns)));
     } else {
+      const __m512i raw = _mm512_loadu_si512(quants + v * vector_bytes);
       const __m512i low_mask = _mm512_set1_epi16(15);
       pairs[2 * v] = _mm512_and_si512(raw, low_mask);
       pairs[2 * v + 1] = _mm512_and_si512(_mm512_srli_epi16(raw, 8), low_mask);
@@ -44,7 +45,7 @@ inline void unpack_group_avx512(const std::uint8_t* quants, __m512i* pairs) {
 template <WeightType type, int rows, int part>
 inline void add_part_avx512(const __m512i* pairs, const std::int16_t* const* x,
                             const GroupScale* const* scales, int g,
-                            const std::uint8_t* group_scales, __m512* sums) {
+                            const GroupScales& group_scales, __m512* sums) {
   constexpr int count = group_pairs / scale_parts(type);
   __m512i dots[rows];
   for (int r = 0; r < rows; ++r)
@@ -87,7 +88,7 @@ inline void matmul_block_avx512(const std::uint8_t* tile, const ActivationRows& 
     if (prefetch) prefetch_group(quants, quant_bytes(type));
     __m512i pairs[group_pairs];
     unpack_group_avx512<type>(quants, pairs);
-    const std::uint8_t* group_scales = tile + g * scale_bytes(type);
+    const GroupScales group_scales = scales_of<type>(tile, g);
     add_part_avx512<type, rows, 0>(pairs, x, scales, g, group_scales, sums);
     if constexpr (scale_parts(type) == 2)
       add_part_avx512<type, rows, 1>(pairs, x, scales, g, group_scales, sums);

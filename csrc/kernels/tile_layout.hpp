@@ -1,23 +1,26 @@
 // How 16 output columns of a quantized matrix lie in memory, so that kernels read forward only.
 //
-//   scales   for each group of 32 inputs: 16 scales (two times 16 for the halves types: inputs 0..15
-//            and 16..31), then as many minimums if the type has them; the whole padded to 64 bytes
-//   quants   for each group: 64-byte vectors of (16 columns x 4 inputs)
-//              4 bits   4 vectors; vector v holds inputs 4v..4v+3 in its low nibbles and
-//                       16+4v..16+4v+3 in its high ones, as 0..15
-//              8 bits   8 vectors; vector v holds inputs 4v..4v+3, as int8 + 128
+//   scales   for each group of 32 inputs: 16 scales (two times 16 where each half has its own:
+//            inputs 0..15 and 16..31), then as many minimums if the type has them. The K types have
+//            int8 codes of them, under 16 float16 factors (and 16 of minimums) that stand before each
+//            8 groups. The whole is padded to 64 bytes
+//   quants   for each group
+//              4 bits   4 vectors of (16 columns x 4 inputs); vector v holds inputs 4v..4v+3 in
+//                       its low nibbles and 16+4v..16+4v+3 in its high ones, as 0..15
+//              8 bits   16 vectors of (16 columns x a pair of inputs), as int8
 //
 //   type           bits  scales    minimums  weight
 //   q4_0           4     float16   -         scale * (stored - 8)
 //   q4_1           4     float16   float16   scale * stored + minimum
-//   q8_0           8     float16   -         scale * (stored - 128)
-//   grid4          4     float32   float32   scale * stored + minimum
-//   grid8          8     float32   float32   scale * (stored - 128) + minimum
+//   q8_0           8     float16   -         scale * stored
+//   q4_k           4     coded     coded     scale * stored + minimum
+//   q5_k           8     coded     coded     scale * stored + minimum
+//   q6_k           8     2 coded   -         scale * stored
+//   grid8          8     float32   float32   scale * stored + minimum
 //   grid4_halves   4     2 float32 2 float32 scale * stored + minimum
-//   grid8_halves   8     2 float32 -         scale * (stored - 128)
 //
-// A 32-bit lane holds one column's four inputs: as 16-bit lanes, shifted and masked, they are the
-// pairs of inputs that vpmaddwd and vpdpwssd multiply (stored_position in kernel_table.hpp).
+// Pairs of inputs are what vpmaddwd and vpdpwssd multiply (stored_position in kernel_table.hpp): of
+// four bits they fall out of 16-bit lanes by a shift and a mask, of eight by sign extension.
 #pragma once
 
 #include <cstddef>
@@ -29,24 +32,31 @@ namespace headrace {
 constexpr std::size_t vector_bytes = 64;
 
 constexpr int weight_bits(WeightType type) {
-  return type == WeightType::q8_0 || type == WeightType::grid8 || type == WeightType::grid8_halves
+  return type == WeightType::q8_0 || type == WeightType::q5_k || type == WeightType::q6_k ||
+                 type == WeightType::grid8
              ? 8
              : 4;
 }
 
 constexpr bool has_minimum(WeightType type) {
-  return type == WeightType::q4_1 || type == WeightType::grid4 || type == WeightType::grid8 ||
-         type == WeightType::grid4_halves;
+  return type == WeightType::q4_1 || type == WeightType::q4_k || type == WeightType::q5_k ||
+         type >= WeightType::grid8;
 }
 
-constexpr bool has_float_scales(WeightType type) { return type >= WeightType::grid4; }
+constexpr bool has_float_scales(WeightType type) { return type >= WeightType::grid8; }
+
+constexpr bool has_coded_scales(WeightType type) {
+  return type >= WeightType::q4_k && type <= WeightType::q6_k;
+}
 
 // Scales of one group and column: two if each half of the group has its own.
 constexpr int scale_parts(WeightType type) {
-  return type == WeightType::grid4_halves || type == WeightType::grid8_halves ? 2 : 1;
+  return type == WeightType::q6_k || type == WeightType::grid4_halves ? 2 : 1;
 }
 
-constexpr std::size_t scale_number_bytes(WeightType type) { return has_float_scales(type) ? 4 : 2; }
+constexpr std::size_t scale_number_bytes(WeightType type) {
+  return has_float_scales(type) ? 4 : has_coded_scales(type) ? 1 : 2;
+}
 
 constexpr std::size_t minimums_offset(WeightType type) {   // in one group's scales
   return scale_number_bytes(type) * static_cast<std::size_t>(scale_parts(type)) * tile_columns;
@@ -56,17 +66,50 @@ constexpr std::size_t scale_bytes(WeightType type) {   // of one group
   return minimums_offset(type) * (has_minimum(type) ? 2 : 1);
 }
 
+constexpr int coded_groups = 8;   // that share their factors: a block of 256 inputs
+constexpr std::size_t factor_minimums_offset = tile_columns * 2;
+
+constexpr std::size_t factor_bytes(WeightType type) {
+  return has_coded_scales(type) ? factor_minimums_offset * (has_minimum(type) ? 2 : 1) : 0;
+}
+
+constexpr std::size_t factors_offset(WeightType type, int group) {
+  return static_cast<std::size_t>(group / coded_groups) *
+         (factor_bytes(type) + coded_groups * scale_bytes(type));
+}
+
+constexpr std::size_t scales_offset(WeightType type, int group) {
+  if (!has_coded_scales(type)) return static_cast<std::size_t>(group) * scale_bytes(type);
+  return factors_offset(type, group) + factor_bytes(type) +
+         static_cast<std::size_t>(group % coded_groups) * scale_bytes(type);
+}
+
 constexpr std::size_t quant_bytes(WeightType type) {   // of one group
   return vector_bytes * static_cast<std::size_t>(weight_bits(type));
 }
 
 constexpr std::size_t quants_offset(WeightType type, int groups) {
-  return (static_cast<std::size_t>(groups) * scale_bytes(type) + 63) / 64 * 64;
+  return (scales_offset(type, groups) + 63) / 64 * 64;
+}
+
+// Where one column's weight for input k of a group lies in the group's quants.
+constexpr std::size_t quant_offset(WeightType type, int k, std::size_t column) {
+  if (weight_bits(type) == 4)
+    return static_cast<std::size_t>(k % 16 / 4) * vector_bytes + column * 4 +
+           static_cast<std::size_t>(k % 4);
+  const std::size_t position = static_cast<std::size_t>(stored_position(k));
+  return position / 2 * (2 * tile_columns) + column * 2 + position % 2;
+}
+
+// The weight there, as stored.
+constexpr int stored_weight(WeightType type, std::uint8_t byte, int k) {
+  if (weight_bits(type) == 8) return static_cast<std::int8_t>(byte);
+  return k >= 16 ? byte >> 4 : byte & 15;
 }
 
 // What was added to every stored weight; the kernels take it off by the sum of the activations.
 constexpr int weight_offset(WeightType type) {
-  return type == WeightType::q4_0 ? 8 : weight_bits(type) == 8 ? 128 : 0;
+  return type == WeightType::q4_0 ? 8 : 0;
 }
 
 constexpr std::size_t tile_bytes(WeightType type, int inputs) {
@@ -84,21 +127,44 @@ constexpr std::size_t tile_bytes(WeightType type, int inputs) {
   return quants_offset(type, groups) + static_cast<std::size_t>(groups) * quant_bytes(type);
 }
 
-// The scales (or minimums) of a register's columns, from `column` on, for one part of a group.
+// Where one group's scales lie.
+struct GroupScales {
+  const std::uint8_t* numbers;
+  const std::uint8_t* factors;   // of coded scales
+};
+
+template <WeightType type>
+inline GroupScales scales_of(const std::uint8_t* tile, int group) {
+  return {tile + scales_offset(type, group), tile + factors_offset(type, group)};
+}
+
+// The numbers of a register's columns at `numbers`, times their factors where they are codes.
 template <class S, WeightType type>
-inline typename S::V load_scale(const std::uint8_t* group_scales, int part, int column) {
-  const std::uint8_t* at =
-      group_scales + static_cast<std::size_t>(part * tile_columns + column) * scale_number_bytes(type);
+inline typename S::V load_numbers(const std::uint8_t* numbers, const std::uint8_t* factors) {
   if constexpr (has_float_scales(type)) {
-    return S::load(reinterpret_cast<const float*>(at));
+    return S::load(reinterpret_cast<const float*>(numbers));
+  } else if constexpr (has_coded_scales(type)) {
+    return S::mul(S::load_f16(reinterpret_cast<const std::uint16_t*>(factors)),
+                  S::load_i8(reinterpret_cast<const std::int8_t*>(numbers)));
   } else {
-    return S::load_f16(reinterpret_cast<const std::uint16_t*>(at));
+    return S::load_f16(reinterpret_cast<const std::uint16_t*>(numbers));
   }
 }
 
+// The scales of a register's columns, from `column` on, for one part of a group.
 template <class S, WeightType type>
-inline typename S::V load_minimum(const std::uint8_t* group_scales, int part, int column) {
-  return load_scale<S, type>(group_scales + minimums_offset(type), part, column);
+inline typename S::V load_scale(const GroupScales& scales, int part, int column) {
+  return load_numbers<S, type>(
+      scales.numbers +
+          static_cast<std::size_t>(part * tile_columns + column) * scale_number_bytes(type),
+      scales.factors + column * 2);
+}
+
+template <class S, WeightType type>
+inline typename S::V load_minimum(const GroupScales& scales, int part, int column) {
+  return load_scale<S, type>(
+      {scales.numbers + minimums_offset(type), scales.factors + factor_minimums_offset}, part,
+      column);
 }
 
 // What a group's minimum is multiplied with, for one part of it.

@@ -96,8 +96,10 @@ void set_super_scales(const std::uint8_t* block, int group, WeightGroup& out) {
     scale = (packed[group + 4] & 15) | (packed[group - 4] >> 6) << 4;
     minimum = packed[group + 4] >> 4 | (packed[group] >> 6) << 4;
   }
-  set_scales(out, float_at(block) * static_cast<float>(scale),
-             -(float_at(block + 2) * static_cast<float>(minimum)));
+  out.half_scale = half_at(block);
+  out.half_minimum = half_at(block + 2) ^ 0x8000;   // minimums are taken off
+  out.scale_codes[0] = static_cast<std::int8_t>(scale);
+  out.minimum_codes[0] = static_cast<std::int8_t>(minimum);
 }
 
 void decode_q4_k(const std::uint8_t* block, int group, WeightGroup& out) {
@@ -114,12 +116,9 @@ void decode_q5_k(const std::uint8_t* block, int group, WeightGroup& out) {
 }
 
 void decode_q6_k(const std::uint8_t* block, int group, WeightGroup& out) {
-  const float factor = float_at(block + 208);
-  for (int half = 0; half < 2; ++half) {
-    out.scales[half] =
-        factor * static_cast<float>(static_cast<std::int8_t>(block[192 + group * 2 + half]));
-    out.minimums[half] = 0.0f;
-  }
+  out.half_scale = half_at(block + 208);
+  for (int half = 0; half < 2; ++half)
+    out.scale_codes[half] = static_cast<std::int8_t>(block[192 + group * 2 + half]);
   const int quarter = group % 4;   // of the 128 weights that share 64 low and 32 high bytes
   const std::uint8_t* low = block + group / 4 * 64 + quarter % 2 * 32;
   const std::uint8_t* high = block + 128 + group / 4 * 32;
@@ -164,9 +163,9 @@ constexpr FileBlock file_blocks[] = {
     {8, WeightType::q8_0, 32, 34, decode_q8_0},
     {10, WeightType::grid4_halves, 256, 84, decode_q2_k},
     {11, WeightType::grid4_halves, 256, 110, decode_q3_k},
-    {12, WeightType::grid4, 256, 144, decode_q4_k},
-    {13, WeightType::grid8, 256, 176, decode_q5_k},
-    {14, WeightType::grid8_halves, 256, 210, decode_q6_k},
+    {12, WeightType::q4_k, 256, 144, decode_q4_k},
+    {13, WeightType::q5_k, 256, 176, decode_q5_k},
+    {14, WeightType::q6_k, 256, 210, decode_q6_k},
     {20, WeightType::q8_0, 32, 18, decode_iq4_nl},
     {23, WeightType::grid8, 256, 136, decode_iq4_xs},
     {39, WeightType::grid8, 32, 17, decode_mxfp4},

@@ -7,10 +7,11 @@
 //   q4_0           Q4_0
 //   q4_1           Q4_1
 //   q8_0           Q8_0, Q5_0, IQ4_NL
-//   grid4          Q4_K
-//   grid8          Q5_1, Q5_K, IQ4_XS, MXFP4
+//   q4_k           Q4_K
+//   q5_k           Q5_K
+//   q6_k           Q6_K
+//   grid8          Q5_1, IQ4_XS, MXFP4
 //   grid4_halves   Q2_K, Q3_K
-//   grid8_halves   Q6_K
 #pragma once
 
 #include <cstddef>
@@ -23,8 +24,10 @@ namespace headrace {
 // 32 weights of one output: weight = scale * code + minimum, the scale of a half where there are two.
 struct WeightGroup {
   std::int16_t codes[group_values];   // without the offset that the tile adds
-  std::uint16_t half_scale;           // float16, for q4_0, q4_1, q8_0
-  std::uint16_t half_minimum;         // float16, for q4_1
+  std::uint16_t half_scale;           // float16, for q4_0, q4_1, q8_0; of the K types the factor
+  std::uint16_t half_minimum;         // float16, for q4_1; of the K types the factor
+  std::int8_t scale_codes[2];         // for the K types
+  std::int8_t minimum_codes[2];
   float scales[2];                    // for the grids
   float minimums[2];
 };

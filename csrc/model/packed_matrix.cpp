@@ -24,8 +24,12 @@ float read_float(WeightType type, const std::uint8_t* data, std::size_t index) {
   return type == WeightType::f16 ? float_of_half(bits) : float_of_bfloat16(bits);
 }
 
-// A scale or minimum of a tile.
-float read_number(WeightType type, const std::uint8_t* numbers, std::size_t index) {
+// A scale or minimum of a tile, times its factor where it is a code.
+float read_number(WeightType type, const std::uint8_t* numbers, std::size_t index,
+                  const std::uint8_t* factors, std::size_t column) {
+  if (has_coded_scales(type))
+    return read_float(WeightType::f16, factors, column) *
+           static_cast<float>(static_cast<std::int8_t>(numbers[index]));
   return read_float(has_float_scales(type) ? WeightType::f32 : WeightType::f16, numbers, index);
 }
 
@@ -96,31 +100,35 @@ void PackedMatrix::pack_quantized_row(const std::uint8_t* row, int ggml_type, in
   for (int g = 0; g < groups; ++g) {
     block.decode(row + static_cast<std::size_t>(g / block_groups) * block.bytes, g % block_groups,
                  group);
-    pack_scales(tile + static_cast<std::size_t>(g) * scale_bytes(type_), column, group);
+    pack_scales(tile + scales_offset(type_, g), tile + factors_offset(type_, g), column, group);
     std::uint8_t* quants =
         tile + quants_offset(type_, groups) + static_cast<std::size_t>(g) * quant_bytes(type_);
     const bool nibbles = weight_bits(type_) == 4;
-    const std::size_t bytes = nibbles ? group_values / 2 : group_values;
-    for (std::size_t k = 0; k < bytes; ++k) {
+    const int bytes = nibbles ? group_values / 2 : group_values;
+    for (int k = 0; k < bytes; ++k) {
       int stored = group.codes[k] + weight_offset(type_);
       if (nibbles) stored |= (group.codes[k + 16] + weight_offset(type_)) << 4;
-      quants[k / 4 * vector_bytes + column * 4 + k % 4] = static_cast<std::uint8_t>(stored);
+      quants[quant_offset(type_, k, column)] = static_cast<std::uint8_t>(stored);
     }
   }
 }
 
-void PackedMatrix::pack_scales(std::uint8_t* numbers, std::size_t column,
+void PackedMatrix::pack_scales(std::uint8_t* numbers, std::uint8_t* factors, std::size_t column,
                                const WeightGroup& group) const {
-  std::uint8_t* minimums = numbers + minimums_offset(type_);
   const std::size_t size = scale_number_bytes(type_);
+  const bool floats = has_float_scales(type_);
+  const bool coded = has_coded_scales(type_);
+  if (coded) std::memcpy(factors + column * 2, &group.half_scale, 2);
+  if (coded && has_minimum(type_))
+    std::memcpy(factors + factor_minimums_offset + column * 2, &group.half_minimum, 2);
   for (std::size_t part = 0; part < static_cast<std::size_t>(scale_parts(type_)); ++part) {
-    const std::size_t at = (part * tile_columns + column) * size;
-    const bool floats = has_float_scales(type_);
-    const void* scale = floats ? static_cast<const void*>(&group.scales[part]) : &group.half_scale;
-    std::memcpy(numbers + at, scale, size);
-    const void* minimum =
-        floats ? static_cast<const void*>(&group.minimums[part]) : &group.half_minimum;
-    if (has_minimum(type_)) std::memcpy(minimums + at, minimum, size);
+    const void* scale = &group.half_scale;
+    const void* minimum = &group.half_minimum;
+    if (floats) scale = &group.scales[part], minimum = &group.minimums[part];
+    if (coded) scale = &group.scale_codes[part], minimum = &group.minimum_codes[part];
+    std::uint8_t* at = numbers + (part * tile_columns + column) * size;
+    std::memcpy(at, scale, size);
+    if (has_minimum(type_)) std::memcpy(at + minimums_offset(type_), minimum, size);
   }
 }
 
@@ -135,19 +143,20 @@ void PackedMatrix::read_row(int output, float* out) const {
   const int groups = inputs_ / group_values;
   const float offset = static_cast<float>(weight_offset(type_));
   for (int g = 0; g < groups; ++g, out += group_values) {
-    const std::uint8_t* numbers = tile + static_cast<std::size_t>(g) * scale_bytes(type_);
+    const std::uint8_t* numbers = tile + scales_offset(type_, g);
+    const std::uint8_t* factors = tile + factors_offset(type_, g);
     const std::uint8_t* quants =
         tile + quants_offset(type_, groups) + static_cast<std::size_t>(g) * quant_bytes(type_);
-    for (std::size_t k = 0; k < group_values; ++k) {
-      const bool high = weight_bits(type_) == 4 && k >= 16;
-      const std::size_t step = high ? k - 16 : k;
-      const int byte = quants[step / 4 * vector_bytes + column * 4 + step % 4];
-      const int stored = weight_bits(type_) == 8 ? byte : high ? byte >> 4 : byte & 15;
+    for (int k = 0; k < group_values; ++k) {
+      const int stored = stored_weight(type_, quants[quant_offset(type_, k, column)], k);
       const std::size_t part = scale_parts(type_) == 2 && k >= 16 ? 1 : 0;
       const std::size_t index = part * tile_columns + column;
-      const float minimum =
-          has_minimum(type_) ? read_number(type_, numbers + minimums_offset(type_), index) : 0.0f;
-      out[k] = read_number(type_, numbers, index) * (static_cast<float>(stored) - offset) + minimum;
+      const float minimum = has_minimum(type_)
+                                ? read_number(type_, numbers + minimums_offset(type_), index,
+                                              factors + factor_minimums_offset, column)
+                                : 0.0f;
+      const float scale = read_number(type_, numbers, index, factors, column);
+      out[k] = scale * (static_cast<float>(stored) - offset) + minimum;
     }
   }
 }

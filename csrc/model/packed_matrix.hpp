@@ -47,7 +47,8 @@ class PackedMatrix {
  private:
   void pack_float_row(const std::uint8_t* row, int output);
   void pack_quantized_row(const std::uint8_t* row, int ggml_type, int output);
-  void pack_scales(std::uint8_t* numbers, std::size_t column, const WeightGroup& group) const;
+  void pack_scales(std::uint8_t* numbers, std::uint8_t* factors, std::size_t column,
+                   const WeightGroup& group) const;
 
   WeightType type_ = WeightType::f32;
   int outputs_ = 0;
