@@ -97,6 +97,9 @@ def check_sampling(sampling: SamplingParams) -> None:
         ("min_tokens", sampling.min_tokens >= 0, "0 or more"),
         ("repetition_penalty", 0 < sampling.repetition_penalty < math.inf, "above 0"),
         ("frequency_penalty", math.isfinite(sampling.frequency_penalty), "a number"),
+        ("dry_multiplier", 0 <= sampling.dry_multiplier <= 100, "0 (off) to 100"),
+        ("dry_base", 1 <= sampling.dry_base <= 10, "1 to 10"),
+        ("dry_allowed_length", 1 <= sampling.dry_allowed_length <= 50, "1 to 50"),
         ("presence_penalty", math.isfinite(sampling.presence_penalty), "a number"),
     )
     for name, in_range, range_text in checks:

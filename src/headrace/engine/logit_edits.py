@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.engine.dry_penalty import dry_penalties
 from headrace.engine.request import EngineRequest
 from headrace.engine.runner import LogitEdits, TokenMasks
 from headrace.engine.sequence import Sequence
@@ -74,14 +75,16 @@ class LogitEditor:
 
     def edits(self) -> RowEdits:
         """The edits of the sample that comes next."""
-        bans = self._bans()
+        bans, sampling = self._bans(), self._sampling
+        repeated: dict[int, float] = {}
+        if sampling.dry_multiplier:
+            repeated = dry_penalties(self._sequence.tokens, sampling)
         if self._needs_counts:
             self._count_tokens()
-        if not self._ids and not bans:
+        if not self._ids and not bans and not repeated:
             return no_row_edits
         counts = np.array(self._counts, np.float32)
         seen = np.array(self._in_prompt, np.bool_) | (counts > 0)
-        sampling = self._sampling
         factors = np.where(seen, np.float32(sampling.repetition_penalty), np.float32(1))
         addends = (
             np.array(self._biases, np.float32)
@@ -89,9 +92,11 @@ class LogitEditor:
             - np.float32(sampling.presence_penalty) * (counts > 0)
         )
         return (
-            np.concatenate([np.array(self._ids, np.int32), np.array(bans, np.int32)]),
-            np.concatenate([factors, np.ones(len(bans), np.float32)]).astype(np.float32),
-            np.concatenate([addends, np.full(len(bans), -np.inf)]).astype(np.float32),
+            np.array([*self._ids, *repeated, *bans], np.int32),
+            np.concatenate([factors, np.ones(len(repeated) + len(bans))]).astype(np.float32),
+            np.concatenate(
+                [addends, -np.array([*repeated.values()]), np.full(len(bans), -np.inf)]
+            ).astype(np.float32),
         )
 
     def edits_after(self, drafts: TokenIds[int]) -> RowEdits:
@@ -185,6 +190,7 @@ def edits_logits(request: EngineRequest) -> bool:
         or sampling.frequency_penalty != 0
         or sampling.presence_penalty != 0
         or sampling.logit_bias
+        or sampling.dry_multiplier
         or sampling.bad_words
         or sampling.allowed_token_ids is not None
         or (sampling.min_tokens and sampling.stop_token_ids)

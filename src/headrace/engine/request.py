@@ -45,6 +45,10 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, addend)
     allowed_token_ids: frozenset[int] | None = None  # None allows all
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences that the output must not have
+    dry_multiplier: float = 0.0  # against repeated sequences (dry_penalty.py); 0 is off
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2  # tokens of a repetition that cost nothing
+    dry_breakers: frozenset[int] = frozenset()  # tokens that end a repetition
     top_logprobs: int | None = None  # likeliest tokens to list; None reports no log-probabilities
     prompt_logprobs: int | None = None  # the same for each token of the prompt but the first
 

@@ -73,6 +73,10 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
     timeout_s: float | None = None  # from now on; what is unfinished then ends with `timeout`
     prompt_logprobs: int | None = None
     ignore_eos: bool = False
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_breakers: tuple[int, ...] = ()
 
     @property
     def choices(self) -> int:
