@@ -46,13 +46,12 @@ class GeneratingRoutes:
                 priority,
                 deadline_s=deadline_s,
             )
-            key = header(call.scope, idempotency.header_name)
             try:
-                if key is None:
-                    await generation.answer(asked, call.receive, asked.translated(call.send))
-                else:
+                if may_have_been_answered(call, asked):
                     fingerprint = idempotency.fingerprint_of(api.path, body)
-                    await self._answer_once(asked, generation, key, fingerprint, call)
+                    await self._answer_once(asked, generation, fingerprint, call)
+                else:
+                    await generation.answer(asked, call.receive, asked.translated(call.send))
             except ClientClosed:
                 raise
             except HeadraceError as error:
@@ -62,9 +61,9 @@ class GeneratingRoutes:
         return handle
 
     async def _answer_once(
-        self, asked: Asked, generation: Generation, key: str, fingerprint: bytes, call: Call
+        self, asked: Asked, generation: Generation, fingerprint: bytes, call: Call
     ) -> None:
-        """Answer a request with an `Idempotency-Key`, which may be answered without running it."""
+        """Answer a request that may be answered without running it."""
         is_gone = False
 
         async def make(receive: Receive, send: Send) -> bool:
@@ -75,9 +74,25 @@ class GeneratingRoutes:
                 if is_gone:  # its line was written when its connection ended, without an outcome
                     self._state.access_log.write(call.record)
 
-        replay_key = idempotency.ReplayKey(call.principal.key.id, key)
+        key = replay_key(call, fingerprint)
         try:
-            await self._state.replays.answer(replay_key, fingerprint, make, call.receive, call.send)
+            await self._state.replays.answer(key, fingerprint, make, call.receive, call.send)
             call.record.status = 200
         finally:
             is_gone = True
+
+
+def may_have_been_answered(call: Call, asked: Asked) -> bool:
+    """Whether to look for an answer: there is an `Idempotency-Key`, or the project caches."""
+    if header(call.scope, idempotency.header_name) is not None:
+        return True
+    principal = call.principal
+    return principal.project.caches_answers and principal.may_use(asked.request.model)
+
+
+def replay_key(call: Call, fingerprint: bytes) -> idempotency.ReplayKey:
+    """Under what an answer may be found: the caller's key, or in the project the request itself."""
+    key = header(call.scope, idempotency.header_name)
+    if key is not None:
+        return idempotency.ReplayKey(call.principal.key.id, key)
+    return idempotency.ReplayKey(call.principal.project.id, fingerprint.hex())

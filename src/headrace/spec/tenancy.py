@@ -28,6 +28,7 @@ class Project(Resource, frozen=True, kw_only=True, tag="project"):
 
     active: bool = True
     limits: Limits | None = None
+    caches_answers: bool = False  # the same request again, soon after, gets the same answer free
 
 
 class KeyState(StrEnum):
