@@ -82,15 +82,76 @@ class CpuTransformer {
   std::mutex mutex_;
 };
 
-void construct(CpuTransformer* self, int num_layers, int hidden_size, int num_heads,
-               int num_kv_heads, int head_dim, int ffn_size, int vocab_size, int context_length,
-               float norm_epsilon, bool rope_adjacent, int rope_dimensions, double rope_theta,
-               double rope_scale, bool tied_output, const nb::dict& tensors, int num_blocks,
+// A choice by its name in headrace.kernels.architecture.
+template <class Choice>
+Choice choice_of(const std::string& name,
+                 std::initializer_list<std::pair<const char*, Choice>> choices) {
+  for (const auto& [known, choice] : choices)
+    if (name == known) return choice;
+  throw ModelFileError("the architecture has an unknown choice: " + name);
+}
+
+ModelShape shape_of(const nb::object& spec) {
+  const auto integer = [&](const char* name) { return nb::cast<int>(spec.attr(name)); };
+  const auto number = [&](const char* name) { return nb::cast<float>(spec.attr(name)); };
+  const auto flag = [&](const char* name) { return nb::cast<bool>(spec.attr(name)); };
+  const auto name_of = [&](const char* name) {
+    return nb::cast<std::string>(nb::str(nb::object(spec.attr(name))));
+  };
+  ModelShape shape;
+  shape.num_layers = integer("num_layers");
+  shape.hidden_size = integer("hidden_size");
+  shape.num_heads = integer("num_heads");
+  shape.num_kv_heads = integer("num_kv_heads");
+  shape.head_dim = integer("head_dim");
+  shape.ffn_size = integer("ffn_size");
+  shape.vocab_size = integer("vocab_size");
+  shape.context_length = integer("context_length");
+  shape.norm_epsilon = number("norm_epsilon");
+  shape.rope_adjacent = name_of("rope_style") == "adjacent";
+  shape.rope_dimensions = integer("rope_dimensions");
+  shape.tied_output = flag("tied_output");
+  shape.norm_placement = choice_of<NormPlacement>(
+      name_of("norm_placement"), {{"before", NormPlacement::before}, {"both", NormPlacement::both},
+                                  {"branch", NormPlacement::branch}, {"after", NormPlacement::after}});
+  shape.layer_norm = flag("layer_norm");
+  shape.query_key_norm = choice_of<QueryKeyNorm>(
+      name_of("query_key_norm"), {{"none", QueryKeyNorm::none}, {"head", QueryKeyNorm::head},
+                                  {"whole", QueryKeyNorm::whole}});
+  shape.activation = choice_of<Activation>(
+      name_of("activation"), {{"silu", Activation::silu}, {"gelu_tanh", Activation::gelu_tanh},
+                              {"gelu", Activation::gelu},
+                              {"silu_clamped", Activation::silu_clamped}});
+  shape.gated = flag("gated");
+  shape.embedding_scale = number("embedding_scale");
+  shape.residual_scale = number("residual_scale");
+  shape.attention_scale = number("attention_scale");
+  shape.attention_softcap = number("attention_softcap");
+  shape.logit_softcap = number("logit_softcap");
+  shape.logit_scale = number("logit_scale");
+  shape.attention_sinks = flag("attention_sinks");
+  shape.encoder = flag("encoder");
+  shape.experts.count = integer("expert_count");
+  shape.experts.used = integer("experts_used");
+  shape.experts.ffn_size = integer("expert_ffn_size");
+  shape.experts.normalized = flag("expert_weights_normalized");
+  shape.experts.scale = number("expert_weights_scale");
+  shape.experts.shared_ffn_size = integer("shared_expert_ffn_size");
+  return shape;
+}
+
+using LayerFields = std::vector<std::pair<int, int>>;                       // window, rotation
+using RotationFields = std::vector<std::pair<std::vector<double>, float>>;  // frequencies, magnitude
+
+void construct(CpuTransformer* self, const nb::object& spec, const LayerFields& layers,
+               const RotationFields& rotations, const nb::dict& tensors, int num_blocks,
                int rows_max, int sequences_max, int threads, const std::string& isa_limit,
                const std::string& kv_type) {
-  const ModelShape shape{num_layers,     hidden_size,   num_heads,       num_kv_heads, head_dim,
-                         ffn_size,       vocab_size,    context_length,  norm_epsilon, rope_adjacent,
-                         rope_dimensions, rope_theta,   rope_scale,      tied_output};
+  ModelShape shape = shape_of(spec);
+  for (const auto& [window_tokens, rotation] : layers)
+    shape.layers.push_back({window_tokens, rotation});
+  for (const auto& [frequencies, magnitude] : rotations)
+    shape.rotations.push_back({frequencies, magnitude});
   new (self) CpuTransformer(shape, tensors,
                             {num_blocks, rows_max, sequences_max, threads, isa_limit,
                              kv_type_of(kv_type)});
@@ -155,7 +216,8 @@ void execute(CpuTransformer& self, const Vector<std::int32_t>& token_ids,
              const OutVector<float>& out_logprobs,
              const std::optional<OutMatrix<float>>& out_logits,
              const std::optional<nb::tuple>& edits, const std::optional<nb::tuple>& masks,
-             const std::optional<nb::tuple>& top) {
+             const std::optional<nb::tuple>& top,
+             const std::optional<OutMatrix<float>>& out_hidden) {
   const std::size_t sequences = context_lens.shape(0);
   const std::size_t samples = sampled.shape(0);
   require_length(row_starts, sequences + 1, "row_starts");
@@ -174,6 +236,12 @@ void execute(CpuTransformer& self, const Vector<std::int32_t>& token_ids,
     require_length(*out_logits, samples, "the logits output");
     if (static_cast<int>(out_logits->shape(1)) != self.transformer().shape().vocab_size)
       throw InvalidStep("the logits output must have vocab_size columns");
+  }
+  if (out_hidden) {
+    require_length(*out_hidden, token_ids.shape(0), "the hidden states output");
+    if (static_cast<int>(out_hidden->shape(1)) != self.transformer().shape().hidden_size)
+      throw InvalidStep("the hidden states output must have hidden_size columns");
+    results.hidden = out_hidden->data();
   }
   StepBatch batch{int_size(token_ids.shape(0)), int_size(sequences),
                         int_size(block_ids.shape(0)), int_size(samples),
@@ -227,11 +295,9 @@ void import_blocks(CpuTransformer& self, const std::vector<int>& block_ids, cons
 
 void bind_transformer(nb::module_& module) {
   nb::class_<CpuTransformer>(module, "CpuTransformer")
-      .def("__init__", &construct, nb::kw_only(), "num_layers"_a, "hidden_size"_a, "num_heads"_a,
-           "num_kv_heads"_a, "head_dim"_a, "ffn_size"_a, "vocab_size"_a, "context_length"_a,
-           "norm_epsilon"_a, "rope_adjacent"_a, "rope_dimensions"_a, "rope_theta"_a,
-           "rope_scale"_a, "tied_output"_a, "tensors"_a, "num_blocks"_a, "rows_max"_a,
-           "sequences_max"_a, "threads"_a, "isa_limit"_a, "kv_type"_a = "f16")
+      .def("__init__", &construct, nb::kw_only(), "spec"_a, "layers"_a, "rotations"_a, "tensors"_a,
+           "num_blocks"_a, "rows_max"_a, "sequences_max"_a, "threads"_a, "isa_limit"_a,
+           "kv_type"_a = "f16")
       .def("execute", &execute, "token_ids"_a.noconvert(), "row_starts"_a.noconvert(),
            "context_lens"_a.noconvert(), "block_ids"_a.noconvert(), "block_starts"_a.noconvert(),
            "sampled"_a.noconvert(), "temperature"_a.noconvert(), "top_k"_a.noconvert(),
@@ -239,7 +305,7 @@ void bind_transformer(nb::module_& module) {
            "position"_a.noconvert(), "out_token_ids"_a.noconvert(), "out_logprobs"_a.noconvert(),
            "out_logits"_a.noconvert().none() = nb::none(),
            "edits"_a.none() = nb::none(), "masks"_a.none() = nb::none(),
-           "top"_a.none() = nb::none())
+           "top"_a.none() = nb::none(), "out_hidden"_a.noconvert().none() = nb::none())
       .def("copy_blocks", &copy_blocks, "pairs"_a)
       .def("export_blocks", &export_blocks, "block_ids"_a)
       .def("import_blocks", &import_blocks, "block_ids"_a, "data"_a)

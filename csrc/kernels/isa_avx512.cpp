@@ -1,6 +1,8 @@
 // The kernel table of AVX-512 F, BW, DQ, VL and VNNI; compiled with that ISA's flags.
 #include "kernels/attention.hpp"
+#include "kernels/attention_families.hpp"
 #include "kernels/elementwise.hpp"
+#include "kernels/elementwise_families.hpp"
 #include "kernels/kernel_table.hpp"
 #include "kernels/matmul_float.hpp"
 #include "kernels/matmul_integer_avx512.hpp"
@@ -25,8 +27,11 @@ const KernelTable& avx512_kernels() {
       .to_half = to_half<S>,
       .to_bytes = to_bytes<S>,
       .attend = attend<S>,
+      .attend_masked = attend_masked<S>,
       .merge = merge<S>,
       .finish = finish<S>,
+      .gated = {swiglu<S>, geglu_tanh<S>, geglu_erf<S>, swiglu_clamped<S>},
+      .layer_norm = layer_norm<S>,
       .peak = peak<S>,
       .exponentials = exponentials<S>,
   };

@@ -84,6 +84,8 @@ struct AttentionTile {
   int visible[query_rows_max];            // tokens that the row may see: its position + 1
   float* scores;                          // scratch (query_rows_max, split_tokens)
   float* split_mix;                       // scratch (query_rows_max, head_dim)
+  int window_first[query_rows_max];       // attend_masked only: the first token that the row sees
+  float softcap;                          // attend_masked only: scores stay below it, 0 is off
   const std::uint16_t* scales = nullptr;  // q8 only, block b: scales + b * block_stride, two times
                                           // (16,) float32: of keys, of values
 };
@@ -102,6 +104,12 @@ struct RopeTable {
   bool adjacent;         // pairs (0,1),(2,3).. or (0,pairs),(1,pairs+1)..
 };
 
+// What a feed-forward network's gate goes through before it multiplies the other half.
+enum class Activation : int { silu, gelu_tanh, gelu, silu_clamped };
+constexpr int activation_count = 4;
+
+using GatedUnit = void (*)(const float* gate, const float* up, int count, float* out);
+
 struct KernelTable {
   const char* name;
   MatmulTile matmul[weight_type_count];
@@ -113,8 +121,13 @@ struct KernelTable {
   float (*to_bytes)(const float* row, int count, std::int8_t* out);   // row = returned scale * out
   // Extends `states` by splits [split_first, split_end), in order; a fresh state has total 0.
   void (*attend)(const AttentionTile& tile, int split_first, int split_end, AttentionState* states);
+  void (*attend_masked)(const AttentionTile& tile, int split_first, int split_end,
+                        AttentionState* states);   // windows and soft caps; may leave a total of 0
   void (*merge)(AttentionState* into, const AttentionState* from, int head_dim);
   void (*finish)(const AttentionState* state, int head_dim, float* out);
+  GatedUnit gated[activation_count];   // by Activation; the first is swiglu
+  void (*layer_norm)(const float* row, const float* weight, const float* bias, int count,
+                     float epsilon, float* out);
   // The largest value, or NaN if any is not finite.
   float (*peak)(const float* row, int count);
   // out = exp((row - peak) * scale), returns the sum; `out` may be null.

@@ -1,14 +1,17 @@
-// The CPU model runner: weights, KV cache and scratch of one llama-family model, and its step.
+// The CPU model runner: weights, KV cache and scratch of one model, and its step.
 //
 // A step runs on the whole team as a sequence of stages with a barrier after each:
 //
 //   embed
 //   per layer: norm | Q, K, V | rotate, write KV | attend | output + residual
-//              norm | gate, up, SwiGLU | down + residual
+//              norm | gate, up, activation | down + residual
 //   per 32 sampled rows: norm | output matrix | sample
 //
+// That is llama; what other families add (ModelShape says) stands beside it: a branch that is normed
+// or scaled before it is added gets a stage more, experts are chosen by a router (expert_plan.hpp).
+//
 // Everything is allocated at construction. Reading order: model_shape, weights, kv_cache,
-// activations, attention_plan, transformer, sampler.
+// activations, attention_plan, transformer, transformer_attention, transformer_feed_forward, sampler.
 #pragma once
 
 #include <map>
@@ -20,6 +23,7 @@
 #include "kernels/kernel_table.hpp"
 #include "model/activations.hpp"
 #include "model/attention_plan.hpp"
+#include "model/expert_plan.hpp"
 #include "model/kv_cache.hpp"
 #include "model/model_shape.hpp"
 #include "model/sampler.hpp"
@@ -44,6 +48,7 @@ struct StepResults {
   float* logits = nullptr;             // (N, vocab_size), or null if nobody asks
   std::int32_t* top_ids = nullptr;     // (N, K), filled up to each sample's top_counts
   float* top_logprobs = nullptr;       // (N, K)
+  float* hidden = nullptr;             // (R, hidden_size) after the last layer, or null
 
   TopTokens top_of(const StepBatch& batch, int sample) const {
     if (batch.top_counts == nullptr) return {};
@@ -78,20 +83,42 @@ class Transformer {
     Sampler sampler;
   };
 
-  void build_rope_table();
+  float* hidden_row(int row) { return hidden_.data() + static_cast<std::size_t>(row) * hidden_stride_; }
+  float* branch_row(int row) { return branch_.data() + static_cast<std::size_t>(row) * hidden_stride_; }
+
+  void make_inputs();
+  void build_rope_tables();
   void run_step(Member& member, const StepBatch& batch, const StepResults& results);
+  void run_layer(Member& member, int index, const StepBatch& batch);
   void embed(Member& member, const StepBatch& batch);
-  void norm_rows(Member& member, int row_count, const float* weight, Activations& out);
+  void embed_encoder_row(int row, int position, float* scratch);
+  void norm(const float* row, const Norm& norm, float* out) const;
+  void enter_branch(Member& member, int row_count, const Norm& norm, Activations& out);
+  void leave_branch(Member& member, int row_count, const Linear& linear, const Activations& input,
+                    const Norm& norm);
+  void join_branch(Member& member, int row_count, const Norm& post_norm);
+  void multiply(Member& member, const Linear& linear, const Activations& input, int row_count,
+                float* out, std::size_t stride, bool accumulate);
   void project_qkv(Member& member, const LayerWeights& layer, int row_count);
-  void write_kv(Member& member, int layer, const StepBatch& batch);
+  void write_kv(Member& member, int index, const StepBatch& batch);
+  void norm_heads(float* heads, int head_count, const Buffer<float>& weight) const;
   void attend(Member& member, int layer, const StepBatch& batch);
   void attend_item(const AttentionItem& item, int layer, const StepBatch& batch, Scratch& scratch);
-  void finish_rows(const AttentionItem& item, const AttentionState* states);
+  void place_rows(AttentionTile& tile, const AttentionItem& item, int layer, const StepBatch& batch);
+  void finish_rows(const AttentionItem& item, int layer, AttentionState* states);
   void requantize(Member& member, int row_count, const Buffer<float>& rows, Activations& out);
-  void add_product(Member& member, const Linear& linear, const Activations& input, int row_count);
-  void feed_forward(Member& member, const LayerWeights& layer, int row_count);
-  void gate_unit(const LayerWeights& layer, int unit, int row_first, int row_count, Scratch& scratch);
+  void feed_forward(Member& member, const FeedForward& ffn, const Activations& input, int ffn_size,
+                    int row_count, Activations& out);
+  void gate_unit(const FeedForward& ffn, const Activations& input, int unit, int row_first,
+                 int row_count, int ffn_size, Scratch& scratch, Activations& out);
+  void run_experts(Member& member, const Experts& experts, int row_count, const Norm& post_norm);
+  void choose_experts(Member& member, const Experts& experts, int row_count);
+  void gate_experts(Member& member, const Experts& experts);
+  void reduce_experts(Member& member, const Experts& experts);
+  void mix_experts(Member& member, const Experts& experts, int row_count);
   void sample(Member& member, const StepBatch& batch, const StepResults& results);
+  void scale_logits(float* logits) const;
+  void copy_hidden(Member& member, int row_count, float* out);
 
   ModelShape shape_;
   const KernelTable& kernels_;
@@ -105,10 +132,15 @@ class Transformer {
   std::size_t qkv_stride_;
   std::size_t logits_stride_;
   bool attention_groups_whole_;        // a kv head's outputs are whole quantization groups
-  Buffer<float> rope_cosine_;          // (max_model_len, rope_dimensions / 2)
-  Buffer<float> rope_sine_;
-  RopeTable rope_;
+  struct RopeTables {
+    Buffer<float> cosine;              // (max_model_len, rope_dimensions / 2)
+    Buffer<float> sine;
+    RopeTable view;
+    float magnitude;
+  };
+  std::vector<RopeTables> ropes_;      // one for each of shape_.rotations
   Buffer<float> hidden_;               // (rows_max, hidden_stride)
+  Buffer<float> branch_;               // (rows_max, hidden_stride) unless branches add directly
   Buffer<float> qkv_;                  // (rows_max, qkv_stride): queries, keys, values
   Buffer<float> mixed_;                // (rows_max, query_size) attention's output
   Buffer<float> logits_;               // (sampled_block, logits_stride)
@@ -118,6 +150,12 @@ class Transformer {
   std::unique_ptr<Activations> ffn_input_;
   std::unique_ptr<Activations> down_input_;
   std::unique_ptr<Activations> output_input_;
+  std::unique_ptr<Activations> expert_input_;    // (rows_max * used, hidden_size), by slot
+  std::unique_ptr<Activations> expert_down_;     // (rows_max * used, experts.ffn_size)
+  std::unique_ptr<Activations> shared_down_;     // (rows_max, experts.shared_ffn_size)
+  Buffer<float> expert_output_;                  // (rows_max * used, hidden_stride)
+  Buffer<float> shared_output_;                  // (rows_max, hidden_stride)
+  ExpertPlan experts_;
   AttentionPlan plan_;
   std::vector<Scratch> scratch_;
   ThreadTeam team_;

@@ -1,6 +1,9 @@
 #include "model/weights.hpp"
 
+#include <cmath>
+
 #include "base/errors.hpp"
+#include "model/expert_plan.hpp"
 
 namespace headrace {
 
@@ -14,6 +17,25 @@ class Loader {
     Linear out;
     out.matrix = PackedMatrix(find(name + ".weight", outputs, inputs));
     if (tensors_.count(name + ".bias") != 0) out.bias = vector(name + ".bias", outputs);
+    return out;
+  }
+
+  bool has(const std::string& name) const { return tensors_.count(name) != 0; }
+
+  Norm norm(const std::string& name, const ModelShape& shape) const {
+    Norm out;
+    out.weight = vector(name + ".weight", shape.hidden_size);
+    if (shape.layer_norm) out.bias = vector(name + ".bias", shape.hidden_size);
+    return out;
+  }
+
+  // The matrices of one network; `suffix` tells experts apart.
+  FeedForward feed_forward(const ModelShape& s, const std::string& prefix, const std::string& suffix,
+                           int ffn_size) const {
+    FeedForward out;
+    if (s.gated) out.gate = linear(prefix + "ffn_gate" + suffix, ffn_size, s.hidden_size);
+    out.up = linear(prefix + "ffn_up" + suffix, ffn_size, s.hidden_size);
+    out.down = linear(prefix + "ffn_down" + suffix, s.hidden_size, ffn_size);
     return out;
   }
 
@@ -42,6 +64,85 @@ void require(bool holds, const std::string& text) {
   if (!holds) throw ModelFileError(text);
 }
 
+void check_layers(const ModelShape& s) {
+  require(static_cast<int>(s.layers.size()) == s.num_layers, "layers must have num_layers entries");
+  for (const Rotation& rotation : s.rotations) {
+    require(static_cast<int>(rotation.frequencies.size()) == s.rope_dimensions / 2,
+            "a rotation has another number of frequencies than rope_dimensions asks for");
+    for (const double frequency : rotation.frequencies)
+      require(std::isfinite(frequency) && frequency >= 0, "a rotation's frequency is not positive");
+  }
+  for (const LayerShape& layer : s.layers) {
+    require(layer.window_tokens >= 0, "window_tokens is negative");
+    require(layer.rotation >= -1 && layer.rotation < static_cast<int>(s.rotations.size()),
+            "a layer's rotation does not exist");
+  }
+}
+
+void check_experts(const ExpertShape& experts) {
+  constexpr int experts_max = 1024;
+  require(experts.count >= 0 && experts.count <= experts_max, "more than 1024 experts");
+  if (experts.count == 0) return;
+  require(experts.used > 0 && experts.used <= experts.count && experts.used <= experts_used_max,
+          "a row uses 1 to 32 experts, and no more than there are");
+  require(experts.ffn_size > 0, "the experts' ffn_size must be positive");
+}
+
+Experts load_experts(const Loader& loader, const ModelShape& s, const std::string& prefix) {
+  Experts out;
+  out.router = loader.linear(prefix + "ffn_gate_inp", s.experts.count, s.hidden_size);
+  for (int expert = 0; expert < s.experts.count; ++expert)
+    out.each.push_back(
+        loader.feed_forward(s, prefix, "." + std::to_string(expert), s.experts.ffn_size));
+  if (s.experts.shared_ffn_size > 0) {
+    out.shared = loader.feed_forward(s, prefix, "_shexp", s.experts.shared_ffn_size);
+    if (loader.has(prefix + "ffn_gate_inp_shexp.weight"))
+      out.shared_gate = loader.vector(prefix + "ffn_gate_inp_shexp.weight", s.hidden_size);
+  }
+  return out;
+}
+
+void load_norms(const Loader& loader, const ModelShape& s, const std::string& prefix,
+                LayerWeights& out) {
+  if (s.norms_before()) {
+    out.attention_norm = loader.norm(prefix + "attn_norm", s);
+    out.ffn_norm = loader.norm(prefix + "ffn_norm", s);
+  }
+  if (s.norm_placement == NormPlacement::after) {   // the names that encoders have in files
+    out.attention_post_norm = loader.norm(prefix + "attn_output_norm", s);
+    out.ffn_post_norm = loader.norm(prefix + "layer_output_norm", s);
+  } else if (s.norm_placement != NormPlacement::before) {
+    out.attention_post_norm = loader.norm(prefix + "post_attention_norm", s);
+    out.ffn_post_norm = loader.norm(prefix + "post_ffw_norm", s);
+  }
+  if (s.query_key_norm != QueryKeyNorm::none) {
+    const bool whole = s.query_key_norm == QueryKeyNorm::whole;
+    out.query_norm =
+        loader.vector(prefix + "attn_q_norm.weight", whole ? s.query_size() : s.head_dim);
+    out.key_norm = loader.vector(prefix + "attn_k_norm.weight", whole ? s.kv_size() : s.head_dim);
+  }
+}
+
+LayerWeights load_layer(const Loader& loader, const ModelShape& s, const std::string& prefix) {
+  LayerWeights out;
+  load_norms(loader, s, prefix, out);
+  out.query = loader.linear(prefix + "attn_q", s.query_size(), s.hidden_size);
+  out.key = loader.linear(prefix + "attn_k", s.kv_size(), s.hidden_size);
+  out.value = loader.linear(prefix + "attn_v", s.kv_size(), s.hidden_size);
+  if (s.attention_sinks) out.sinks = loader.vector(prefix + "attn_sinks.weight", s.num_heads);
+  out.attention_output = loader.linear(prefix + "attn_output", s.hidden_size, s.query_size());
+  if (s.experts.count > 0) {
+    out.experts = load_experts(loader, s, prefix);
+  } else {
+    out.ffn = loader.feed_forward(s, prefix, "", s.ffn_size);
+  }
+  return out;
+}
+
+std::size_t bytes_of(const FeedForward& ffn) {
+  return ffn.gate.matrix.byte_count() + ffn.up.matrix.byte_count() + ffn.down.matrix.byte_count();
+}
+
 }  // namespace
 
 void check_shape(const ModelShape& s) {
@@ -66,34 +167,37 @@ void check_shape(const ModelShape& s) {
   require(s.rope_dimensions >= 0 && s.rope_dimensions % 2 == 0 && s.rope_dimensions <= s.head_dim,
           "rope_dimensions is " + std::to_string(s.rope_dimensions) +
               ", which does not fit head_dim");
-  require(s.rope_theta > 0 && s.rope_scale > 0, "rope_theta and rope_scale must be positive");
   require(s.norm_epsilon >= 0, "norm_epsilon is negative");
+  check_layers(s);
+  check_experts(s.experts);
+}
+
+std::size_t ModelWeights::byte_count() const {
+  std::size_t total = embedding.matrix.byte_count() + output.matrix.byte_count();
+  for (const LayerWeights& layer : layers) {
+    for (const Linear* linear : {&layer.query, &layer.key, &layer.value, &layer.attention_output,
+                                 &layer.experts.router})
+      total += linear->matrix.byte_count();
+    total += bytes_of(layer.ffn) + bytes_of(layer.experts.shared);
+    for (const FeedForward& expert : layer.experts.each) total += bytes_of(expert);
+  }
+  return total;
 }
 
 ModelWeights load_weights(const ModelShape& s, const std::map<std::string, RawTensor>& tensors) {
   const Loader loader(tensors);
   ModelWeights weights;
   weights.embedding = loader.linear("token_embd", s.vocab_size, s.hidden_size);
-  for (int layer = 0; layer < s.num_layers; ++layer) {
-    const std::string prefix = "blk." + std::to_string(layer) + ".";
-    LayerWeights& out = weights.layers.emplace_back();
-    out.attention_norm = loader.vector(prefix + "attn_norm.weight", s.hidden_size);
-    out.query = loader.linear(prefix + "attn_q", s.query_size(), s.hidden_size);
-    out.key = loader.linear(prefix + "attn_k", s.kv_size(), s.hidden_size);
-    out.value = loader.linear(prefix + "attn_v", s.kv_size(), s.hidden_size);
-    out.attention_output = loader.linear(prefix + "attn_output", s.hidden_size, s.query_size());
-    out.ffn_norm = loader.vector(prefix + "ffn_norm.weight", s.hidden_size);
-    out.gate = loader.linear(prefix + "ffn_gate", s.ffn_size, s.hidden_size);
-    out.up = loader.linear(prefix + "ffn_up", s.ffn_size, s.hidden_size);
-    out.down = loader.linear(prefix + "ffn_down", s.hidden_size, s.ffn_size);
+  for (int layer = 0; layer < s.num_layers; ++layer)
+    weights.layers.push_back(load_layer(loader, s, "blk." + std::to_string(layer) + "."));
+  if (s.encoder) {
+    weights.position_embedding = loader.linear("position_embd", s.context_length, s.hidden_size);
+    weights.type_embedding = loader.linear("token_types", 1, s.hidden_size);
+    weights.embedding_norm = loader.norm("token_embd_norm", s);
+    weights.tied = true;
+    return weights;
   }
-  weights.output_norm = loader.vector("output_norm.weight", s.hidden_size);
-  if (tensors.count("rope_freqs.weight") != 0) {
-    weights.rope_divisors = loader.vector("rope_freqs.weight", s.rope_dimensions / 2);
-    for (int pair = 0; pair < s.rope_dimensions / 2; ++pair)
-      require(weights.rope_divisors[static_cast<std::size_t>(pair)] > 0,
-              "tensor rope_freqs.weight has a divisor that is not positive");
-  }
+  weights.output_norm = loader.norm("output_norm", s);
   weights.tied = s.tied_output;
   if (!s.tied_output) weights.output = loader.linear("output", s.vocab_size, s.hidden_size);
   return weights;

@@ -1,4 +1,4 @@
-// All weights of a llama-family model, checked against its shape and packed.
+// All weights of a model, checked against its shape and packed.
 #pragma once
 
 #include <map>
@@ -19,27 +19,52 @@ struct Linear {
   }
 };
 
+struct Norm {
+  Buffer<float> weight;   // (count,)
+  Buffer<float> bias;     // of LayerNorm, else empty
+};
+
+struct FeedForward {
+  Linear gate;   // (ffn_size, hidden_size), empty without a gate
+  Linear up;     // (ffn_size, hidden_size)
+  Linear down;   // (hidden_size, ffn_size)
+};
+
+struct Experts {
+  Linear router;                        // (count, hidden_size)
+  std::vector<FeedForward> each;        // (count,)
+  FeedForward shared;                   // of every row, or empty
+  Buffer<float> shared_gate;            // (hidden_size,) its logistic gate, or empty
+};
+
 struct LayerWeights {
-  Buffer<float> attention_norm;   // (hidden_size,)
+  Norm attention_norm;            // before attention
+  Norm attention_post_norm;       // behind it
   Linear query;                   // (num_heads * head_dim, hidden_size)
   Linear key;                     // (num_kv_heads * head_dim, hidden_size)
   Linear value;                   // (num_kv_heads * head_dim, hidden_size)
+  Buffer<float> query_norm;       // (head_dim,) or (num_heads * head_dim,), or empty
+  Buffer<float> key_norm;
+  Buffer<float> sinks;            // (num_heads,) or empty
   Linear attention_output;        // (hidden_size, num_heads * head_dim)
-  Buffer<float> ffn_norm;         // (hidden_size,)
-  Linear gate;                    // (ffn_size, hidden_size)
-  Linear up;                      // (ffn_size, hidden_size)
-  Linear down;                    // (hidden_size, ffn_size)
+  Norm ffn_norm;
+  Norm ffn_post_norm;
+  FeedForward ffn;                // empty where there are experts
+  Experts experts;
 };
 
 struct ModelWeights {
   Linear embedding;               // (vocab_size, hidden_size); the output matrix too, if tied
+  Linear position_embedding;      // (context_length, hidden_size), of encoders
+  Linear type_embedding;          // (>= 1, hidden_size), of encoders; the first row is used
+  Norm embedding_norm;            // of encoders
   std::vector<LayerWeights> layers;
-  Buffer<float> output_norm;      // (hidden_size,)
-  Buffer<float> rope_divisors;    // (rope_dimensions / 2,) of the frequencies, or empty (Llama 3.1)
+  Norm output_norm;               // (hidden_size,)
   Linear output;                  // (vocab_size, hidden_size), empty if tied
   bool tied = false;
 
   const PackedMatrix& output_matrix() const { return tied ? embedding.matrix : output.matrix; }
+  std::size_t byte_count() const;
 };
 
 // ModelFileError naming the tensor that is missing or has another shape than `shape` asks for.

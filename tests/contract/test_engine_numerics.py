@@ -12,7 +12,7 @@ from headrace.engine.scheduler import SchedulerConfig
 from headrace.engine.sequence import Sequence
 from headrace.sim.clock import ManualClock
 from headrace.sim.numpy_runner import NumpyRunner
-from headrace.sim.tiny_model import TinySpec, tiny_tensors
+from headrace.sim.tiny_model import tiny_spec, tiny_tensors
 
 prompt = (1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3)
 Answer = tuple[list[int], list[float], RequestOutput]
@@ -35,7 +35,7 @@ class Guess:
 def answer(
     request: EngineRequest, *, guessed: list[int] | None = None, step_rows: int = 32
 ) -> Answer:
-    spec = TinySpec()
+    spec = tiny_spec
     runner = NumpyRunner(spec, tiny_tensors(spec), num_blocks=16)
     config = SchedulerConfig(
         b"k" * 32,

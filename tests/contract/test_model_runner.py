@@ -16,7 +16,7 @@ from headrace.engine.scheduler import SchedulerConfig
 from headrace.sim.clock import ManualClock
 from headrace.sim.numpy_runner import NumpyRunner
 from headrace.sim.runner import FakeModel, FakeRunner
-from headrace.sim.tiny_model import TinySpec, tiny_tensors
+from headrace.sim.tiny_model import tiny_spec, tiny_tensors
 
 
 def fake_runner() -> ModelRunner:
@@ -24,7 +24,7 @@ def fake_runner() -> ModelRunner:
 
 
 def numpy_runner() -> ModelRunner:
-    spec = TinySpec()
+    spec = tiny_spec
     return NumpyRunner(spec, tiny_tensors(spec), num_blocks=16)
 
 

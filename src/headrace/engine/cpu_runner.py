@@ -10,11 +10,13 @@ from typing import Literal, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.base.errors import ConfigurationError
+from headrace.base.errors import ConfigurationError, ModelFileError
 from headrace.engine.runner import RunnerInfo, StepBatch, StepResult
 from headrace.kernels import CpuTransformer, block_size_tokens, default_thread_count, isa_limit
-from headrace.weights.architecture import ArchitectureSpec, RopeStyle
-from headrace.weights.tensor import Tensor
+from headrace.kernels.rotation import Rotation, rotations_of
+from headrace.weights.architecture import ArchitectureSpec
+from headrace.weights.layout import divisor_names, runner_tensors
+from headrace.weights.tensor import Tensor, TensorType
 
 threads_max = 256
 
@@ -179,24 +181,20 @@ def _load(
     threads: int,
     kv_cache_dtype: KvCacheType,
 ) -> CpuTransformer:
+    tensors = runner_tensors(spec, file.tensors)
+    context = min(spec.context_length, num_blocks * block_size_tokens)
     return CpuTransformer(
-        num_layers=spec.num_layers,
-        hidden_size=spec.hidden_size,
-        num_heads=spec.num_heads,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        ffn_size=spec.ffn_size,
-        vocab_size=spec.vocab_size,
-        context_length=spec.context_length,
-        norm_epsilon=spec.norm_epsilon,
-        rope_adjacent=spec.rope_style is RopeStyle.ADJACENT,
-        rope_dimensions=spec.rope_dimensions,
-        rope_theta=spec.rope_theta,
-        rope_scale=spec.rope_scale,
-        tied_output=spec.tied_output,
+        spec=spec,
+        layers=[
+            (layer.window_tokens, layer.rotation)
+            for layer in (spec.layer(index) for index in range(spec.num_layers))
+        ],
+        rotations=[
+            (rotation.frequencies.tolist(), rotation.magnitude)
+            for rotation in _rotations(spec, tensors, context)
+        ],
         tensors={
-            name: (int(tensor.type), tensor.shape, tensor.data)
-            for name, tensor in file.tensors.items()
+            name: (int(tensor.type), tensor.shape, tensor.data) for name, tensor in tensors.items()
         },
         num_blocks=num_blocks,
         rows_max=rows_max,
@@ -205,3 +203,21 @@ def _load(
         isa_limit=isa_limit(),
         kv_type=kv_cache_dtype,
     )
+
+
+def _rotations(
+    spec: ArchitectureSpec, tensors: Mapping[str, Tensor], context_length: int
+) -> tuple[Rotation, ...]:
+    divisors: dict[str, NDArray[np.float32]] = {}
+    for name in divisor_names:
+        if name not in tensors:
+            continue
+        tensor = tensors[name]
+        values = tensor.data.view(np.float32) if tensor.type is TensorType.F32 else None
+        if values is None or len(values) != spec.rope_dimensions // 2 or not (values > 0).all():
+            raise ModelFileError(
+                f"tensor {name} must have {spec.rope_dimensions // 2} positive F32 values; the "
+                "model file is corrupt."
+            )
+        divisors[name] = values
+    return rotations_of(spec, divisors, context_length)

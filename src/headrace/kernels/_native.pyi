@@ -4,25 +4,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 class CpuTransformer:
-    """Weights, KV cache and scratch of one llama-family model on the CPU."""
+    """Weights, KV cache and scratch of one model on the CPU."""
 
     def __init__(
         self,
         *,
-        num_layers: int,
-        hidden_size: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        ffn_size: int,
-        vocab_size: int,
-        context_length: int,
-        norm_epsilon: float,
-        rope_adjacent: bool,
-        rope_dimensions: int,
-        rope_theta: float,
-        rope_scale: float,
-        tied_output: bool,
+        spec: object,  # an ArchitectureSpec
+        layers: Sequence[tuple[int, int]],  # window (0 is none) and rotation (-1 is none)
+        rotations: Sequence[tuple[Sequence[float], float]],  # frequencies and magnitude
         tensors: Mapping[str, tuple[int, tuple[int, ...], NDArray[np.uint8]]],
         num_blocks: int,
         rows_max: int,
@@ -52,6 +41,7 @@ class CpuTransformer:
         | None = None,
         masks: tuple[NDArray[np.int32], NDArray[np.uint32]] | None = None,
         top: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]] | None = None,
+        out_hidden: NDArray[np.float32] | None = None,
     ) -> None: ...
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None: ...
     def export_blocks(self, block_ids: Sequence[int]) -> bytes: ...

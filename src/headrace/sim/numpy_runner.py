@@ -10,24 +10,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.engine.runner import RunnerInfo, StepBatch, StepResult
-from headrace.kernels.reference.attention import paged_attention
-from headrace.kernels.reference.norm import rms_norm
+from headrace.kernels.architecture import ArchitectureSpec
+from headrace.kernels.reference.attention import gather_context
+from headrace.kernels.reference.attention_families import attend
 from headrace.kernels.reference.sampler import Edits, no_edits, sample, top_tokens
 from headrace.kernels.reference.transformer import (
     Floats,
-    TransformerSpec,
-    feed_forward_layer,
-    query_key_value,
+    Model,
+    attention_rule,
+    embed,
+    output_logits,
+    run_layer,
 )
+from headrace.kernels.rotation import rotations_of
 from headrace.sim.runner import check_batch, table_of
 
 
 class NumpyRunner:
-    """Runs a `TransformerSpec` with its float32 tensors by GGUF name."""
+    """Runs an architecture spec with its float32 tensors by GGUF name."""
 
     def __init__(
         self,
-        spec: TransformerSpec,
+        spec: ArchitectureSpec,
         tensors: Mapping[str, Floats],
         *,
         num_blocks: int = 64,
@@ -38,9 +42,9 @@ class NumpyRunner:
     ) -> None:
         self._spec = spec
         self._tensors = tensors
-        self._output = tensors["token_embd.weight" if spec.tied_output else "output.weight"]
+        self._model = Model(spec, tensors, rotations_of(spec, tensors, max_model_len))
         self._info = RunnerInfo(
-            vocab_size=len(self._output),
+            vocab_size=spec.vocab_size,
             max_model_len=max_model_len,
             num_blocks=num_blocks,
             block_size_tokens=block_size_tokens,
@@ -63,10 +67,7 @@ class NumpyRunner:
         check_batch(batch, self._info)
         hidden = self._forward(batch)
         last_rows = batch.row_starts[1:][batch.sampled] - 1
-        normed = rms_norm(
-            hidden[last_rows], self._tensors["output_norm.weight"], self._spec.norm_epsilon
-        )
-        all_logits = normed @ self._output.T
+        all_logits = output_logits(self._spec, self._tensors, hidden[last_rows])
         chosen = [
             sample(
                 logits,
@@ -112,26 +113,29 @@ class NumpyRunner:
         """The hidden state after the last layer; (R, hidden_size)."""
         spec, tensors = self._spec, self._tensors
         positions, slots = self._places(batch)
-        hidden = tensors["token_embd.weight"][batch.token_ids].astype(np.float32)
-        for layer in range(spec.num_layers):
-            normed = rms_norm(hidden, tensors[f"blk.{layer}.attn_norm.weight"], spec.norm_epsilon)
-            queries, keys, values = query_key_value(spec, tensors, layer, normed, positions)
+
+        def attention(layer: int, queries: Floats, keys: Floats, values: Floats) -> Floats:
             for cache, rows in zip(self._kv[:, layer], (keys, values), strict=True):
                 cache[slots[:, 0], :, slots[:, 1]] = rows
-            mixed = paged_attention(
-                queries,
-                self._kv[0, layer],
-                self._kv[1, layer],
-                row_starts=batch.row_starts,
-                context_lens=batch.context_lens,
-                block_ids=batch.block_ids,
-                block_starts=batch.block_starts,
-            )
-            output = tensors[f"blk.{layer}.attn_output.weight"]
-            hidden = hidden + mixed.reshape(len(mixed), -1) @ output.T
-            normed = rms_norm(hidden, tensors[f"blk.{layer}.ffn_norm.weight"], spec.norm_epsilon)
-            hidden = hidden + feed_forward_layer(tensors, layer, normed)
+            return self._attend(batch, layer, queries)
+
+        hidden = embed(spec, tensors, batch.token_ids, positions)
+        for layer in range(spec.num_layers):
+            hidden = run_layer(self._model, layer, hidden, positions, attention)
         return hidden
+
+    def _attend(self, batch: StepBatch, layer: int, queries: Floats) -> Floats:
+        """Each sequence's rows over its own blocks, which hold their keys and values already."""
+        rule = attention_rule(self._spec, self._tensors, layer)
+        mixed = np.zeros_like(queries)
+        for index, context_len in enumerate(batch.context_lens.tolist()):
+            rows = slice(batch.row_starts[index], batch.row_starts[index + 1])
+            table = table_of(batch, index)
+            keys, values = (
+                gather_context(cache, table, context_len) for cache in self._kv[:, layer]
+            )
+            mixed[rows] = attend(queries[rows], keys, values, rule)
+        return mixed
 
     def _places(self, batch: StepBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Each row's position in its sequence (R,), and its block and slot in it (R, 2)."""

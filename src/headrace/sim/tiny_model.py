@@ -1,32 +1,35 @@
 """A model small enough for the NumPy runner in tests: two layers of random weights."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
+
+from headrace.kernels.architecture import ArchitectureSpec, RopeStyle
 
 vocab_size = 300
 hidden_size = 32
 ffn_size = 48
 
 
-@dataclass(frozen=True, slots=True)
-class TinySpec:
-    """The sizes that the NumPy runner asks a model for."""
+tiny_spec = ArchitectureSpec(
+    family="llama",
+    num_layers=2,
+    hidden_size=hidden_size,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    ffn_size=ffn_size,
+    vocab_size=vocab_size,
+    context_length=128,
+    norm_epsilon=1e-5,
+    rope_style=RopeStyle.ADJACENT,
+    rope_dimensions=8,
+    rope_theta=10_000.0,
+    rope_scale=1.0,
+    tied_output=True,
+)
 
-    num_layers: int = 2
-    num_heads: int = 4
-    num_kv_heads: int = 2
-    head_dim: int = 8
-    norm_epsilon: float = 1e-5
-    rope_style: str = "adjacent"
-    rope_dimensions: int = 8
-    rope_theta: float = 10_000.0
-    rope_scale: float = 1.0
-    tied_output: bool = True
 
-
-def tiny_tensors(spec: TinySpec) -> dict[str, NDArray[np.float32]]:
+def tiny_tensors(spec: ArchitectureSpec) -> dict[str, NDArray[np.float32]]:
     """Its weights by GGUF name, the same at each call."""
     rng = np.random.default_rng(0)
     kv = spec.num_kv_heads * spec.head_dim

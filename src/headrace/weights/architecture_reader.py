@@ -1,96 +1,123 @@
-"""From a GGUF file to its architecture spec: every value in range, every tensor of its shape.
+"""From a model file to its architecture spec: every value in range, every tensor of its shape.
 
 A file that passes can be computed as it says; what would be computed wrongly is refused by name.
 """
 
 import math
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import NoReturn, Protocol
+
+import numpy as np
 
 from headrace.base.errors import ModelFileError
-from headrace.weights.architecture import ArchitectureSpec, RopeStyle
-from headrace.weights.gguf import GgufFile
+from headrace.weights.architecture import ArchitectureSpec, LayerSpec, RopeScaling
+from headrace.weights.families import Family, families
+from headrace.weights.layout import optional_shapes, required_shapes, runner_tensors
 from headrace.weights.tensor import Tensor
 
-supported_families = ("llama",)
 layers_max = 1_024
 width_max = 1 << 22  # hidden, ffn and vocabulary sizes
 heads_max = 4_096
 head_dim_max = 1_024
 context_length_max = 1 << 27
-rope_scalings = ("none", "linear")
-# Keys that change what a llama file computes in ways that no runner of ours follows yet.
-unsupported_counts = ("expert_count", "attention.sliding_window")
+experts_max = 1_024
+known_scalings = ", ".join(RopeScaling)
+gemma_27b = {"gemma2": 46, "gemma3": 62}  # layers of the sizes that scale scores by hidden_size
 
 
-def read_architecture(file: GgufFile) -> ArchitectureSpec:
+class ModelHeader(Protocol):
+    """What is read of a model file: a GGUF file, or a Hugging Face directory in its terms."""
+
+    @property
+    def path(self) -> object:
+        """Where it lies, for messages."""
+        ...
+
+    @property
+    def metadata(self) -> Mapping[str, object]:
+        """GGUF's keys and values."""
+        ...
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Every tensor by its GGUF name."""
+        ...
+
+
+def read_architecture(file: ModelHeader) -> ArchitectureSpec:
     """Read and check a model's architecture; ModelFileError names what is wrong or unsupported."""
     header = _Header(file)
-    family = header.text("general.architecture")
-    if family not in supported_families:
+    name = header.text("general.architecture")
+    family = families.get(name)
+    if family is None:
         header.fail(
             "general.architecture",
-            f"the family {family!r} is not supported; headrace computes "
-            f"{', '.join(supported_families)}",
+            f"the family {name!r} is not supported; headrace computes {', '.join(families)}",
         )
-    for key in unsupported_counts:
-        if header.integer(f"{family}.{key}", 0, width_max, default=0):
-            header.fail(f"{family}.{key}", "models with this are not supported")
-    hidden_size = header.integer(f"{family}.embedding_length", 1, width_max)
-    num_heads = header.integer(f"{family}.attention.head_count", 1, heads_max)
-    head_dim = _head_dim(header, family, hidden_size, num_heads)
+    hidden_size = header.integer(f"{name}.embedding_length", 1, width_max)
+    num_heads = header.integer(f"{name}.attention.head_count", 1, heads_max)
+    num_layers = header.integer(f"{name}.block_count", 1, layers_max)
+    head_dim = _head_dim(header, name, hidden_size, num_heads)
     embedding = header.tensor("token_embd.weight")
+    scaling = _rope_scaling(header, name)
+    epsilon_key = "layer_norm_epsilon" if family.layer_norm else "layer_norm_rms_epsilon"
+    root = math.sqrt(hidden_size) if family.embedding_by_root else 1.0
+    experts = _Experts(header, family)
     spec = ArchitectureSpec(
-        family=family,
-        num_layers=header.integer(f"{family}.block_count", 1, layers_max),
+        family=name,
+        num_layers=num_layers,
         hidden_size=hidden_size,
         num_heads=num_heads,
-        num_kv_heads=_kv_heads(header, family, num_heads),
+        num_kv_heads=_kv_heads(header, name, num_heads),
         head_dim=head_dim,
-        ffn_size=header.integer(f"{family}.feed_forward_length", 1, width_max),
-        vocab_size=_vocab_size(header, family, embedding),
-        context_length=header.integer(f"{family}.context_length", 1, context_length_max),
-        norm_epsilon=header.number(f"{family}.attention.layer_norm_rms_epsilon", below=1.0),
-        rope_style=RopeStyle.ADJACENT,
-        rope_dimensions=_rope_dimensions(header, family, head_dim),
-        rope_theta=header.number(f"{family}.rope.freq_base", default=10_000.0),
-        rope_scale=_rope_scale(header, family),
+        ffn_size=header.integer(f"{name}.feed_forward_length", 1, width_max),
+        vocab_size=_vocab_size(header, name, embedding),
+        context_length=header.integer(f"{name}.context_length", 1, context_length_max),
+        norm_epsilon=header.number(f"{name}.attention.{epsilon_key}", below=1.0),
+        rope_style=family.rope_style,
+        rope_dimensions=0 if family.encoder else _rope_dimensions(header, name, head_dim),
+        rope_theta=header.number(f"{name}.rope.freq_base", default=10_000.0),
+        rope_scale=_rope_scale(header, name),
         tied_output="output.weight" not in file.tensors,
+        rope_scaling=scaling,
+        original_context_length=_original_context(header, name, scaling),
+        rope_magnitude=header.number(f"{name}.rope.scaling.attn_factor", default=1.0),
+        yarn_beta_fast=header.number(f"{name}.rope.scaling.yarn_beta_fast", default=32.0),
+        yarn_beta_slow=header.number(f"{name}.rope.scaling.yarn_beta_slow", default=1.0),
+        yarn_whole_pairs=family.yarn_whole_pairs,
+        local_rope_theta=_local_rope_theta(header, family),
+        layers=_layers(header, family, num_layers),
+        norm_placement=family.norm_placement,
+        layer_norm=family.layer_norm,
+        query_key_norm=family.query_key_norm,
+        activation=family.activation,
+        gated=family.gated,
+        embedding_scale=header.number(f"{name}.embedding_scale", default=root),
+        residual_scale=header.number(f"{name}.residual_scale", default=1.0),
+        attention_scale=_attention_scale(header, family, num_layers, hidden_size // num_heads),
+        attention_softcap=_softcap(
+            header, f"{name}.attn_logit_softcapping", family.attention_softcap
+        ),
+        logit_softcap=_softcap(header, f"{name}.final_logit_softcapping", family.logit_softcap),
+        logit_scale=1.0 / header.number(f"{name}.logit_scale", default=1.0),
+        attention_sinks=family.sinks,
+        encoder=family.encoder,
+        expert_count=experts.count,
+        experts_used=experts.used,
+        expert_ffn_size=experts.ffn_size,
+        expert_weights_normalized=experts.normalized,
+        expert_weights_scale=experts.scale,
+        shared_expert_ffn_size=experts.shared_ffn_size,
+        shared_expert_gated=experts.shared_ffn_size > 0,
     )
     _check_tensors(header, spec)
     return spec
 
 
-def llama_tensor_shapes(spec: ArchitectureSpec) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that a model of this spec has; matrices (outputs, inputs)."""
-    hidden, ffn = spec.hidden_size, spec.ffn_size
-    query_rows, kv_rows = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (spec.vocab_size, hidden),
-        "output_norm.weight": (hidden,),
-    }
-    if not spec.tied_output:
-        shapes["output.weight"] = (spec.vocab_size, hidden)
-    layer: dict[str, tuple[int, ...]] = {
-        "attn_norm": (hidden,),
-        "attn_q": (query_rows, hidden),
-        "attn_k": (kv_rows, hidden),
-        "attn_v": (kv_rows, hidden),
-        "attn_output": (hidden, query_rows),
-        "ffn_norm": (hidden,),
-        "ffn_gate": (ffn, hidden),
-        "ffn_up": (ffn, hidden),
-        "ffn_down": (hidden, ffn),
-    }
-    for index in range(spec.num_layers):
-        shapes |= {f"blk.{index}.{name}.weight": shape for name, shape in layer.items()}
-    return shapes
-
-
 class _Header:
     """A file's metadata and tensors behind checks of kind and range."""
 
-    def __init__(self, file: GgufFile) -> None:
+    def __init__(self, file: ModelHeader) -> None:
         self._file = file
         self.tensors: Mapping[str, Tensor] = file.tensors
 
@@ -101,6 +128,10 @@ class _Header:
 
     def has(self, key: str) -> bool:
         return key in self._file.metadata
+
+    def is_zero(self, key: str) -> bool:
+        value = self._file.metadata.get(key)
+        return isinstance(value, int | float) and value == 0
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self._file.metadata.get(key, default)
@@ -125,11 +156,54 @@ class _Header:
             self.fail(key, f"{value} is not over 0 and below {below:g}")
         return float(value)
 
+    def boolean(self, key: str, default: bool) -> bool:
+        value = self._file.metadata.get(key, default)
+        if not isinstance(value, bool):
+            self.fail(key, "is not a boolean")
+        return value
+
+    def flags(self, key: str, default: list[bool]) -> list[bool]:
+        """A boolean for each layer."""
+        value = self._file.metadata.get(key, default)
+        if isinstance(value, np.ndarray) and value.ndim == 1:
+            value = [bool(flag) for flag in value.tolist()]
+        if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= layers_max:
+            return [value == 1 or index % value < value - 1 for index in range(len(default))]
+        if not isinstance(value, list) or len(value) != len(default):
+            self.fail(key, f"is not a boolean for each of {len(default)} layers")
+        return value
+
     def tensor(self, name: str) -> Tensor:
         tensor = self.tensors.get(name)
         if tensor is None:
             self.fail(f"tensor {name}", "is missing")
         return tensor
+
+
+class _Experts:
+    """A file's mixture of experts; all zero where the network is dense."""
+
+    def __init__(self, header: _Header, family: Family) -> None:
+        name = family.name
+        self.count = header.integer(f"{name}.expert_count", 0, experts_max, default=0)
+        self.used = self.ffn_size = self.shared_ffn_size = 0
+        self.normalized, self.scale = False, 1.0
+        if not self.count:
+            if family.experts:
+                header.fail(f"{name}.expert_count", "is missing")
+            return
+        self.used = header.integer(f"{name}.expert_used_count", 1, self.count)
+        dense = header.integer(f"{name}.feed_forward_length", 1, width_max)
+        self.ffn_size = header.integer(
+            f"{name}.expert_feed_forward_length", 1, width_max, default=dense
+        )
+        normalized = header.boolean(f"{name}.expert_weights_norm", family.experts_normalized)
+        self.normalized = normalized
+        self.scale = header.number(f"{name}.expert_weights_scale", default=1.0)
+        if family.experts_shared:
+            self.shared_ffn_size = header.integer(
+                f"{name}.expert_shared_feed_forward_length", 1, width_max
+            )
 
 
 def _head_dim(header: _Header, family: str, hidden_size: int, num_heads: int) -> int:
@@ -170,30 +244,96 @@ def _rope_dimensions(header: _Header, family: str, head_dim: int) -> int:
     return dimensions
 
 
-def _rope_scale(header: _Header, family: str) -> float:
-    type_key = f"{family}.rope.scaling.type"
-    scaling = header.text(type_key, default="linear")
-    if scaling not in rope_scalings:
-        header.fail(
-            type_key, f"{scaling!r} is not supported; headrace knows {', '.join(rope_scalings)}"
-        )
+def _rope_scaling(header: _Header, family: str) -> RopeScaling:
+    key = f"{family}.rope.scaling.type"
+    scaling = header.text(key, default="linear")
     if scaling == "none":
+        return RopeScaling.LINEAR
+    if scaling not in set(RopeScaling):
+        header.fail(key, f"{scaling!r} is not supported; headrace knows none, {known_scalings}")
+    return RopeScaling(scaling)
+
+
+def _rope_scale(header: _Header, family: str) -> float:
+    if header.text(f"{family}.rope.scaling.type", default="linear") == "none":
         return 1.0
     # Files of 2023 have the factor under its older name.
     older = header.number(f"{family}.rope.scale_linear", default=1.0)
     return header.number(f"{family}.rope.scaling.factor", default=older)
 
 
+def _original_context(header: _Header, family: str, scaling: RopeScaling) -> int:
+    key = f"{family}.rope.scaling.original_context_length"
+    context = header.integer(f"{family}.context_length", 1, context_length_max)
+    original = header.integer(key, 1, context_length_max, default=context)
+    if scaling is RopeScaling.LONGROPE:
+        for name in ("rope_factors_long.weight", "rope_factors_short.weight"):
+            header.tensor(name)
+    return 0 if scaling is RopeScaling.LINEAR else original
+
+
+def _local_rope_theta(header: _Header, family: Family) -> float:
+    if not family.local_rope_theta:
+        return 0.0
+    return header.number(f"{family.name}.rope.freq_base_swa", default=family.local_rope_theta)
+
+
+def _layers(header: _Header, family: Family, count: int) -> tuple[LayerSpec, ...]:
+    """Which layers have a window and which are rotated how; empty if all are alike and plain."""
+    window_key = f"{family.name}.attention.sliding_window"
+    window = header.integer(window_key, 0, context_length_max, default=0)
+    period = family.window_period
+    windows = header.flags(
+        f"{window_key}_pattern",
+        [period == 1 or index % period < period - 1 for index in range(count)],
+    )
+    unrotated = family.unrotated_period
+    rotated = header.flags(
+        f"{family.name}.rope.layers",
+        [not unrotated or (index + 1) % unrotated != 0 for index in range(count)],
+    )
+    layers = tuple(
+        LayerSpec(
+            window_tokens=window if has_window else 0,
+            rotation=(-1 if not turns else 1 if has_window and family.local_rope_theta else 0),
+        )
+        for has_window, turns in zip(windows, rotated, strict=True)
+    )
+    return layers if any(layer != LayerSpec() for layer in layers) else ()
+
+
+def _attention_scale(
+    header: _Header, family: Family, num_layers: int, hidden_per_head: int
+) -> float:
+    key = f"{family.name}.attention.scale"
+    default = 0.0
+    if gemma_27b.get(family.name) == num_layers:
+        default = 1.0 / math.sqrt(hidden_per_head)
+    return header.number(key) if header.has(key) else default
+
+
+def _softcap(header: _Header, key: str, default: float) -> float:
+    if header.is_zero(key):  # switched off by the file
+        return 0.0
+    return header.number(key) if header.has(key) else default
+
+
 def _check_tensors(header: _Header, spec: ArchitectureSpec) -> None:
-    shapes = llama_tensor_shapes(spec)
-    for name, shape in shapes.items():
-        found = header.tensor(name).shape
-        if found != shape:
-            header.fail(f"tensor {name}", f"its shape is {found}, and {shape} by the metadata")
-    for name in header.tensors:
-        if name not in shapes:
+    tensors = runner_tensors(spec, header.tensors)
+    required = required_shapes(spec)
+    known = required | optional_shapes(spec)
+    for name in required:
+        if name not in tensors:
+            header.fail(f"tensor {name}", "is missing")
+    for name, tensor in tensors.items():
+        if name not in known:
             header.fail(
                 f"tensor {name}",
-                "is not part of a llama model that headrace computes; leaving it out would change "
-                "the answers",
+                f"is not part of a {spec.family} model that headrace computes; leaving it out "
+                "would change the answers",
+            )
+        if tensor.shape != known[name]:
+            header.fail(
+                f"tensor {name}",
+                f"its shape is {tensor.shape}, and {known[name]} by the metadata",
             )

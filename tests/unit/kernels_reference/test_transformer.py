@@ -1,28 +1,33 @@
 """The whole-model reference on a tiny random model."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from headrace.kernels.architecture import ArchitectureSpec, RopeStyle
 from headrace.kernels.reference.transformer import forward
 
+tiny_spec = ArchitectureSpec(
+    family="llama",
+    num_layers=2,
+    hidden_size=32,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=8,
+    ffn_size=48,
+    vocab_size=50,
+    context_length=128,
+    norm_epsilon=1e-5,
+    rope_style=RopeStyle.ADJACENT,
+    rope_dimensions=8,
+    rope_theta=10_000.0,
+    rope_scale=1.0,
+    tied_output=True,
+)
 
-@dataclass(frozen=True)
-class TinySpec:
-    num_layers: int = 2
-    num_heads: int = 4
-    num_kv_heads: int = 2
-    head_dim: int = 8
-    norm_epsilon: float = 1e-5
-    rope_style: str = "adjacent"
-    rope_dimensions: int = 8
-    rope_theta: float = 10_000.0
-    rope_scale: float = 1.0
-    tied_output: bool = True
 
-
-def tiny_tensors(spec: TinySpec, seed: int = 0) -> dict[str, np.ndarray]:
+def tiny_tensors(spec: ArchitectureSpec, seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     hidden, ffn, vocab = 32, 48, 50
     kv = spec.num_kv_heads * spec.head_dim
@@ -47,7 +52,7 @@ def tiny_tensors(spec: TinySpec, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def test_later_tokens_do_not_change_earlier_logits() -> None:
-    spec = TinySpec()
+    spec = tiny_spec
     tensors = tiny_tensors(spec)
     logits = forward(spec, tensors, [3, 14, 15, 9, 26])
     assert logits.shape == (5, 50)
@@ -58,7 +63,7 @@ def test_later_tokens_do_not_change_earlier_logits() -> None:
 
 
 def test_an_untied_output_matrix_is_used() -> None:
-    spec = TinySpec()
+    spec = tiny_spec
     tensors = tiny_tensors(spec)
     tied = forward(spec, tensors, [1, 2])
     untied = forward(replace(spec, tied_output=False), tensors, [1, 2])
@@ -67,7 +72,7 @@ def test_an_untied_output_matrix_is_used() -> None:
 
 def test_permuting_query_and_key_rows_turns_one_rope_style_into_the_other() -> None:
     """GGUF llama files hold permuted Q and K rows so that adjacent pairs equal the halves."""
-    adjacent = TinySpec()
+    adjacent = tiny_spec
     tensors = tiny_tensors(adjacent)
     permuted = dict(tensors)
     order = np.concatenate([np.arange(0, 8, 2), np.arange(1, 8, 2)])
@@ -76,7 +81,7 @@ def test_permuting_query_and_key_rows_turns_one_rope_style_into_the_other() -> N
             heads = tensors[name].reshape(-1, 8, 32)
             permuted[name] = heads[:, order].reshape(-1, 32)
     np.testing.assert_allclose(
-        forward(replace(adjacent, rope_style="halves"), permuted, [7, 8, 9]),
+        forward(replace(adjacent, rope_style=RopeStyle.HALVES), permuted, [7, 8, 9]),
         forward(adjacent, tensors, [7, 8, 9]),
         rtol=1e-3,
         atol=1e-3,
@@ -85,7 +90,9 @@ def test_permuting_query_and_key_rows_turns_one_rope_style_into_the_other() -> N
 
 def test_one_layer_matches_arithmetic_by_hand() -> None:
     """One token attends only to itself, so attention gives back its value head."""
-    spec = TinySpec(num_layers=1, num_heads=1, num_kv_heads=1, head_dim=2, rope_dimensions=2)
+    spec = replace(
+        tiny_spec, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=2, rope_dimensions=2
+    )
     eye = np.eye(2, dtype=np.float32)
     ones = np.ones(2, np.float32)
     names = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up")

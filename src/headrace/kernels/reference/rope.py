@@ -22,7 +22,20 @@ def rotate(
     pairs = np.arange(dimensions // 2, dtype=np.float64)
     frequencies = theta ** (-2.0 * pairs / dimensions)
     angles = (positions[:, None] / scale) * frequencies  # (R, dimensions / 2)
-    cosine, sine = np.cos(angles)[:, None, :], np.sin(angles)[:, None, :]
+    return turn(heads, angles, style=style)
+
+
+def turn(
+    heads: NDArray[np.float32],  # (R, num_heads, head_dim)
+    angles: NDArray[np.float64],  # (R, rotated dimensions / 2)
+    *,
+    style: str,  # "adjacent" or "halves"
+    magnitude: float = 1.0,
+) -> NDArray[np.float32]:
+    """A copy turned by these angles, the turned dimensions times `magnitude`."""
+    dimensions = 2 * angles.shape[1]
+    cosine = magnitude * np.cos(angles)[:, None, :]
+    sine = magnitude * np.sin(angles)[:, None, :]
     if style == "adjacent":
         first, second = slice(0, dimensions, 2), slice(1, dimensions, 2)
     elif style == "halves":

@@ -1,0 +1,167 @@
+// The attention half of a layer: projections, rotation, the KV cache, and who sees what.
+#include <algorithm>
+#include <cmath>
+
+#include "model/step_stages.hpp"
+#include "model/transformer.hpp"
+
+namespace headrace {
+
+void Transformer::project_qkv(Member& member, const LayerWeights& layer, int row_count) {
+  const ActivationRows input = attention_input_->view();
+  const int query_tiles = layer.query.matrix.tile_count();
+  const int kv_tiles = layer.key.matrix.tile_count();
+  const int tiles = query_tiles + 2 * kv_tiles;
+  const int units = tiles * blocks_of(row_count, row_block);
+  member.share(units, chunk_of(units, team_.thread_count()), [&](int first, int end) {
+    for (int unit = first; unit < end; ++unit) {
+      const int row = unit / tiles * row_block;
+      const int column_tile = unit % tiles;
+      const Linear* linear = &layer.query;
+      int tile = column_tile;
+      if (tile >= query_tiles) {
+        tile -= query_tiles;
+        linear = tile < kv_tiles ? &layer.key : &layer.value;
+        tile %= kv_tiles;
+      }
+      float* out = qkv_.data() + static_cast<std::size_t>(row) * qkv_stride_ +
+                   static_cast<std::size_t>(column_tile) * tile_columns;
+      kernels_.matmul[static_cast<int>(linear->matrix.type())](
+          linear->matrix.tile(tile), input, row, std::min(row_block, row_count - row),
+          {out, qkv_stride_, linear->bias_at(tile), false});
+    }
+  });
+}
+
+void Transformer::norm_heads(float* heads, int head_count, const Buffer<float>& weight) const {
+  const int width = shape_.query_key_norm == QueryKeyNorm::whole ? head_count * shape_.head_dim
+                                                                 : shape_.head_dim;
+  for (int at = 0; at < head_count * shape_.head_dim; at += width)
+    kernels_.rms_norm(heads + at, weight.data(), width, shape_.norm_epsilon, heads + at);
+}
+
+void Transformer::write_kv(Member& member, int index, const StepBatch& batch) {
+  const LayerWeights& layer = weights_.layers[static_cast<std::size_t>(index)];
+  const int rotation = shape_.layers[static_cast<std::size_t>(index)].rotation;
+  const RopeTables* rope = rotation < 0 ? nullptr : &ropes_[static_cast<std::size_t>(rotation)];
+  const int head_dim = shape_.head_dim;
+  const float score_scale = shape_.attention_scale > 0
+                                ? shape_.attention_scale
+                                : 1.0f / std::sqrt(static_cast<float>(head_dim));
+  member.share(batch.row_count, chunk_of(batch.row_count, team_.thread_count()),
+               [&](int first, int end) {
+    for (int row = first; row < end; ++row) {
+      const int sequence = row_sequence_[static_cast<std::size_t>(row)];
+      const int position = batch.first_position(sequence) + row - batch.row_starts[sequence];
+      float* heads = qkv_.data() + static_cast<std::size_t>(row) * qkv_stride_;
+      if (shape_.query_key_norm != QueryKeyNorm::none) {
+        norm_heads(heads, shape_.num_heads, layer.query_norm);
+        norm_heads(heads + shape_.query_size(), shape_.num_kv_heads, layer.key_norm);
+      }
+      for (int head = 0; head < shape_.num_heads; ++head, heads += head_dim) {
+        if (rope != nullptr) kernels_.rotate(heads, rope->view, position, rope->magnitude);
+        for (int d = 0; d < head_dim; ++d) heads[d] *= score_scale;
+      }
+      const int block_id = batch.table_of(sequence)[position / block_tokens];
+      for (int head = 0; head < shape_.num_kv_heads; ++head, heads += head_dim) {
+        if (rope != nullptr) kernels_.rotate(heads, rope->view, position, rope->magnitude);
+        kv_.write(kernels_, index, head, block_id, position % block_tokens, heads,
+                  heads + shape_.kv_size());
+      }
+    }
+  });
+}
+
+void Transformer::attend(Member& member, int layer, const StepBatch& batch) {
+  Scratch& scratch = scratch_[static_cast<std::size_t>(member.index())];
+  const std::vector<AttentionItem>& items = plan_.items();
+  member.share(static_cast<int>(items.size()), 1, [&](int first, int end) {
+    for (int index = first; index < end; ++index)
+      attend_item(items[static_cast<std::size_t>(index)], layer, batch, scratch);
+  });
+  if (mixed_input_->forms().integers && !attention_groups_whole_)
+    requantize(member, batch.row_count, mixed_, *mixed_input_);
+}
+
+void Transformer::attend_item(const AttentionItem& item, int layer, const StepBatch& batch,
+                              Scratch& scratch) {
+  const int group = shape_.group_size();
+  const int head_dim = shape_.head_dim;
+  AttentionTile tile;
+  kv_.place(tile, layer, item.kv_head);
+  tile.block_table = batch.table_of(item.sequence);
+  tile.head_dim = head_dim;
+  tile.query_count = item.row_count * group;
+  tile.scores = scratch.scores.data();
+  tile.split_mix = scratch.split_mix.data();
+  tile.softcap = shape_.attention_softcap;
+  place_rows(tile, item, layer, batch);
+  AttentionState* states = item.partial < 0 ? scratch.states.data() : plan_.partial(item.partial);
+  for (int q = 0; q < tile.query_count; ++q) states[q].total = 0.0f;
+  const int context = batch.context_lens[item.sequence];
+  const int split_end = shape_.encoder ? blocks_of(context, split_tokens) : item.split_end;
+  const auto attend = shape_.masked_attention(layer) ? kernels_.attend_masked : kernels_.attend;
+  attend(tile, item.split_first, split_end, states);
+  if (item.partial >= 0) {
+    if (!plan_.finish_partial(item)) return;
+    const int first = plan_.first_partial(item);
+    states = plan_.partial(first);
+    for (int split = 1; split < plan_.split_count(item); ++split)
+      for (int h = 0; h < group; ++h)
+        if (const AttentionState* from = plan_.partial(first + split) + h; from->total != 0.0f)
+          kernels_.merge(states + h, from, head_dim);
+  }
+  finish_rows(item, layer, states);
+}
+
+// The queries of an item and which tokens they see.
+void Transformer::place_rows(AttentionTile& tile, const AttentionItem& item, int layer,
+                             const StepBatch& batch) {
+  const int group = shape_.group_size();
+  const int head_dim = shape_.head_dim;
+  const int window = shape_.layers[static_cast<std::size_t>(layer)].window_tokens;
+  const int first_visible = batch.first_position(item.sequence) + item.row_first -
+                            batch.row_starts[item.sequence] + 1;
+  for (int r = 0; r < item.row_count; ++r) {
+    const float* heads = qkv_.data() + static_cast<std::size_t>(item.row_first + r) * qkv_stride_ +
+                         static_cast<std::size_t>(item.kv_head * group) * head_dim;
+    const int visible = shape_.encoder ? batch.context_lens[item.sequence] : first_visible + r;
+    for (int h = 0; h < group; ++h) {
+      tile.queries[r * group + h] = heads + h * head_dim;
+      tile.visible[r * group + h] = visible;
+      tile.window_first[r * group + h] = window > 0 ? std::max(0, visible - window) : 0;
+    }
+  }
+}
+
+void Transformer::finish_rows(const AttentionItem& item, int layer, AttentionState* states) {
+  const int group = shape_.group_size();
+  const int width = group * shape_.head_dim;
+  const Buffer<float>& sinks = weights_.layers[static_cast<std::size_t>(layer)].sinks;
+  for (int r = 0; r < item.row_count; ++r) {
+    const int row = item.row_first + r;
+    float* out = mixed_.data() + static_cast<std::size_t>(row) * shape_.query_size() +
+                 item.kv_head * width;
+    for (int h = 0; h < group; ++h) {
+      AttentionState& state = states[r * group + h];
+      if (sinks.size() != 0) {   // a score that takes its share and has no value
+        const std::size_t head = static_cast<std::size_t>(item.kv_head * group + h);
+        state.total += std::exp(sinks[head] - state.peak);
+      }
+      kernels_.finish(&state, shape_.head_dim, out + h * shape_.head_dim);
+    }
+    if (attention_groups_whole_ || !mixed_input_->forms().integers)
+      mixed_input_->set(kernels_, row, item.kv_head * width, out, width);
+  }
+}
+
+void Transformer::requantize(Member& member, int row_count, const Buffer<float>& rows,
+                             Activations& out) {
+  const int width = shape_.query_size();
+  member.share(row_count, chunk_of(row_count, team_.thread_count()), [&](int first, int end) {
+    for (int row = first; row < end; ++row)
+      out.set(kernels_, row, 0, rows.data() + static_cast<std::size_t>(row) * width, width);
+  });
+}
+
+}  // namespace headrace

@@ -1,0 +1,148 @@
+// The feed-forward half of a layer: one gated network, or experts that a router chooses for each row.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "model/step_stages.hpp"
+#include "model/transformer.hpp"
+
+namespace headrace {
+
+void Transformer::feed_forward(Member& member, const FeedForward& ffn, const Activations& input,
+                               int ffn_size, int row_count, Activations& out) {
+  Scratch& scratch = scratch_[static_cast<std::size_t>(member.index())];
+  const int columns = blocks_of(ffn_size, unit_columns);
+  const int units = columns * blocks_of(row_count, row_block);
+  member.share(units, chunk_of(units, team_.thread_count()), [&](int first, int end) {
+    for (int unit = first; unit < end; ++unit) {
+      const int row = unit / columns * row_block;
+      gate_unit(ffn, input, unit % columns, row, std::min(row_block, row_count - row), ffn_size,
+                scratch, out);
+    }
+  });
+}
+
+void Transformer::gate_unit(const FeedForward& ffn, const Activations& input, int unit,
+                            int row_first, int row_count, int ffn_size, Scratch& scratch,
+                            Activations& out) {
+  const ActivationRows rows = input.view();
+  const int tiles = ffn.up.matrix.tile_count();
+  // Without a gate the activation's input is `up`, and what it multiplies is 1.
+  const Linear* gate_linear = shape_.gated ? &ffn.gate : &ffn.up;
+  const Linear* up_linear = shape_.gated ? &ffn.up : nullptr;
+  for (int t = 0; t < unit_columns / tile_columns; ++t) {
+    const int tile = unit * (unit_columns / tile_columns) + t;
+    if (tile >= tiles) break;   // the last unit of an odd number of tiles
+    for (const auto& [linear, half] : {std::pair{gate_linear, &scratch.gate},
+                                       std::pair{up_linear, &scratch.up}})
+      if (linear != nullptr)
+        kernels_.matmul[static_cast<int>(linear->matrix.type())](
+            linear->matrix.tile(tile), rows, row_first, row_count,
+            {half->data() + t * tile_columns, unit_columns, linear->bias_at(tile), false});
+  }
+  if (!shape_.gated) std::fill_n(scratch.up.data(), row_count * unit_columns, 1.0f);
+  const GatedUnit activate = kernels_.gated[static_cast<int>(shape_.activation)];
+  for (int r = 0; r < row_count; ++r) {
+    float* gate = scratch.gate.data() + r * unit_columns;
+    activate(gate, scratch.up.data() + r * unit_columns, unit_columns, gate);
+    const int count = std::min(unit_columns, ffn_size - unit * unit_columns);
+    out.set(kernels_, row_first + r, unit * unit_columns, gate, count);
+  }
+}
+
+void Transformer::run_experts(Member& member, const Experts& experts, int row_count,
+                              const Norm& post_norm) {
+  choose_experts(member, experts, row_count);
+  gate_experts(member, experts);
+  reduce_experts(member, experts);
+  if (shape_.experts.shared_ffn_size > 0) {
+    feed_forward(member, experts.shared, *ffn_input_, shape_.experts.shared_ffn_size, row_count,
+                 *shared_down_);
+    multiply(member, experts.shared.down, *shared_down_, row_count, shared_output_.data(),
+             hidden_stride_, false);
+  }
+  mix_experts(member, experts, row_count);
+  if (!shape_.adds_directly()) join_branch(member, row_count, post_norm);
+}
+
+// Routes every row and fills the slots' inputs.
+void Transformer::choose_experts(Member& member, const Experts& experts, int row_count) {
+  multiply(member, experts.router, *ffn_input_, row_count, experts_.logits(0),
+           experts_.logits_stride(), false);
+  member.share(row_count, chunk_of(row_count, team_.thread_count()), [&](int first, int end) {
+    for (int row = first; row < end; ++row) experts_.choose(row);
+  });
+  member.share(1, 1, [&](int, int) { experts_.build(row_count); });
+  const ActivationRows rows = ffn_input_->view();
+  const int slots = experts_.slot_count();
+  member.share(slots, chunk_of(slots, team_.thread_count()), [&](int first, int end) {
+    for (int slot = first; slot < end; ++slot)
+      expert_input_->set(kernels_, slot, 0,
+                         rows.floats + static_cast<std::size_t>(experts_.row_of(slot)) *
+                                           rows.float_stride,
+                         shape_.hidden_size);
+  });
+}
+
+void Transformer::gate_experts(Member& member, const Experts& experts) {
+  Scratch& scratch = scratch_[static_cast<std::size_t>(member.index())];
+  const int columns = blocks_of(shape_.experts.ffn_size, unit_columns);
+  const int units = columns * static_cast<int>(experts_.blocks().size());
+  member.share(units, chunk_of(units, team_.thread_count()), [&](int first, int end) {
+    for (int unit = first; unit < end; ++unit) {
+      const ExpertPlan::Block& block = experts_.blocks()[static_cast<std::size_t>(unit / columns)];
+      gate_unit(experts.each[static_cast<std::size_t>(block.expert)], *expert_input_,
+                unit % columns, block.slot_first, block.slot_count, shape_.experts.ffn_size, scratch,
+                *expert_down_);
+    }
+  });
+}
+
+void Transformer::reduce_experts(Member& member, const Experts& experts) {
+  const ActivationRows rows = expert_down_->view();
+  const int tiles = blocks_of(shape_.hidden_size, tile_columns);
+  const int units = tiles * static_cast<int>(experts_.blocks().size());
+  member.share(units, chunk_of(units, team_.thread_count()), [&](int first, int end) {
+    for (int unit = first; unit < end; ++unit) {
+      const ExpertPlan::Block& block = experts_.blocks()[static_cast<std::size_t>(unit / tiles)];
+      const int tile = unit % tiles;
+      const Linear& down = experts.each[static_cast<std::size_t>(block.expert)].down;
+      float* out = expert_output_.data() + static_cast<std::size_t>(block.slot_first) * hidden_stride_ +
+                   static_cast<std::size_t>(tile) * tile_columns;
+      kernels_.matmul[static_cast<int>(down.matrix.type())](
+          down.matrix.tile(tile), rows, block.slot_first, block.slot_count,
+          {out, hidden_stride_, down.bias_at(tile), false});
+    }
+  });
+}
+
+// Adds each row's experts in the order of its choice, so that sums do not depend on the batch.
+void Transformer::mix_experts(Member& member, const Experts& experts, int row_count) {
+  const ActivationRows inputs = ffn_input_->view();
+  const bool direct = shape_.adds_directly();
+  member.share(row_count, chunk_of(row_count, team_.thread_count()), [&](int first, int end) {
+    for (int row = first; row < end; ++row) {
+      float* out = direct ? hidden_row(row) : branch_row(row);
+      if (!direct) std::fill_n(out, shape_.hidden_size, 0.0f);
+      for (int choice = 0; choice < shape_.experts.used; ++choice) {
+        const float weight = experts_.weight_of(row, choice);
+        const float* values = expert_output_.data() +
+            static_cast<std::size_t>(experts_.slot_of(row, choice)) * hidden_stride_;
+        for (int i = 0; i < shape_.hidden_size; ++i) out[i] += weight * values[i];
+      }
+      if (shape_.experts.shared_ffn_size == 0) continue;
+      float weight = 1.0f;
+      if (experts.shared_gate.size() != 0) {
+        const float* input = inputs.floats + static_cast<std::size_t>(row) * inputs.float_stride;
+        double logit = 0;
+        for (int i = 0; i < shape_.hidden_size; ++i)
+          logit += static_cast<double>(input[i]) * experts.shared_gate[static_cast<std::size_t>(i)];
+        weight = static_cast<float>(1.0 / (1.0 + std::exp(-logit)));
+      }
+      const float* values = shared_output_.data() + static_cast<std::size_t>(row) * hidden_stride_;
+      for (int i = 0; i < shape_.hidden_size; ++i) out[i] += weight * values[i];
+    }
+  });
+}
+
+}  // namespace headrace

@@ -1,0 +1,109 @@
+"""A model directory in Hugging Face's layout, opened as a model file.
+
+config.json                                       shapes and constants
+model.safetensors                                 weights, or
+model.safetensors.index.json + model-*-of-*       weights in several files
+tokenizer.json, tokenizer_config.json,
+chat_template.jinja, generation_config.json       the tokenizer, read where they are there
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from headrace.base.errors import ModelFileError
+from headrace.weights.huggingface.config import ConfigReading, read_config
+from headrace.weights.huggingface.safetensors_file import read_safetensors
+from headrace.weights.huggingface.tensor_map import map_tensors, tensor_of
+from headrace.weights.tensor import Tensor, TensorType
+
+config_name = "config.json"
+weights_name = "model.safetensors"
+index_name = "model.safetensors.index.json"
+json_bytes_max = 64 << 20
+shards_max = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDirectory:
+    """An open directory: metadata under GGUF's keys, tensors under GGUF's names."""
+
+    path: Path
+    metadata: Mapping[str, object]
+    tensors: Mapping[str, Tensor]
+
+
+def open_directory(path: Path) -> ModelDirectory:
+    """Map the weights and translate the rest; ModelFileError says what is missing or wrong."""
+    config = read_json(path / config_name)
+    reading = read_config(config, path / config_name)
+    tensors = _read_tensors(path)
+    if config.get("tie_word_embeddings", False) or reading.family.encoder:
+        tensors.pop("lm_head.weight", None)
+    mapped = map_tensors(tensors, reading.family, _head_counts(reading))
+    for name, values in reading.rope_divisors.items():
+        mapped[name] = tensor_of(name, TensorType.F32, np.array(values, np.float32))
+    return ModelDirectory(path, reading.metadata, mapped)
+
+
+def is_model_directory(path: Path) -> bool:
+    """Whether a directory looks like one."""
+    return (path / config_name).is_file()
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The safetensors files that make the model up, in the index's order."""
+    if not (path / index_name).is_file():
+        return [path / weights_name]
+    places = read_json(path / index_name).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        _fail(path / index_name, "weight_map", "is missing")
+    names = list(dict.fromkeys(places.values()))
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name:
+            _fail(path / index_name, "weight_map", f"{name!r} is not a file beside the index")
+    if len(names) > shards_max:
+        _fail(path / index_name, "weight_map", f"{len(names)} files; {shards_max} are allowed")
+    return [path / name for name in names]
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """A JSON object from a file of the directory."""
+    try:
+        if path.stat().st_size > json_bytes_max:
+            _fail(path, path.name, f"is over {json_bytes_max >> 20} MiB")
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        _fail(path, path.name, f"cannot be read ({error.strerror})")
+    except (ValueError, RecursionError) as error:
+        _fail(path, path.name, f"is not JSON ({error})")
+    if not isinstance(value, dict):
+        _fail(path, path.name, "is not a JSON object")
+    return value
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for file in weight_files(path):
+        for name, tensor in read_safetensors(file).items():
+            if name in tensors:
+                _fail(file, f"tensor {name}", "stands in two files")
+            tensors[name] = tensor
+    return tensors
+
+
+def _head_counts(reading: ConfigReading) -> dict[str, int]:
+    prefix = f"{reading.family.name}.attention."
+    heads = reading.metadata.get(f"{prefix}head_count")
+    kv_heads = reading.metadata.get(f"{prefix}head_count_kv", heads)
+    if not isinstance(heads, int) or not isinstance(kv_heads, int) or min(heads, kv_heads) < 1:
+        raise ModelFileError("config.json: num_attention_heads is not a count.")
+    return {"attn_q": heads, "attn_k": kv_heads}
+
+
+def _fail(path: Path, field: str, problem: str) -> NoReturn:
+    raise ModelFileError(f"{path}: {field}: {problem}.", file=str(path), field=field)

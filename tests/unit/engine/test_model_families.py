@@ -1,0 +1,237 @@
+"""Each family as a small random model of `transformers`, saved and read back, against its logits.
+
+The float reference must agree to 1e-4 of them in float32. The compiled runner keeps keys and values
+as halves: it must be near, and choose the same tokens greedily.
+"""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from headrace.engine.cpu_runner import CpuRunner
+from headrace.engine.runner import StepBatch
+from headrace.kernels.reference.transformer import forward
+from headrace.weights.architecture import ArchitectureSpec
+from headrace.weights.architecture_reader import read_architecture
+from headrace.weights.huggingface.tensor_map import as_float
+from headrace.weights.layout import runner_tensors
+from headrace.weights.model_file import ModelFile, open_model
+
+torch = pytest.importorskip("torch", reason="PyTorch is the oracle: pip install torch==2.13.0")
+transformers = pytest.importorskip("transformers", reason="transformers is the oracle")
+
+torch.set_num_threads(1)
+
+Floats = NDArray[np.float32]
+sizes: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+prompt_tokens, answer_tokens = 24, 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration class of transformers and what differs from `sizes`."""
+
+    config: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    prompt_tokens: int = prompt_tokens
+
+
+def scaled(kind: str, **changes: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 10_000.0, **changes}}
+
+
+longrope = {
+    "short_factor": [1.0 + i / 8 for i in range(8)],
+    "long_factor": [2.0 + i for i in range(8)],
+    "original_max_position_embeddings": 64,
+}
+phi3 = {"sliding_window": 12, "resid_pdrop": 0.0}
+mixed_layers = ["sliding_attention", "full_attention", "sliding_attention"]
+cases = {
+    "llama": Case("LlamaConfig"),
+    "llama, tied, biased": Case(
+        "LlamaConfig", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
+    ),
+    "llama 3.1": Case(
+        "LlamaConfig",
+        scaled(
+            "llama3",
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=32,
+        ),
+    ),
+    "linear": Case("LlamaConfig", scaled("linear", factor=4.0)),
+    "dynamic": Case("LlamaConfig", scaled("dynamic", factor=2.0)),
+    "yarn": Case("LlamaConfig", scaled("yarn", factor=4.0, original_max_position_embeddings=32)),
+    "mistral": Case("MistralConfig", {"sliding_window": 7}),
+    "qwen2": Case("Qwen2Config"),
+    "qwen3": Case("Qwen3Config", {"tie_word_embeddings": True}),
+    "gemma": Case("GemmaConfig"),
+    "gemma2": Case(
+        "Gemma2Config",
+        {"sliding_window": 7, "query_pre_attn_scalar": 24, "layer_types": mixed_layers},
+    ),
+    "gemma3": Case(
+        "Gemma3TextConfig",
+        {"sliding_window": 7, "query_pre_attn_scalar": 24, "layer_types": mixed_layers},
+    ),
+    "phi3": Case("Phi3Config", phi3),
+    "phi4-mini, short": Case(
+        "Phi3Config",
+        {**phi3, **scaled("longrope", **longrope, partial_rotary_factor=1.0)},
+    ),
+    "phi4-mini, long": Case(
+        "Phi3Config",
+        {**phi3, "sliding_window": None, **scaled("longrope", **longrope)},
+        prompt_tokens=70,
+    ),
+    "smollm3": Case("SmolLM3Config", {"no_rope_layers": [1, 0, 1]}),
+    "granite": Case(
+        "GraniteConfig",
+        {
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.3,
+            "attention_multiplier": 0.1,
+            "logits_scaling": 2.0,
+        },
+    ),
+    "olmo2": Case("Olmo2Config"),
+    "mixtral": Case("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen2-moe": Case(
+        "Qwen2MoeConfig",
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+            "shared_expert_intermediate_size": 80,
+        },
+    ),
+    "qwen3-moe": Case(
+        "Qwen3MoeConfig",
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+            "norm_topk_prob": True,
+        },
+    ),
+    "gpt-oss": Case(
+        "GptOssConfig",
+        {
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 7,
+            **scaled(
+                "yarn",
+                factor=4.0,
+                original_max_position_embeddings=32,
+                beta_fast=32.0,
+                beta_slow=1.0,
+                truncate=False,
+            ),
+        },
+    ),
+}
+
+
+def save_model(case: Case, path: Path) -> Any:
+    torch.manual_seed(5)
+    config = getattr(transformers, case.config)(**(sizes | case.changes))
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    with torch.no_grad():  # norms and biases begin as ones and zeros, which hides mistakes
+        for name, parameter in model.named_parameters():
+            if "norm" in name or name.endswith("bias") or "sinks" in name:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    model = model.float().eval()
+    model.save_pretrained(path)
+    return model
+
+
+def tokens_of(count: int) -> list[int]:
+    drawn: list[int] = np.random.default_rng(3).integers(3, 96, count).tolist()
+    return drawn
+
+
+def oracle(model: Any, tokens: list[int]) -> Floats:
+    """The logits after each token."""
+    with torch.no_grad():
+        logits: Floats = model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+    return logits
+
+
+def step(tokens: list[int], start: int) -> StepBatch:
+    end = start + len(tokens)
+    blocks = -(-end // 16)
+    return StepBatch(
+        token_ids=np.array(tokens, np.int32),
+        row_starts=np.array([0, len(tokens)], np.int32),
+        context_lens=np.array([end], np.int32),
+        block_ids=np.arange(blocks, dtype=np.int32),
+        block_starts=np.array([0, blocks], np.int32),
+        sampled=np.zeros(1, np.int32),
+        temperature=np.zeros(1, np.float32),
+        top_k=np.zeros(1, np.int32),
+        top_p=np.ones(1, np.float32),
+        min_p=np.zeros(1, np.float32),
+        seed=np.zeros(1, np.uint64),
+        position=np.zeros(1, np.int64),
+    )
+
+
+def run(
+    file: ModelFile, spec: ArchitectureSpec, tokens: list[int], context: int
+) -> tuple[Floats, list[int]]:
+    """The runner's logits after the prompt, in two chunks, and its greedy answer."""
+    answer: list[int] = []
+    with CpuRunner(
+        file, spec, kv_tokens=context, rows_max=128, sequences_max=2, threads=2
+    ) as runner:
+        cut = len(tokens) // 2
+        runner.execute(step(tokens[:cut], 0))
+        result, logits = runner.execute_logits(step(tokens[cut:], cut))
+        answer.append(int(result.token_ids[0]))
+        for index in range(answer_tokens - 1):
+            result = runner.execute(step(answer[-1:], len(tokens) + index))
+            answer.append(int(result.token_ids[0]))
+    return logits[0], answer
+
+
+@pytest.mark.parametrize("name", list(cases))
+def test_a_family_computes_what_transformers_does(name: str, tmp_path: Path) -> None:
+    case = cases[name]
+    tokens = tokens_of(case.prompt_tokens)
+    model = save_model(case, tmp_path)
+    served = 64 if case.prompt_tokens < 64 else 112
+    with open_model(tmp_path) as file:
+        spec = read_architecture(file)
+        values = {
+            tensor.name: as_float(tensor) for tensor in runner_tensors(spec, file.tensors).values()
+        }
+        logits, found = run(file, spec, tokens, served)
+    expected = oracle(model, tokens + found)
+    reference = forward(replace(spec, context_length=served), values, tokens)
+    count = len(tokens)
+    scale = max(1.0, float(expected.std()))
+    np.testing.assert_allclose(reference, expected[:count], atol=1e-4 * scale)
+    np.testing.assert_allclose(logits, expected[count - 1], atol=2e-2 * scale)
+    assert found == expected[count - 1 : -1].argmax(axis=-1).tolist()
