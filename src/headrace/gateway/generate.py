@@ -7,7 +7,7 @@ can answer, the model's fallbacks are asked, each with a reservation of its own.
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from headrace.base.clock import Clock
@@ -232,9 +232,14 @@ class Generation:
         self._record.status = 200
         await out.close(last_event)
 
-    @asynccontextmanager
-    async def _bounded(self, receive: Receive) -> AsyncIterator[None]:
+    def _bounded(self, receive: Receive) -> AbstractAsyncContextManager[object]:
         """The block ends with ClientClosed when the client leaves, CallerDeadline at its limit."""
+        if self._deadline_s is None:  # nearly always
+            return DisconnectScope(receive)
+        return self._until_deadline(receive)
+
+    @asynccontextmanager
+    async def _until_deadline(self, receive: Receive) -> AsyncIterator[None]:
         try:
             async with DisconnectScope(receive), asyncio.timeout(self._deadline_s):
                 yield
