@@ -34,7 +34,7 @@ from headrace.cli.settings import AsJson, CacheDir
 from headrace.engine.cpu_runner import CpuRunner
 from headrace.kernels import default_thread_count, measure_int8_gops, measure_memory_gbps
 from headrace.weights.architecture_reader import read_architecture
-from headrace.weights.gguf import open_gguf
+from headrace.weights.model_file import open_model
 
 batch_max = 1024
 tokens_max = 1_000_000
@@ -122,7 +122,7 @@ def time_model(path: Path, name: str, sizes: Sizes, threads: int | None) -> Engi
 @contextmanager
 def open_runner(path: Path, sizes: Sizes, threads: int) -> Iterator[tuple[CpuRunner, ModelWork]]:
     """The runner of a model file, with room for the largest size."""
-    with open_gguf(path) as file:
+    with open_model(path) as file:
         spec = read_architecture(file)
         if sizes.tokens_per_sequence > spec.context_length:
             raise ConfigurationError(

@@ -21,7 +21,7 @@ from headrace.launchers import lifeline
 from headrace.spec.deployments import Replica
 from headrace.storage import Database, open_database
 from headrace.weights.architecture_reader import read_architecture
-from headrace.weights.gguf import open_gguf
+from headrace.weights.model_file import open_model
 
 loopback = "127.0.0.1"
 demo_model = "smollm2-135m-instruct"
@@ -160,10 +160,10 @@ async def run_platform(setup: PlatformSetup, clock: SystemClock) -> None:
 def find_demo_model(reference: str, cache_dir: Path, replica_count: int | None) -> DemoModel:
     """The demo's model file, fetched if need be, and looked at, so that a bad one is known now."""
     resolved = resolve_model(reference, cache_dir)
-    with open_gguf(resolved.path) as file:
+    with open_model(resolved.path) as file:
         read_architecture(file)
     path = Path(reference).expanduser()
-    source = str(path.absolute()) if path.is_file() else reference
+    source = str(path.absolute()) if path.exists() else reference
     return DemoModel(source, resolved, replica_count)
 
 

@@ -60,7 +60,7 @@ class ModelFiles:
         """Where the file lies, or how far its fetch is. A failed one is tried again in a while."""
         now_s = self._clock.monotonic_s()
         fetch = self._fetches.get((source, sha256))
-        if fetch is not None and fetch.resolved is not None and not fetch.resolved.path.is_file():
+        if fetch is not None and fetch.resolved is not None and not fetch.resolved.path.exists():
             fetch = None  # somebody removed it
         if fetch is None or (fetch.failure is not None and now_s >= fetch.retry_at_s):
             fetch = Fetch()

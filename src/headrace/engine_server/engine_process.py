@@ -210,10 +210,10 @@ def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
     # These imports are the slow part of the start; they belong to the progress that is reported.
     from headrace.engine.cpu_runner import CpuRunner  # noqa: PLC0415
     from headrace.weights.architecture_reader import read_architecture  # noqa: PLC0415
-    from headrace.weights.gguf import open_gguf  # noqa: PLC0415
+    from headrace.weights.model_file import open_model  # noqa: PLC0415
 
     report("reading the model file", 0.05)
-    with open_gguf(Path(config.model_path)) as file:
+    with open_model(Path(config.model_path)) as file:
         spec = read_architecture(file)
         if config.context_length is not None:
             check_context_length(config, config.context_length, spec.context_length)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from headrace.base.errors import InvalidRequest
 from headrace.engine_server.messages import Grammar
 from headrace.tokenizer.tokenizer import Tokenizer
-from headrace.weights.gguf import open_gguf
+from headrace.weights.model_file import open_model
 
 grammar_characters_max = 128 * 1024
 initial_lexer_fuel = 1_000_000  # of compiling: tens of milliseconds
@@ -119,7 +119,7 @@ class _Vocabulary:
 
 
 def _read_tokenizer(path: Path, vocab_size: int) -> llguidance.LLTokenizer:
-    with open_gguf(path) as file:
+    with open_model(path) as file:
         tokenizer = Tokenizer.from_gguf_metadata(file.metadata)
     return llguidance.LLTokenizer(
         llguidance.TokenizerWrapper(_Vocabulary(tokenizer)),

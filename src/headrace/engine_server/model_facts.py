@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from headrace.weights.gguf import open_gguf
+from headrace.weights.model_file import open_model
 
 unknown = "unknown"
 parameter_units = ((10**9, "B"), (10**6, "M"))
@@ -47,7 +47,7 @@ def read_facts(path: Path) -> ModelFacts:
     if path.is_dir():
         size_bytes = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
         return ModelFacts(unknown, "safetensors", 0, unknown, size_bytes)
-    with open_gguf(path) as file:
+    with open_model(path) as file:
         family = file.metadata.get("general.architecture")
         by_type: Counter[str] = Counter()
         parameters = 0

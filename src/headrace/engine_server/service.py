@@ -22,7 +22,7 @@ from headrace.engine_server.text_stream import TextStream
 from headrace.engine_server.usage_log import UsageLog
 from headrace.protocol.requests import ChatRequest, CompletionRequest
 from headrace.tokenizer.tokenizer import Tokenizer
-from headrace.weights.gguf import open_gguf
+from headrace.weights.model_file import open_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,5 +163,5 @@ class ModelService:
 
 
 def _read_tokenizer(path: Path) -> Tokenizer:
-    with open_gguf(path) as file:
+    with open_model(path) as file:
         return Tokenizer.from_gguf_metadata(file.metadata)

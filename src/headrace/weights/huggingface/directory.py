@@ -19,6 +19,7 @@ from headrace.base.errors import ModelFileError
 from headrace.weights.huggingface.config import ConfigReading, read_config
 from headrace.weights.huggingface.safetensors_file import read_safetensors
 from headrace.weights.huggingface.tensor_map import map_tensors, tensor_of
+from headrace.weights.huggingface.tokenizer_file import read_tokenizer_metadata
 from headrace.weights.tensor import Tensor, TensorType
 
 config_name = "config.json"
@@ -47,7 +48,8 @@ def open_directory(path: Path) -> ModelDirectory:
     mapped = map_tensors(tensors, reading.family, _head_counts(reading))
     for name, values in reading.rope_divisors.items():
         mapped[name] = tensor_of(name, TensorType.F32, np.array(values, np.float32))
-    return ModelDirectory(path, reading.metadata, mapped)
+    metadata = reading.metadata | read_tokenizer_metadata(path, config)
+    return ModelDirectory(path, metadata, mapped)
 
 
 def is_model_directory(path: Path) -> bool:

@@ -1,0 +1,183 @@
+"""From tokenizer.json and its companions to the tokenizer keys that a GGUF file has.
+
+Byte-level BPE only. How text is cut before merging must be one of the ways known here, because
+another cut gives other tokens than the model was trained on; what is not known is refused by name.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from headrace.base.errors import ModelFileError
+
+tokenizer_name = "tokenizer.json"
+json_bytes_max = 256 << 20
+tokens_max = 1 << 22
+normal, control, user_defined, unused = 1, 3, 4, 5  # GGUF's kinds of token
+
+_contractions = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_rest = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_llama3 = rf"{_contractions}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_rest}"
+_qwen2 = rf"{_contractions}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_rest}"
+# What stands before the bytes, and whether a whole piece may be a token -> the GGUF name.
+cuts = {
+    ((_llama3,), True): "llama-bpe",
+    ((_llama3,), False): "smaug-bpe",
+    ((_qwen2,), False): "qwen2",
+    (("gpt2",), False): "gpt-2",
+    (("digits", "gpt2"), False): "smollm",
+}
+
+
+def read_tokenizer_metadata(path: Path, config: Mapping[str, object]) -> dict[str, object]:
+    """The directory's tokenizer under GGUF's keys; empty if it has none."""
+    if not (path / tokenizer_name).is_file():
+        return {}
+    file = _read(path / tokenizer_name)
+    model = file.get("model")
+    if not isinstance(model, dict) or model.get("type") != "BPE":
+        kind = model.get("type") if isinstance(model, dict) else model
+        _fail(path, "model", f"{kind!r} is not supported; headrace reads byte-level BPE")
+    texts, kinds = _vocabulary(path, file, model)
+    special = _special_tokens(path, config, file)
+    settings = _read(path / "tokenizer_config.json")
+    template = _chat_template(path, settings)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": _cut(path, file, bool(model.get("ignore_merges"))),
+        "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.token_type": np.array(kinds, np.int32),
+        "tokenizer.ggml.merges": _merges(path, model),
+        **special,
+        **({} if template is None else {"tokenizer.chat_template": template}),
+    }
+
+
+def _vocabulary(
+    path: Path, file: Mapping[str, object], model: Mapping[str, object]
+) -> tuple[list[str], list[int]]:
+    """Token texts and kinds by id; an id without a token is unused."""
+    vocab, added = model.get("vocab"), file.get("added_tokens", [])
+    if not isinstance(vocab, dict) or not isinstance(added, list):
+        _fail(path, "vocab", "is missing")
+    named: dict[int, tuple[str, int]] = {}
+    for text, token_id in vocab.items():
+        named[_token_id(path, token_id)] = (text, normal)
+    for token in added:
+        if not isinstance(token, dict) or not isinstance(token.get("content"), str):
+            _fail(path, "added_tokens", "an entry has no content")
+        kind = control if token.get("special") else user_defined
+        named[_token_id(path, token.get("id"))] = (token["content"], kind)
+    if not named:
+        _fail(path, "vocab", "is empty")
+    every = [
+        named.get(token_id, (f"[PAD{token_id}]", unused)) for token_id in range(max(named) + 1)
+    ]
+    return [text for text, _ in every], [kind for _, kind in every]
+
+
+def _token_id(path: Path, value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value < tokens_max:
+        _fail(path, "vocab", f"{value!r} is not a token's id")
+    return value
+
+
+def _merges(path: Path, model: Mapping[str, object]) -> list[str]:
+    merges = model.get("merges")
+    if not isinstance(merges, list):
+        _fail(path, "merges", "is missing")
+    joined = [" ".join(merge) if isinstance(merge, list) else merge for merge in merges]
+    if not all(isinstance(merge, str) for merge in joined):
+        _fail(path, "merges", "an entry is not text")
+    return joined
+
+
+def _cut(path: Path, file: Mapping[str, object], ignore_merges: bool) -> str:
+    """GGUF's name of how text is cut into pieces."""
+    root = file.get("pre_tokenizer")
+    if not isinstance(root, dict):
+        _fail(path, "pre_tokenizer", "is missing")
+    steps = root.get("pretokenizers", [root])
+    pieces: list[str] = []
+    for step in steps if isinstance(steps, list) else []:
+        match step:
+            case {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated"}:
+                pieces.append(pattern)
+            case {"type": "Digits", "individual_digits": True}:
+                pieces.append("digits")
+            case {"type": "ByteLevel", "add_prefix_space": False, **settings}:
+                if settings.get("use_regex", True):
+                    pieces.append("gpt2")
+            case _:
+                _fail(path, "pre_tokenizer", f"the step {json.dumps(step)[:200]} is not supported")
+    name = cuts.get((tuple(pieces), ignore_merges))
+    if name is None or file.get("normalizer") not in (None, {"type": "NFC"}):
+        _fail(path, "pre_tokenizer", f"cutting text by {pieces} is not supported")
+    return name
+
+
+def _special_tokens(
+    path: Path, config: Mapping[str, object], file: Mapping[str, object]
+) -> dict[str, object]:
+    generation = _read(path / "generation_config.json")
+    found: dict[str, object] = {}
+    begin = config.get("bos_token_id", generation.get("bos_token_id"))
+    if isinstance(begin, int):
+        found["tokenizer.ggml.bos_token_id"] = begin
+    ends: list[int] = []
+    for source in (config, generation):
+        value = source.get("eos_token_id")
+        listed = value if isinstance(value, list) else [value]
+        ends += [end for end in listed if isinstance(end, int)]
+    keys = ("eos_token_id", "eot_token_id", "eom_token_id")
+    for key, end in zip(keys, dict.fromkeys(ends), strict=False):
+        found[f"tokenizer.ggml.{key}"] = end
+    if "tokenizer.ggml.bos_token_id" in found:
+        found["tokenizer.ggml.add_bos_token"] = _begins_with_special(file.get("post_processor"))
+    return found
+
+
+def _begins_with_special(processor: object) -> bool:
+    """Whether the post-processor puts a special token before a text."""
+    if not isinstance(processor, dict):
+        return False
+    inner = processor.get("processors")
+    if isinstance(inner, list):
+        return any(_begins_with_special(step) for step in inner)
+    single = processor.get("single")
+    return isinstance(single, list) and bool(single) and "SpecialToken" in single[0]
+
+
+def _chat_template(path: Path, settings: Mapping[str, object]) -> str | None:
+    file = path / "chat_template.jinja"
+    if file.is_file() and file.stat().st_size <= json_bytes_max:
+        return file.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several by name; the default is the one for chats
+        named = {entry.get("name"): entry.get("template") for entry in template}
+        template = named.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _read(path: Path) -> dict[str, object]:
+    """A JSON object; empty if there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        if path.stat().st_size > json_bytes_max:
+            _fail(path.parent, path.name, f"is over {json_bytes_max >> 20} MiB")
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        _fail(path.parent, path.name, f"cannot be read ({error})")
+    if not isinstance(value, dict):
+        _fail(path.parent, path.name, "is not a JSON object")
+    return value
+
+
+def _fail(path: Path, field: str, problem: str) -> NoReturn:
+    raise ModelFileError(
+        f"{path / tokenizer_name}: {field}: {problem}.", file=str(path), field=field
+    )

@@ -1,0 +1,190 @@
+"""Directories in Hugging Face's layout: opened as GGUF files are, refused by name where wrong."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.base.errors import ModelFileError, SourceError
+from headrace.sim.progress import SilentProgress
+from headrace.tokenizer.tokenizer import Tokenizer
+from headrace.weights.architecture_reader import read_architecture
+from headrace.weights.model_file import open_model
+from headrace.weights.sources import resolve
+
+tokenizers = pytest.importorskip("tokenizers")
+config: dict[str, Any] = {
+    **{"model_type": "qwen2", "hidden_size": 8, "intermediate_size": 16, "vocab_size": 300},
+    **{"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1},
+    **{"max_position_embeddings": 64, "rms_norm_eps": 1e-6, "hidden_act": "silu"},
+    **{"rope_theta": 5000.0, "eos_token_id": [1, 2]},
+}
+layer = "model.layers.0."
+shapes: dict[str, tuple[int, ...]] = {
+    **{"model.embed_tokens.weight": (300, 8), "model.norm.weight": (8,)},
+    **{f"{layer}self_attn.{name}_proj.weight": (8, 8) for name in "qo"},
+    **{f"{layer}self_attn.{name}_proj.weight": (4, 8) for name in "kv"},
+    **{f"{layer}mlp.{name}_proj.weight": (16, 8) for name in ("gate", "up")},
+    f"{layer}mlp.down_proj.weight": (8, 16),
+    **{f"{layer}{name}_layernorm.weight": (8,) for name in ("input", "post_attention")},
+}
+
+
+def safetensors_bytes(names: list[str], **changes: Any) -> bytes:
+    header, data = {}, b""
+    for name in names:
+        values = np.full(shapes[name], 0.5, np.float32).tobytes()
+        header[name] = {
+            "dtype": "F32",
+            "shape": shapes[name],
+            "data_offsets": [len(data), len(data) + len(values)],
+        } | changes
+        data += values
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def write_tokenizer(path: Path, pattern: str) -> Any:
+    trained = tokenizers.Tokenizer(tokenizers.models.BPE())
+    pre = tokenizers.pre_tokenizers
+    trained.pre_tokenizer = pre.Sequence(
+        [
+            pre.Split(tokenizers.Regex(pattern), "isolated"),
+            pre.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=290,
+        special_tokens=["<|endoftext|>", "<|im_end|>"],
+        initial_alphabet=pre.ByteLevel.alphabet(),
+    )
+    trained.train_from_iterator(["the weir and the race, 1234 wheels"] * 4, trainer)
+    trained.save(str(path / "tokenizer.json"))
+    return trained
+
+
+qwen2_pattern = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(weights: bytes | None = None, **changes: Any) -> Path:
+        (tmp_path / "config.json").write_text(json.dumps(config | changes))
+        data = safetensors_bytes(list(shapes)) if weights is None else weights
+        (tmp_path / "model.safetensors").write_bytes(data)
+        return tmp_path
+
+    return write
+
+
+def test_a_directory_reads_as_a_file_does(write: Write) -> None:
+    with open_model(write()) as file:
+        spec = read_architecture(file)
+        assert file.tensors["blk.0.ffn_down.weight"].shape == (8, 16)
+    assert (spec.family, spec.hidden_size, spec.num_kv_heads) == ("qwen2", 8, 1)
+    assert spec.rope_theta == 5000.0
+    assert spec.tied_output
+
+
+def test_weights_in_several_files_are_one_model(write: Write) -> None:
+    path = write(b"")
+    names = list(shapes)
+    (path / "model.safetensors").unlink()
+    parts = {"a.safetensors": names[:5], "b.safetensors": names[5:]}
+    for part, held in parts.items():
+        (path / part).write_bytes(safetensors_bytes(held))
+    places = {name: part for part, held in parts.items() for name in held}
+    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    with open_model(path) as file:
+        assert read_architecture(file).num_layers == 1
+
+
+def test_an_index_may_not_lead_out_of_the_directory(write: Write) -> None:
+    path = write()
+    index = {"weight_map": {"model.norm.weight": "../other.safetensors"}}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelFileError, match="not a file beside the index"), open_model(path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"data_offsets": [0, 1 << 40]}, "tensor"),
+        ({"data_offsets": [4, 0]}, "tensor"),
+        ({"shape": [-1]}, "tensor"),
+        ({"dtype": "F8_E4M3"}, "tensor"),
+        ({"shape": "x"}, "header"),
+    ],
+)
+def test_a_bad_safetensors_header_is_refused(
+    write: Write, changes: dict[str, Any], field: str
+) -> None:
+    path = write(safetensors_bytes(["model.norm.weight"], **changes))
+    with pytest.raises(ModelFileError) as raised, open_model(path):
+        pass
+    assert str(raised.value.fields["field"]).startswith(field)
+
+
+@pytest.mark.parametrize("data", [b"", b"\1", b"\xff" * 8, struct.pack("<Q", 2) + b"[]"])
+def test_what_is_no_safetensors_file_is_refused(write: Write, data: bytes) -> None:
+    with pytest.raises(ModelFileError), open_model(write(data)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"model_type": "mamba"}, "model_type"),
+        ({"hidden_act": "relu"}, "hidden_act"),
+        ({"rope_scaling": {"rope_type": "other"}}, "rope_scaling"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+    ],
+)
+def test_what_is_not_computed_is_named(write: Write, changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ModelFileError) as raised, open_model(write(**changes)):
+        pass
+    assert raised.value.fields["field"] == field
+
+
+def test_the_tokenizer_gives_the_ids_of_its_own_library(write: Write) -> None:
+    path = write()
+    oracle = write_tokenizer(path, qwen2_pattern)
+    (path / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    with open_model(path) as file:
+        tokenizer = Tokenizer.from_gguf_metadata(file.metadata)
+    for text in ("the weir, 1234!", "  two\n\n lines's", "größe 東京 🙂", "<|endoftext|>x"):
+        assert tokenizer.encode(text, parse_special=True) == oracle.encode(text).ids
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.eos_ids >= {1, 2}
+    assert tokenizer.chat_template is not None
+
+
+def test_an_unknown_way_to_cut_text_is_refused(write: Write) -> None:
+    path = write()
+    write_tokenizer(path, r"\w+|\W+")
+    with pytest.raises(ModelFileError, match="cutting text by"), open_model(path):
+        pass
+
+
+def test_a_directory_is_a_reference(write: Write, tmp_path: Path) -> None:
+    path = write()
+    cache = tmp_path / "cache"
+    first = resolve(str(path), cache, SilentProgress())
+    assert first.path == path
+    assert resolve(f"{path}#sha256={first.sha256}", cache, SilentProgress()) == first
+    write(rms_norm_eps=1e-5)
+    assert resolve(str(path), cache, SilentProgress()).sha256 != first.sha256
+
+
+def test_a_directory_without_a_model_is_no_reference(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"config\.json"):
+        resolve(str(tmp_path), tmp_path / "cache", SilentProgress())
