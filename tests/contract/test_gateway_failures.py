@@ -198,7 +198,7 @@ async def test_prepaid_credit_is_never_overrun_and_free_again_after_settling(
     tmp_path: Path,
 ) -> None:
     engine = FakeEngine(default=Behaviour(gate=asyncio.Event()))
-    one_request = 1_000_000  # nano-dollars; covers one worst case of 100 tokens, not two
+    one_request = 300_000  # nano-dollars; covers one worst case of 100 tokens, not two
     async with (
         gateway_site(
             tmp_path, [engine], credit_floor_nanousd=0, credit_nanousd=one_request
