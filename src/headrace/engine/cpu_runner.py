@@ -58,7 +58,7 @@ class CpuRunner:
             raise ConfigurationError(
                 f"kv_tokens is {kv_tokens}: give at least {block_size_tokens}", param="kv_tokens"
             )
-        self._transformer: CpuTransformer | None = _load(
+        self._transformer: CpuTransformer | None = load_transformer(
             file,
             spec,
             num_blocks=num_blocks,
@@ -171,7 +171,7 @@ def _top_outputs(
     return batch.top_counts, np.zeros(shape, np.int32), np.zeros(shape, np.float32)
 
 
-def _load(
+def load_transformer(
     file: TensorSource,
     spec: ArchitectureSpec,
     *,
@@ -181,18 +181,17 @@ def _load(
     threads: int,
     kv_cache_dtype: KvCacheType,
 ) -> CpuTransformer:
+    """A model's weights packed for this CPU, with so many blocks of KV."""
     tensors = runner_tensors(spec, file.tensors)
     context = min(spec.context_length, num_blocks * block_size_tokens)
+    rotations = _rotations(spec, tensors, context)
     return CpuTransformer(
         spec=spec,
         layers=[
-            (layer.window_tokens, layer.rotation)
+            (layer.window_tokens, layer.rotation if rotations else -1)
             for layer in (spec.layer(index) for index in range(spec.num_layers))
         ],
-        rotations=[
-            (rotation.frequencies.tolist(), rotation.magnitude)
-            for rotation in _rotations(spec, tensors, context)
-        ],
+        rotations=[(rotation.frequencies.tolist(), rotation.magnitude) for rotation in rotations],
         tensors={
             name: (int(tensor.type), tensor.shape, tensor.data) for name, tensor in tensors.items()
         },

@@ -48,7 +48,9 @@ def open_directory(path: Path) -> ModelDirectory:
     mapped = map_tensors(tensors, reading.family, _head_counts(reading))
     for name, values in reading.rope_divisors.items():
         mapped[name] = tensor_of(name, TensorType.F32, np.array(values, np.float32))
-    metadata = reading.metadata | read_tokenizer_metadata(path, config)
+    metadata = dict(reading.metadata)
+    if not reading.family.encoder:  # `headrace.tokenizer.encoder_tokenizer` reads those
+        metadata |= read_tokenizer_metadata(path, config)
     return ModelDirectory(path, metadata, mapped)
 
 
