@@ -138,7 +138,8 @@ def test_a_killed_gateway_comes_back_and_callers_wait_for_it(platform: PlatformP
 
 def test_sigterm_ends_everything_in_order(tmp_path: Path) -> None:
     with PlatformProcess.start(tmp_path, "--demo") as platform:
-        assert len(platform.tree()) == 5  # supervisor, gateway, control, replica, its engine
+        # supervisor, gateway, the child that posts its journal, control, replica, its engine
+        assert len(platform.tree()) == 6
         assert platform.stop() == 0
         assert platform.tree() == []
         assert platform.launches() == []
