@@ -185,9 +185,12 @@ def test_a_name_that_could_leave_its_directory_is_refused(bench: Bench, name: st
     assert launcher.list() == []
 
 
-def test_free_ports_are_not_given_twice_in_a_row(bench: Bench) -> None:
+def test_places_of_different_launches_differ(bench: Bench) -> None:
     launcher = bench.open()
-    ports = [launcher.free_port() for _ in range(32)]
+    places = [launcher.place(f"a{number}") for number in range(32)]
 
-    assert len(set(ports)) == len(ports)
-    assert all(1024 <= port <= 65_535 for port in ports)
+    assert len({place.address for place in places}) == len(places)
+    for place in places:
+        assert place.address.endswith(f":{place.port}")
+        assert place.listen_host
+        assert 1024 <= place.port <= 65_535

@@ -26,13 +26,12 @@ from headrace.control.actions import (
 )
 from headrace.control.decide import ControlTimes
 from headrace.control.model_targets import follow_version
-from headrace.launchers.protocol import Launcher, LaunchSpec
+from headrace.launchers.protocol import Launcher, LaunchSpec, Place
 from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template
 from headrace.spec.models import Model, ModelVersion
 from headrace.storage.store import Store
 
 stop_grace_s = 10.0
-engine_host = "127.0.0.1"
 
 
 class Applier:
@@ -110,13 +109,18 @@ class Applier:
             tried = msgspec.structs.replace(replica, attempts=replica.attempts + 1)
             self._fail(tried, f"there is no engine {template.engine!r}; there are: {known}")
             return
-        port = self._launcher.free_port()
+        try:
+            place = self._launcher.place(replica.id)
+        except HeadraceError as error:
+            tried = msgspec.structs.replace(replica, attempts=replica.attempts + 1)
+            self._fail(tried, error.message)
+            return
         loading = self._store.update(
             msgspec.structs.replace(
                 replica,
                 state=ReplicaState.LOADING,
                 state_time=self._clock.wall_s(),
-                address=f"http://{engine_host}:{port}",
+                address=place.address,
                 engine_key=secrets.token_hex(32),
                 served_model_name=adapter.served_name(replica.model_name, model_path),
                 attempts=replica.attempts + 1,
@@ -128,10 +132,17 @@ class Applier:
             )
         )
         try:
-            request = self._request(deployment, template, loading, model_path, port)
+            request = self._request(deployment, template, loading, model_path, place)
             command = adapter.command(request)
             launch_id = self._launcher.start(
-                LaunchSpec(replica.id, command.argv, command.environment, command.watches_lifeline)
+                LaunchSpec(
+                    replica.id,
+                    command.argv,
+                    command.environment,
+                    command.watches_lifeline,
+                    image=adapter.facts.image,
+                    readiness_path=adapter.readiness_path,
+                )
             )
         except HeadraceError as error:
             self._fail(loading, error.message)
@@ -144,15 +155,15 @@ class Applier:
         template: Template,
         replica: Replica,
         model_path: str,
-        port: int,
+        place: Place,
     ) -> LaunchRequest:
         version = self._store.get(ModelVersion, template.model_version_id)
         share = max(1, self._cpu_count // max(1, deployment.replicas))
         return LaunchRequest(
             model_path=model_path,
             served_model_name=replica.served_model_name,
-            host=engine_host,
-            port=port,
+            host=place.listen_host,
+            port=place.port,
             api_key=replica.engine_key,
             threads=template.threads or share,
             context_length=version.context_length,

@@ -7,7 +7,6 @@ never taken for it. Nothing here reaps or signals what was not started here or b
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -23,16 +22,24 @@ from headrace.base.errors import ConfigurationError, Conflict, SetupError
 from headrace.base.ids import new_id
 from headrace.launchers import lifeline, log_file
 from headrace.launchers.guard import guarded
+from headrace.launchers.limits import available_cpus, least_used_cpus, limited
 from headrace.launchers.process_identity import (
     birth_of,
     find_leader,
     is_same_boot,
     kill_session,
 )
-from headrace.launchers.protocol import Launch, LaunchSpec, LaunchState
+from headrace.launchers.protocol import (
+    Launch,
+    LaunchSpec,
+    LaunchState,
+    Place,
+    Resources,
+    checked_name,
+    no_resources,
+)
 
 loopback = "127.0.0.1"
-name_pattern = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 remembered_ports_max = 64  # lately chosen, perhaps not yet taken by the launch they are for
 port_attempts_max = 2 * remembered_ports_max
 look_interval_s = 0.02  # between looks at a process that is to end
@@ -48,6 +55,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     pid: int = 0  # 0: about to be started when this was written
     birth: str = ""  # `process_identity.birth_of` right after the start
     log_start_bytes: int  # where its output begins in its log file
+    cpus: tuple[int, ...] = ()  # the processors that are its own; empty: all
 
 
 @dataclass(slots=True)
@@ -65,9 +73,17 @@ class ProcessLauncher:
     `records_dir` and `logs_dir` are this launcher's own; they are made if missing."""
 
     def __init__(
-        self, records_dir: Path, logs_dir: Path, lifeline_descriptor: int | None, clock: Clock
+        self,
+        records_dir: Path,
+        logs_dir: Path,
+        lifeline_descriptor: int | None,
+        clock: Clock,
+        host: str = loopback,
     ) -> None:
-        """Adopt what the records name. `lifeline.inherited_descriptor()` is what children get."""
+        """Adopt what the records name. `lifeline.inherited_descriptor()` is what children get.
+
+        `host` is this machine's address for the callers of its launches."""
+        self._host = host
         self._records_dir = records_dir
         self._logs_dir = logs_dir
         self._lifeline_descriptor = lifeline_descriptor
@@ -86,11 +102,15 @@ class ProcessLauncher:
             record.launch_id: KnownLaunch(completed(record)) for record in read_records(records_dir)
         }
 
-    def free_port(self) -> int:
-        """A port of 127.0.0.1 that nothing listens on and that was not lately given out."""
+    def place(self, name: str, resources: Resources = no_resources) -> Place:
+        """A port of `host` that nothing listens on and that was not lately given out."""
+        port = self._free_port()
+        return Place(self._host, port, f"http://{self._host}:{port}")
+
+    def _free_port(self) -> int:
         for _ in range(port_attempts_max):
             with socket.socket() as sock:
-                sock.bind((loopback, 0))
+                sock.bind((self._host, 0))
                 port = int(sock.getsockname()[1])
             with self._lock:
                 if port not in self._ports:
@@ -102,8 +122,7 @@ class ProcessLauncher:
         """Start a process and return its launch id. An ended launch of this name is forgotten.
 
         Conflict if one of this name runs; SetupError if the program cannot be run."""
-        if not name_pattern.fullmatch(spec.name):
-            raise ConfigurationError(f"{spec.name!r} is no name for a launch")
+        checked_name(spec.name)
         with self._lock:
             for known in [k for k in self._launches.values() if k.record.name == spec.name]:
                 if self._is_alive(known):
@@ -144,13 +163,16 @@ class ProcessLauncher:
         log_path = self._log_path(spec.name)
         process: subprocess.Popen[bytes] | None = None
         record = LaunchRecord(
-            launch_id=new_id("lau", self._clock), name=spec.name, log_start_bytes=0
+            launch_id=new_id("lau", self._clock),
+            name=spec.name,
+            log_start_bytes=0,
+            cpus=self._choose_cpus(spec.resources.cpu_count),
         )
         try:
             log_file.cut_if_long(log_path)
             record = msgspec.structs.replace(record, log_start_bytes=log_file.size_bytes(log_path))
             self._write_record(record)
-            process = self._open_process(spec, record.launch_id, log_path)
+            process = self._open_process(spec, record, log_path)
             # A birth that cannot be read is that of a process that has ended already.
             record = msgspec.structs.replace(
                 record, pid=process.pid, birth=birth_of(process.pid) or ""
@@ -167,18 +189,19 @@ class ProcessLauncher:
         return KnownLaunch(record, process)
 
     def _open_process(
-        self, spec: LaunchSpec, launch_id: str, log_path: Path
+        self, spec: LaunchSpec, record: LaunchRecord, log_path: Path
     ) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, **spec.environment, launch_variable: launch_id}
+        environment = {**os.environ, **spec.environment, launch_variable: record.launch_id}
         environment.pop(lifeline.variable, None)
         descriptors: tuple[int, ...] = ()
         if self._lifeline_descriptor is not None:
             descriptors = (self._lifeline_descriptor,)
             environment[lifeline.variable] = str(self._lifeline_descriptor)
+        argv = spec.argv if spec.watches_lifeline else guarded(spec.argv)
         output = log_file.open_for_child(log_path)
         try:
             return subprocess.Popen(  # noqa: S603 -- an adapter's command, without a shell
-                spec.argv if spec.watches_lifeline else guarded(spec.argv),
+                limited(argv, spec.resources, record.cpus),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -188,6 +211,10 @@ class ProcessLauncher:
             )
         finally:
             os.close(output)
+
+    def _choose_cpus(self, cpu_count: float | None) -> tuple[int, ...]:
+        running = [k.record.cpus for k in self._launches.values() if self._is_alive(k)]
+        return least_used_cpus(available_cpus(), cpu_count, running)
 
     def _look_at(self, known: KnownLaunch) -> Launch:
         record = known.record

@@ -5,10 +5,35 @@ the caller's. Its methods block briefly, so asynchronous callers run them in a t
 called from several threads.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
+
+from headrace.base.errors import ConfigurationError
+
+name_pattern = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a launch needs of its machine. None: no bound, or the launcher's own default."""
+
+    cpu_count: float | None = None
+    memory_bytes: int | None = None
+    device_count: int = 0
+    node_labels: Mapping[str, str] = field(default_factory=dict)  # a machine that has them all
+    niceness: int | None = None  # 0 to 19: how readily it lets others use the processor
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a launch is to listen, and where its callers reach it then."""
+
+    listen_host: str
+    port: int
+    address: str  # http://host:port, without a slash at its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +44,9 @@ class LaunchSpec:
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)  # added to the launcher's own
     watches_lifeline: bool = True  # False: a program of others, which must be ended from outside
+    resources: Resources = field(default_factory=Resources)
+    image: str = ""  # of a container that has the program; empty: the launcher's own
+    readiness_path: str = "/health"  # what a launcher that probes asks
 
 
 class LaunchState(StrEnum):
@@ -36,16 +64,20 @@ class Launch:
     name: str
     state: LaunchState
     exit_status: int | None = None  # ended: minus the signal's number if one ended it; None: lost
-    last_line: str = ""  # of its output; filled once it ended
+    last_line: str = ""  # of its output once it ended; before that what it waits for, if anything
+
+
+no_resources = Resources()
 
 
 class Launcher(Protocol):
     """Runs commands as replicas, and finds them again after a restart of its own process."""
 
-    def free_port(self) -> int:
-        """A port on this launcher's address that nothing listens on now.
+    def place(self, name: str, resources: Resources = no_resources) -> Place:
+        """Where the next launch of this name should listen.
 
-        Another process may take it before the launch does; that launch ends, and is retried."""
+        It is held for that launch as well as the launcher can: another process may take a port
+        of this machine first; that launch ends, and is retried. SetupError if nothing fits."""
         ...
 
     def start(self, spec: LaunchSpec) -> str:
@@ -64,3 +96,12 @@ class Launcher(Protocol):
         What it started ends too. Nothing happens for an id that is not known, so it is safe to
         repeat."""
         ...
+
+
+def checked_name(name: str) -> str:
+    """The name; ConfigurationError if it could lead out of a directory or is too long."""
+    if not name_pattern.fullmatch(name):
+        raise ConfigurationError(
+            f"{name!r} is no name for a launch: it has up to 128 letters, digits, `.`, `_` and `-`"
+        )
+    return name

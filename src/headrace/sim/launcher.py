@@ -7,9 +7,16 @@ control plane. It passes the same contract suite as the real one.
 import builtins
 from dataclasses import dataclass, field
 
-from headrace.base.errors import ConfigurationError, Conflict, SetupError
-from headrace.launchers.process import name_pattern
-from headrace.launchers.protocol import Launch, LaunchSpec, LaunchState
+from headrace.base.errors import Conflict, SetupError
+from headrace.launchers.protocol import (
+    Launch,
+    LaunchSpec,
+    LaunchState,
+    Place,
+    Resources,
+    checked_name,
+    no_resources,
+)
 
 first_port = 20_000
 missing_program = "/missing"  # the one program that cannot be run
@@ -53,15 +60,15 @@ class FakeLauncher:
     def __init__(self, machine: FakeMachine | None = None) -> None:
         self.machine = machine or FakeMachine()
 
-    def free_port(self) -> int:
+    def place(self, name: str, resources: Resources = no_resources) -> Place:
         """A port that was never given out."""
         self.machine.port_count += 1
-        return first_port + self.machine.port_count
+        port = first_port + self.machine.port_count
+        return Place("127.0.0.1", port, f"http://127.0.0.1:{port}")
 
     def start(self, spec: LaunchSpec) -> str:
         """Note a start."""
-        if not name_pattern.fullmatch(spec.name):
-            raise ConfigurationError(f"{spec.name!r} is no name for a launch")
+        checked_name(spec.name)
         machine = self.machine
         for launch in [
             known for known in machine.launches.values() if known.spec.name == spec.name
