@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import prod
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -28,6 +28,7 @@ tensor_entry_bytes_min = (
     8 + 1 + 4 + 8 + 4 + 8
 )  # name length, name, rank, one dimension, type, offset
 dimensions_max = 4
+parts_max = 1_000  # of a split file
 alignment_default = 32
 alignment_max = 65_536
 
@@ -62,7 +63,42 @@ class GgufFile:
 def open_gguf(path: Path) -> GgufFile:
     """Map and check a whole file's structure; ModelFileError says what is wrong with it.
 
-    Cost: the header and the metadata are read; no tensor's data is."""
+    Of a split file the first part is named; the others lie beside it. Cost: the header and the
+    metadata are read; no tensor's data is."""
+    first = _open_part(path)
+    count = first.metadata.get("split.count", 0)
+    if not isinstance(count, int) or count <= 1:
+        return first
+    tensors = dict(first.tensors)
+    for part in _other_parts(path, count):
+        for name, tensor in _open_part(part).tensors.items():
+            if name in tensors:
+                _fail(part, f"tensor {name}", "stands in another part too")
+            tensors[name] = tensor
+    if first.metadata.get("split.tensors.count", len(tensors)) != len(tensors):
+        _fail(path, "split.tensors.count", f"the parts have {len(tensors)} tensors in all")
+    return GgufFile(path, first.metadata, tensors)
+
+
+def _other_parts(path: Path, count: int) -> list[Path]:
+    """Paths of the parts after the first, by the names that splitting gives."""
+    ending = f"-00001-of-{count:05}.gguf"
+    if count > parts_max or not path.name.endswith(ending):
+        _fail(
+            path,
+            "split.count",
+            f"this is one of {count} parts; name the first, the file that ends with {ending}, with "
+            "the others beside it, or merge them into one file",
+        )
+    stem = path.name.removesuffix(ending)
+    return [path.with_name(f"{stem}-{i:05}-of-{count:05}.gguf") for i in range(2, count + 1)]
+
+
+def _fail(path: Path, field: str, problem: str) -> NoReturn:
+    raise ModelFileError(f"{path}: {field}: {problem}.", file=str(path), field=field)
+
+
+def _open_part(path: Path) -> GgufFile:
     cursor, data = _map(path)
     if cursor.take_u32("magic") != magic:
         cursor.fail("magic", "the file does not begin with GGUF")
@@ -73,7 +109,6 @@ def open_gguf(path: Path) -> GgufFile:
     tensor_count = cursor.take_u64("tensor count")
     metadata_count = cursor.take_u64("metadata count")
     metadata = read_metadata(cursor, metadata_count)
-    _refuse_split(cursor, metadata)
     entries = _read_entries(cursor, tensor_count)
     alignment = _alignment(cursor, metadata)
     data_start = -(-cursor.offset // alignment) * alignment
@@ -117,12 +152,6 @@ def _map(path: Path) -> tuple[GgufCursor, mmap.mmap]:
             field="path",
         ) from error
     return GgufCursor(data, str(path)), data
-
-
-def _refuse_split(cursor: GgufCursor, metadata: Mapping[str, MetadataValue]) -> None:
-    count = metadata.get("split.count", 0)
-    if isinstance(count, int) and count > 1:
-        cursor.fail("split.count", f"this is one of {count} parts; merge them into one file first")
 
 
 def _alignment(cursor: GgufCursor, metadata: Mapping[str, MetadataValue]) -> int:

@@ -247,3 +247,41 @@ def test_block_sizes_are_those_of_the_independent_package() -> None:
     ):
         if name in TensorType.__members__ and name not in wrong_there:
             assert block_layouts[TensorType[name]] == (values, size)
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> list[Path]:
+    """Five tensors in three files, split by the independent writer."""
+    writer = oracle.GGUFWriter(tmp_path / "big.gguf", "llama", split_max_tensors=2)
+    for index in range(5):
+        writer.add_tensor(f"t{index}", np.full((2, 4), index, np.float32))
+    writer.write_header_to_file(tmp_path / "big.gguf")
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return sorted(tmp_path.glob("big-*-of-00003.gguf"))
+
+
+def test_a_split_file_is_read_whole_from_its_first_part(parts: list[Path]) -> None:
+    with open_gguf(parts[0]) as file:
+        assert file.metadata["general.architecture"] == "llama"
+        for index in range(5):
+            assert (file.tensors[f"t{index}"].data.view(np.float32) == index).all()
+
+
+def test_another_part_than_the_first_is_refused(parts: list[Path]) -> None:
+    renamed = parts[0].rename(parts[0].with_name("other.gguf"))
+    with pytest.raises(ModelFileError, match=r"name the first"):
+        open_gguf(renamed)
+
+
+def test_a_part_that_is_missing_is_named(parts: list[Path]) -> None:
+    parts[2].unlink()
+    with pytest.raises(ModelFileError, match=parts[2].name):
+        open_gguf(parts[0])
+
+
+def test_parts_of_two_models_are_refused(parts: list[Path]) -> None:
+    parts[2].write_bytes(parts[1].read_bytes())
+    with pytest.raises(ModelFileError, match="stands in another part too"):
+        open_gguf(parts[0])
