@@ -40,7 +40,7 @@ def render_page() -> str:
         "Attention biases are used wherever a file has them.\n\n"
         "## Rotary scaling\n\nnone, linear, dynamic, llama3, yarn, longrope; "
         "layers without rotation; a base of its own for layers with a window.\n\n"
-        f"## Weights\n\n* GGUF: {types}.\n"
+        f"## Weights\n\n* GGUF, one file or split: {types}.\n"
         "* safetensors (a directory in Hugging Face's layout, one file or several): "
         "F32, F16, BF16.\n"
     )

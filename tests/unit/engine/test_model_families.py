@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from headrace.engine.cpu_runner import CpuRunner
+from headrace.engine.cpu_runner import CpuRunner, KvCacheType
 from headrace.engine.runner import StepBatch
 from headrace.kernels.reference.transformer import forward
 from headrace.weights.architecture import ArchitectureSpec
@@ -199,12 +199,22 @@ def step(tokens: list[int], start: int) -> StepBatch:
 
 
 def run(
-    file: ModelFile, spec: ArchitectureSpec, tokens: list[int], context: int
+    file: ModelFile,
+    spec: ArchitectureSpec,
+    tokens: list[int],
+    context: int,
+    kv_cache_dtype: KvCacheType = "f16",
 ) -> tuple[Floats, list[int]]:
     """The runner's logits after the prompt, in two chunks, and its greedy answer."""
     answer: list[int] = []
     with CpuRunner(
-        file, spec, kv_tokens=context, rows_max=128, sequences_max=2, threads=2
+        file,
+        spec,
+        kv_tokens=context,
+        rows_max=128,
+        sequences_max=2,
+        threads=2,
+        kv_cache_dtype=kv_cache_dtype,
     ) as runner:
         cut = len(tokens) // 2
         runner.execute(step(tokens[:cut], 0))
@@ -235,3 +245,12 @@ def test_a_family_computes_what_transformers_does(name: str, tmp_path: Path) -> 
     np.testing.assert_allclose(reference, expected[:count], atol=1e-4 * scale)
     np.testing.assert_allclose(logits, expected[count - 1], atol=2e-2 * scale)
     assert found == expected[count - 1 : -1].argmax(axis=-1).tolist()
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt-oss", "mistral"])
+def test_windows_caps_and_sinks_hold_over_an_int8_cache(name: str, tmp_path: Path) -> None:
+    tokens = tokens_of(prompt_tokens)
+    expected = oracle(save_model(cases[name], tmp_path), tokens)[-1]
+    with open_model(tmp_path) as file:
+        logits, _ = run(file, read_architecture(file), tokens, 64, "q8")
+    assert np.sqrt(np.mean((logits - expected) ** 2)) < 0.1 * expected.std()
