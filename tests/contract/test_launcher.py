@@ -4,6 +4,7 @@ A launcher joins by a bench: how to make one, make it anew on the same machine, 
 end by itself.
 """
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,8 +15,11 @@ import pytest
 
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError, Conflict, SetupError
+from headrace.launchers.kubernetes.launcher import KubernetesLauncher, KubernetesSite
 from headrace.launchers.process import ProcessLauncher
 from headrace.launchers.protocol import Launch, Launcher, LaunchSpec, LaunchState
+from headrace.sim.kubernetes_cluster import FakeCluster
+from headrace.sim.kubernetes_server import KubernetesServer
 from headrace.sim.launcher import FakeLauncher, FakeMachine, missing_program
 
 
@@ -23,6 +27,7 @@ class Bench(Protocol):
     """One kind of launcher on one machine."""
 
     opened: list[Launcher]
+    finds_programs: bool  # whether a start fails at once where there is no such program
 
     def open(self) -> Launcher: ...
 
@@ -34,6 +39,8 @@ class Bench(Protocol):
 
 
 class FakeBench:
+    finds_programs = True
+
     def __init__(self) -> None:
         self.opened: list[Launcher] = []
         self._machine = FakeMachine()
@@ -51,6 +58,8 @@ class FakeBench:
 
 
 class ProcessBench:
+    finds_programs = True
+
     def __init__(self, directory: Path) -> None:
         self.opened: list[Launcher] = []
         self._directory = directory
@@ -70,13 +79,52 @@ class ProcessBench:
         wait_until(lambda: find(launcher, name).state is LaunchState.ENDED)
 
 
-@pytest.fixture(params=["fake", "process"])
+class KubernetesBench:
+    finds_programs = False  # the node does, when the image is there
+
+    def __init__(self, server: KubernetesServer) -> None:
+        self.opened: list[Launcher] = []
+        self._server = server
+
+    def open(self) -> Launcher:
+        site = KubernetesSite("inference", "headrace:1", server=self._server.url)
+        self.opened.append(KubernetesLauncher(site, SystemClock(), look_interval_s=0.01))
+        return self.opened[-1]
+
+    def lasting(self, name: str) -> LaunchSpec:
+        return LaunchSpec(name, ("run",))
+
+    def end(self, launcher: Launcher, name: str, status: int, last_line: str) -> None:
+        launcher.start(self.lasting(name))
+        ended = {"terminated": {"reason": "Error", "exitCode": status}}
+
+        def be_the_kubelet(cluster: FakeCluster) -> None:
+            (pod,) = cluster.pods()
+            cluster.logs[pod["metadata"]["name"], False] = f"{last_line}\n\n"
+            statuses = {"containerStatuses": [{"name": "engine", "state": ended}]}
+            path = "/api/v1/namespaces/inference/pods"
+            cluster.set_status(path, pod["metadata"]["name"], statuses)
+
+        self._server.change(be_the_kubelet)
+        wait_until(lambda: find(launcher, name).state is LaunchState.ENDED)
+
+
+@pytest.fixture(params=["fake", "process", "kubernetes"])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    made: Bench = FakeBench() if request.param == "fake" else ProcessBench(tmp_path)
-    yield made
-    for launcher in made.opened:
-        for launch in launcher.list():
-            launcher.stop(launch.launch_id, 0.0)
+    with contextlib.ExitStack() as servers:
+        made: Bench
+        match request.param:
+            case "fake":
+                made = FakeBench()
+            case "process":
+                made = ProcessBench(tmp_path)
+            case _:
+                made = KubernetesBench(servers.enter_context(KubernetesServer()))
+        yield made
+        for launcher in made.opened:
+            for launch in launcher.list():
+                launcher.stop(launch.launch_id, 0.0)
+            launcher.close()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -168,6 +216,8 @@ def test_a_new_launcher_finds_and_stops_what_the_last_one_started(bench: Bench) 
 
 
 def test_a_program_that_is_not_there_is_a_clear_error_and_no_launch(bench: Bench) -> None:
+    if not bench.finds_programs:
+        pytest.skip("this launcher learns later that a program is missing")
     launcher = bench.open()
 
     with pytest.raises(SetupError, match="cannot start a"):

@@ -158,6 +158,9 @@ class ProcessLauncher:
                 self._end_session(known)
                 self._forget(known)
 
+    def close(self) -> None:
+        """Nothing is held but the records, which are written."""
+
     def _spawn(self, spec: LaunchSpec) -> KnownLaunch:
         """Start a process between two writes of its record, so that no kill can lose it."""
         log_path = self._log_path(spec.name)

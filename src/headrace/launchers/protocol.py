@@ -97,6 +97,10 @@ class Launcher(Protocol):
         repeat."""
         ...
 
+    def close(self) -> None:
+        """Give back what this launcher itself holds; launches live on. Safe to repeat."""
+        ...
+
 
 def checked_name(name: str) -> str:
     """The name; ConfigurationError if it could lead out of a directory or is too long."""

@@ -99,3 +99,6 @@ class FakeLauncher:
     def stop(self, launch_id: str, grace_s: float) -> None:
         """Forget it."""
         self.machine.launches.pop(launch_id, None)
+
+    def close(self) -> None:
+        """A machine outlives its launchers."""
