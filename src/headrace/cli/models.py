@@ -14,11 +14,19 @@ from headrace.cli.limit_options import (
     limit_fields,
     limits_change,
 )
+from headrace.cli.objective_options import ObjectiveOptions, ObjectivesView, objective_fields
 from headrace.cli.platform import Platform, platform_command, platform_group
 from headrace.cli.settings import AsJson
 from headrace.cli.version_options import VersionOptions, targets_body, version_body
 from headrace.cli.views import changes, format_moment
 from headrace.weights import catalogue
+
+Fallback = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fallback", help="A model that answers where it cannot; repeatable, in their order."
+    ),
+]
 
 
 class VersionView(msgspec.Struct, frozen=True):
@@ -46,6 +54,8 @@ class ModelView(msgspec.Struct, frozen=True):
     versions: list[VersionView]
     create_time: str
     limits: LimitsView | None = None
+    fallbacks: tuple[str, ...] = ()
+    objectives: ObjectivesView | None = None
 
 
 def register(app: typer.Typer) -> None:
@@ -72,10 +82,18 @@ def create(
     alias: Annotated[
         list[str] | None, typer.Option(help="Another name for it; repeatable.")
     ] = None,
+    fallback: Fallback = None,
+    objectives: ObjectiveOptions,
     version: VersionOptions,
 ) -> None:
     """Create a model with its first version; `headrace deployments create` makes it run."""
-    body = {"name": name, "aliases": alias, **version_body(source, version)}
+    body = {
+        "name": name,
+        "aliases": alias,
+        "fallbacks": fallback,
+        **objectives.body(),
+        **version_body(source, version),
+    }
     platform.show(platform.client.send("POST", "/models", body), ModelView, _fields)
 
 
@@ -122,6 +140,11 @@ def update(
         list[str] | None,
         typer.Option(help="VERSION=WEIGHT, a share of its requests; replaces all; repeatable."),
     ] = None,
+    fallback: Fallback = None,
+    no_fallbacks: Annotated[
+        bool, typer.Option("--no-fallbacks", help="Where it cannot answer, nobody does.")
+    ] = False,
+    objectives: ObjectiveOptions,
     no_limits: NoLimits = False,
     limits: LimitOptions,
 ) -> None:
@@ -129,7 +152,9 @@ def update(
     body = {
         "active": active,
         "aliases": alias,
+        "fallbacks": [] if no_fallbacks else fallback,
         "targets": targets_body(target),
+        **objectives.body(),
         **limits_change(limits, no_limits),
     }
     path = f"/models/{path_of(model, keep_slash=True)}"
@@ -198,6 +223,8 @@ def _fields(model: ModelView) -> list[tuple[str, str]]:
         ("id", model.id),
         ("active", "yes" if model.active else "no"),
         *([("aliases", ", ".join(model.aliases))] if model.aliases else []),
+        *([("falls back on", ", ".join(model.fallbacks))] if model.fallbacks else []),
+        *objective_fields(model.objectives),
         ("created", format_moment(model.create_time)),
         *limit_fields(model.limits),
     ]

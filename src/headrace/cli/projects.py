@@ -28,6 +28,7 @@ class ProjectView(msgspec.Struct, frozen=True):
     name: str
     tenant: str
     create_time: str
+    caches_answers: bool = False
     limits: LimitsView | None = None
 
 
@@ -61,11 +62,22 @@ def update(
     active: Annotated[
         bool | None, typer.Option("--active/--suspended", help="Whether its keys work.")
     ] = None,
+    cache_answers: Annotated[
+        bool | None,
+        typer.Option(
+            "--cache-answers/--no-cache-answers",
+            help="Whether equal requests, soon after each other, are answered and charged once.",
+        ),
+    ] = None,
     no_limits: NoLimits = False,
     limits: LimitOptions,
 ) -> None:
     """Change a project: what is given; limits that are given replace all of its limits."""
-    body = {"active": active, **limits_change(limits, no_limits)}
+    body = {
+        "active": active,
+        "caches_answers": cache_answers,
+        **limits_change(limits, no_limits),
+    }
     answer = platform.client.send("PATCH", _path(project), changes(body))
     platform.show(answer, ProjectView, _fields)
 
@@ -103,5 +115,6 @@ def _fields(project: ProjectView) -> list[tuple[str, str]]:
         ("name", f"{project.tenant}/{project.name}"),
         ("id", project.id),
         ("created", format_moment(project.create_time)),
+        *([("cache", "equal requests are answered once")] if project.caches_answers else []),
         *limit_fields(project.limits),
     ]

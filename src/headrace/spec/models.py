@@ -13,6 +13,13 @@ class WeightedTarget(msgspec.Struct, frozen=True):
     weight: int = 1
 
 
+class Objectives(msgspec.Struct, frozen=True):
+    """What a request of a model should take at most, to count as good."""
+
+    ttft_s: float | None = None  # from admission to the first output; None: however long it takes
+    inter_token_s: float | None = None  # between two outputs, on average over the answer
+
+
 class Model(Resource, frozen=True, kw_only=True, tag="model"):
     """A logical name that customers ask for."""
 
@@ -24,6 +31,7 @@ class Model(Resource, frozen=True, kw_only=True, tag="model"):
     aliases: tuple[str, ...] = ()  # other names that customers may ask for
     limits: Limits | None = None  # over all callers together
     fallbacks: tuple[str, ...] = ()  # names of models that answer where this one cannot, in order
+    objectives: Objectives | None = None  # None: what finishes is good
 
 
 class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):

@@ -12,7 +12,7 @@ from headrace.spec.api_key_format import parse_key
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.limits import Limits
 from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
-from headrace.spec.tenancy import ApiKey, Tenant
+from headrace.spec.tenancy import ApiKey, Project, Tenant
 
 from .conftest import RunningPlatform
 
@@ -317,3 +317,27 @@ def test_a_wrong_price_book_is_explained(
     written = capsys.readouterr().err
     assert message in written
     assert written.count("\n") == 1
+
+
+def test_fallbacks_objectives_and_caching_are_set_and_taken_away(
+    platform: RunningPlatform,
+    run: Run,
+    run_json: Callable[..., dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_json("models", "create", "small", "--source", "small.gguf")
+    run_json("models", "create", "big", "--source", "big.gguf", "--fallback", "small")
+    shown = run_json("models", "update", "big", "--ttft-objective-s", "0.5")
+    assert (shown["fallbacks"], shown["objectives"]["ttft_s"]) == (["small"], 0.5)
+    assert run("models", "show", "big") == 0
+    written = capsys.readouterr().out
+    assert "falls back on" in written
+    assert "within 0.5 s" in written
+    bare = run_json("models", "update", "big", "--no-fallbacks", "--no-objectives")
+    assert (bare["fallbacks"], bare["objectives"]) == ([], None)
+    run_json("tenants", "create", "acme")
+    run_json("projects", "create", "web", "--tenant", "acme")
+    assert run_json("projects", "update", "web", "--cache-answers")["caches_answers"] is True
+    assert run("projects", "show", "web") == 0
+    assert platform.database.store.list(Project)[0].caches_answers
+    assert "answered once" in capsys.readouterr().out

@@ -56,3 +56,24 @@ def test_what_is_in_use_is_not_deleted(admin: TestClient) -> None:
     admin.delete("/deployments/small")
     assert admin.delete("/models/small").status_code == 204
     assert admin.get("/versions").json()["items"][0]["model"] == "large"
+
+
+@pytest.mark.usefixtures("models")
+def test_fallbacks_are_models_in_their_order(admin: TestClient) -> None:
+    change = {"fallbacks": ["large"]}
+    assert admin.patch("/models/small", json=change).json()["fallbacks"] == ["large"]
+    assert admin.patch("/models/small", json={"active": True}).json()["fallbacks"] == ["large"]
+    assert admin.patch("/models/small", json={"fallbacks": ["unheard"]}).status_code == 404
+    assert admin.patch("/models/small", json={"fallbacks": ["small"]}).status_code == 400
+    assert admin.delete("/models/large").status_code == 409
+    assert admin.patch("/models/small", json={"fallbacks": []}).json()["fallbacks"] == []
+
+
+@pytest.mark.usefixtures("models")
+def test_objectives_are_set_replaced_and_taken_away(admin: TestClient) -> None:
+    shown = admin.patch("/models/small", json={"objectives": {"ttft_s": 0.5}}).json()
+    assert shown["objectives"] == {"ttft_s": 0.5, "inter_token_s": None}
+    shown = admin.patch("/models/small", json={"objectives": {"inter_token_s": 0.1}}).json()
+    assert shown["objectives"] == {"ttft_s": None, "inter_token_s": 0.1}
+    assert admin.patch("/models/small", json={"objectives": {"ttft_s": 0}}).status_code == 400
+    assert admin.patch("/models/small", json={"objectives": {}}).json()["objectives"] is None

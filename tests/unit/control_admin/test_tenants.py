@@ -97,3 +97,13 @@ def test_pages_cover_the_list_once(admin: TestClient) -> None:
 @pytest.mark.parametrize("limit", [0, -1, 501, "many"])
 def test_a_page_size_out_of_bounds_is_refused(admin: TestClient, limit: object) -> None:
     assert admin.get("/tenants", params={"limit": str(limit)}).status_code == 400
+
+
+def test_a_project_caches_answers_when_it_is_told_to(admin: TestClient) -> None:
+    admin.post("/tenants", json={"name": "acme"})
+    made = admin.post("/projects", json={"tenant": "acme", "name": "chat"}).json()
+    assert made["caches_answers"] is False
+    changed = admin.patch("/projects/acme/chat", json={"caches_answers": True}).json()
+    assert changed["caches_answers"] is True
+    kept = admin.patch("/projects/acme/chat", json={"active": True}).json()
+    assert kept["caches_answers"] is True

@@ -7,10 +7,16 @@ import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from headrace.base.errors import Conflict, NotFound
+from headrace.base.errors import Conflict, InvalidRequest, NotFound
 from headrace.base.ids import new_id
 from headrace.control.admin.context import AdminContext, Context
 from headrace.control.admin.limit_values import LimitsBody, LimitsView, limits_of, limits_view
+from headrace.control.admin.objective_values import (
+    ObjectivesBody,
+    ObjectivesView,
+    objectives_of,
+    objectives_view,
+)
 from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
 from headrace.control.admin.references import (
     ModelName,
@@ -32,6 +38,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 Aliases = Annotated[tuple[ModelName, ...], Field(max_length=50)]
+Fallbacks = Annotated[tuple[ModelName, ...], Field(max_length=10)]
 Weight = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
@@ -54,14 +61,19 @@ class ModelCreate(VersionFields):
     name: ModelName
     limits: LimitsBody | None = None  # over all callers together
     aliases: Aliases = ()
+    fallbacks: Fallbacks = ()  # models that answer where this one cannot, in order
+    objectives: ObjectivesBody | None = None
 
 
 class ModelChange(RequestBody):
-    """What is to change; what is not named stays. `limits` replaces all of them; null: none."""
+    """What is to change; what is not named stays. `limits` and `objectives` replace all of theirs;
+    null: none."""
 
     limits: LimitsBody | None = None  # over all callers together
     active: bool | None = None  # an inactive model answers nobody
     aliases: Aliases | None = None  # replaces all of them
+    fallbacks: Fallbacks | None = None  # replaces all of them
+    objectives: ObjectivesBody | None = None
     targets: Annotated[dict[str, Weight], Field(max_length=100)] | None = None  # version: share
 
 
@@ -99,6 +111,8 @@ class ModelView(BaseModel):
     name: str
     active: bool
     aliases: list[str]
+    fallbacks: list[str]
+    objectives: ObjectivesView | None
     versions: list[VersionView]
     create_time: datetime.datetime
     limits: LimitsView | None
@@ -109,7 +123,9 @@ def create_model(body: ModelCreate, context: Context) -> ModelView:
     """Create a model with its first version, which gets all of its traffic."""
     reject_id_as_name(body.name)
     store = context.database.store
-    check_names_free(store.list(Model), "", (body.name, *body.aliases))
+    models = store.list(Model)
+    check_names_free(models, "", (body.name, *body.aliases))
+    check_fallbacks(models, body.name, body.fallbacks)
     model = store.create(
         Model(
             id=new_id(Model.id_prefix, context.clock),
@@ -117,6 +133,8 @@ def create_model(body: ModelCreate, context: Context) -> ModelView:
             create_time=context.clock.wall_s(),
             limits=limits_of(body.limits),
             aliases=body.aliases,
+            fallbacks=body.fallbacks,
+            objectives=objectives_of(body.objectives),
         )
     )
     version = _create_version(context, model, "v1", body)
@@ -159,6 +177,11 @@ def update_model(model: str, body: ModelChange, context: Context) -> ModelView:
     if body.aliases is not None:
         check_names_free(store.list(Model), found.id, body.aliases)
         changes["aliases"] = body.aliases
+    if body.fallbacks is not None:
+        check_fallbacks(store.list(Model), found.name, body.fallbacks)
+        changes["fallbacks"] = body.fallbacks
+    if "objectives" in body.model_fields_set:
+        changes["objectives"] = objectives_of(body.objectives)
     if body.targets is not None:
         changes["targets"] = targets_of(store.list(ModelVersion, found.id), body.targets)
     changed = store.update(msgspec.structs.replace(found, **changes))
@@ -233,6 +256,16 @@ def check_names_free(models: list[Model], own_id: str, names: tuple[str, ...]) -
                 raise Conflict(f"{name!r} is a name of the model {model.name!r} already")
 
 
+def check_fallbacks(models: list[Model], own_name: str, fallbacks: tuple[str, ...]) -> None:
+    """NotFound for a fallback that is no model; InvalidRequest if it is the model itself."""
+    known = {model.name for model in models}
+    for name in fallbacks:
+        if name == own_name:
+            raise InvalidRequest("a model is no fallback of itself", param="fallbacks")
+        if name not in known:
+            raise NotFound(f"there is no model {name!r} to fall back on", param="fallbacks")
+
+
 def targets_of(versions: list[ModelVersion], weights: dict[str, int]) -> tuple[WeightedTarget, ...]:
     """Shares by version name or id; NotFound names the version that is not there."""
     known = {version.name: version.id for version in versions}
@@ -287,6 +320,8 @@ def _model_view(model: Model, versions: list[ModelVersion]) -> ModelView:
         name=model.name,
         active=model.active,
         aliases=list(model.aliases),
+        fallbacks=list(model.fallbacks),
+        objectives=objectives_view(model.objectives),
         versions=[_version_view(item, model) for item in versions if item.parent_id == model.id],
         create_time=moment(model.create_time),
         limits=limits_view(model.limits),

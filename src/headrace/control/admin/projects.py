@@ -26,6 +26,7 @@ class ProjectCreate(RequestBody):
     tenant: Reference
     name: Name
     limits: LimitsBody | None = None
+    caches_answers: bool = False  # equal requests, soon after each other, are answered once
 
 
 class ProjectChange(RequestBody):
@@ -33,6 +34,7 @@ class ProjectChange(RequestBody):
 
     limits: LimitsBody | None = None
     active: bool | None = None
+    caches_answers: bool | None = None
 
 
 class ProjectView(BaseModel):
@@ -43,6 +45,7 @@ class ProjectView(BaseModel):
     tenant_id: str
     tenant: str
     active: bool
+    caches_answers: bool
     create_time: datetime.datetime
     limits: LimitsView | None
 
@@ -60,6 +63,7 @@ def create_project(body: ProjectCreate, access: Access, context: Context) -> Pro
             parent_id=tenant.id,
             create_time=context.clock.wall_s(),
             limits=limits_of(body.limits),
+            caches_answers=body.caches_answers,
         )
     )
     return _project_view(project, tenant.name)
@@ -106,6 +110,8 @@ def update_project(
         changes["limits"] = limits_of(body.limits)
     if body.active is not None:
         changes["active"] = body.active
+    if body.caches_answers is not None:
+        changes["caches_answers"] = body.caches_answers
     changed = store.update(msgspec.structs.replace(found, **changes))
     return _project_view(changed, store.get(Tenant, changed.parent_id).name)
 
@@ -117,6 +123,7 @@ def _project_view(project: Project, tenant_name: str) -> ProjectView:
         tenant_id=project.parent_id,
         tenant=tenant_name,
         active=project.active,
+        caches_answers=project.caches_answers,
         create_time=moment(project.create_time),
         limits=limits_view(project.limits),
     )
