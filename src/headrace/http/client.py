@@ -16,6 +16,7 @@ proxies of the environment, cookies and compression are not followed or used.
 
 import asyncio
 import io
+import math
 from collections.abc import Mapping
 from types import TracebackType
 from typing import NamedTuple
@@ -42,10 +43,13 @@ class WholeAnswer(NamedTuple):
 class Answer:
     """An answer whose headers are here, and whose body comes."""
 
-    __slots__ = ("_response", "status")
+    __slots__ = ("_loop", "_response", "_timer", "_wait_deadline_s", "status")
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None  # one for all chunks, moved when it rings
+        self._wait_deadline_s = math.inf  # of the chunk that is waited for
         self.status = response.status
 
     def header(self, name: str) -> str | None:
@@ -56,12 +60,11 @@ class Answer:
         """What has arrived, waiting for something if nothing has; empty at the end.
 
         Raises UpstreamFailed if the connection broke, DeadlineExceeded after `timeout_s`."""
+        self._wait_deadline_s = deadline_s = self._loop.time() + timeout_s
+        if self._timer is None or self._timer.when() > deadline_s:
+            self._ring_at(deadline_s)
         try:
-            chunk = self._response.content.read_nowait()
-            if chunk:
-                return chunk
-            async with asyncio.timeout(timeout_s):
-                return await self._response.content.readany()
+            return await self._response.content.readany()
         except TimeoutError:
             raise DeadlineExceeded(
                 f"The engine sent nothing for {timeout_s:g} s; the request was given up.",
@@ -69,14 +72,34 @@ class Answer:
             ) from None
         except (aiohttp.ClientError, OSError) as error:
             raise broken(error) from None
+        finally:
+            self._wait_deadline_s = math.inf
+
+    def _ring_at(self, time_s: float) -> None:
+        """See then whether the chunk that is waited for is late; a timer a chunk costs too much."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(time_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._wait_deadline_s == math.inf:
+            return  # the reader is busy elsewhere; its next chunk sets the timer anew
+        if self._loop.time() < self._wait_deadline_s:
+            self._ring_at(self._wait_deadline_s)
+        else:
+            self._response.content.set_exception(TimeoutError())
 
     async def read_all(self, limit_bytes: int, timeout_s: float) -> bytes:
         """The whole body; `timeout_s` is for all of it."""
+        content = self._response.content
         pieces: list[bytes] = []
         size_bytes = 0
         try:
+            if content.is_eof() and content.total_bytes <= limit_bytes:
+                return content.read_nowait()  # it came with its headers
             async with asyncio.timeout(timeout_s):
-                while piece := await self._response.content.readany():
+                while piece := await content.readany():
                     pieces.append(piece)
                     size_bytes += len(piece)
                     if size_bytes > limit_bytes:
@@ -91,6 +114,9 @@ class Answer:
 
     def close(self) -> None:
         """Cut the connection, unless the answer was read to its end and it is back in the pool."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._response.close()
 
     async def __aenter__(self) -> "Answer":

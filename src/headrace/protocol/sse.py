@@ -48,6 +48,8 @@ class SseDecoder:
         """The events that `data` completes; EventTooLarge if one grows over the bound."""
         if not data:
             return []
+        if self._is_one_event(data):
+            return [SseEvent(data[6:-2])]
         if self._after_carriage_return and data.startswith(b"\n"):
             data = data[1:]  # the second half of a CRLF that was cut in two
         self._after_carriage_return = data.endswith(b"\r")
@@ -64,6 +66,18 @@ class SseDecoder:
         if len(self._line) + self._data_bytes > self._event_bytes_max:
             raise EventTooLarge(f"an event is larger than {self._event_bytes_max} bytes")
         return events
+
+    def _is_one_event(self, data: bytes) -> bool:
+        """Whether this is a data line and its empty line, and nothing else: nearly always."""
+        return (
+            data.startswith(b"data: ")
+            and data.endswith(b"\n\n")
+            and data.find(b"\n") == len(data) - 2
+            and b"\r" not in data
+            and not (self._line or self._data or self._name)
+            and not (self._at_start or self._after_carriage_return)
+            and len(data) <= self._event_bytes_max
+        )
 
     def _take_line(self, line: bytes, events: list[SseEvent]) -> None:
         if self._at_start:

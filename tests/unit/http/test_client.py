@@ -107,6 +107,18 @@ async def test_silence_is_deadline_exceeded(client: HttpClient, before: bytes) -
                 await answer.read_chunk(0.02)
 
 
+async def test_silence_after_a_chunk_is_timed_by_the_newest_wait(client: HttpClient) -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(chunked + b"1\r\nx\r\n")
+        await reader.read()
+
+    async with peer(handler) as url:
+        async with await client.open("GET", url, headers={}, timeout_s=60) as answer:
+            assert await answer.read_chunk(60) == b"x"
+            with pytest.raises(DeadlineExceeded):  # an earlier timer than the one that is set
+                await answer.read_chunk(0.02)
+
+
 @pytest.mark.parametrize("before", [b"", chunked + b"1\r\nx\r\n"])
 async def test_cancelling_closes_the_connection_at_once(client: HttpClient, before: bytes) -> None:
     asked, closed = asyncio.Event(), asyncio.Event()
