@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -19,18 +19,30 @@ from headrace.adapters.registry import all_adapters
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.admin_site import create_admin_site
+from headrace.cli.launcher_options import (
+    KubernetesImage,
+    KubernetesModelClaim,
+    KubernetesNamespace,
+    LauncherChoice,
+    LauncherKind,
+    LauncherName,
+    RayAddress,
+    open_launcher,
+)
 from headrace.cli.listening import ListenDescriptor, listener
 from headrace.cli.management import Management, read_management_settings
-from headrace.cli.platform_files import PlatformFiles, local_launcher
+from headrace.cli.platform_files import PlatformFiles
 from headrace.cli.settings import CacheDir, DatabaseUrl, DataDir
 from headrace.cli.settings import database_url as database_setting
 from headrace.console.app import create_console_app
 from headrace.control.admin.app import create_admin_app
 from headrace.control.applier import Applier
+from headrace.control.counter_sampler import CounterSampler
 from headrace.control.decide import ControlTimes
 from headrace.control.gateway_poll import GatewayPoll
 from headrace.control.insight import Insight
 from headrace.control.leader import Leader
+from headrace.control.live_history import LiveHistory
 from headrace.control.model_files import ModelFiles
 from headrace.control.observer import Observer
 from headrace.control.probe import EngineProbe
@@ -40,6 +52,7 @@ from headrace.control.scaler import Scaler
 from headrace.control.traffic import TrafficBook
 from headrace.http import server
 from headrace.http.client import HttpClient
+from headrace.launchers.protocol import Launcher
 from headrace.storage import Database, open_database
 
 drain_timeout_s = 5.0
@@ -72,6 +85,11 @@ def control(
     ] = None,
     database_url: DatabaseUrl = None,
     listen_descriptor: ListenDescriptor = None,
+    launcher: LauncherName = LauncherKind.PROCESS,
+    kubernetes_namespace: KubernetesNamespace = "headrace",
+    kubernetes_image: KubernetesImage = "",
+    kubernetes_model_claim: KubernetesModelClaim = "",
+    ray_address: RayAddress = "auto",
 ) -> None:
     """Reconcile deployments, and serve the admin API and the console, until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -88,6 +106,13 @@ def control(
             gateway_url=gateway_url,
             gateway_addresses=tuple(gateway_addresses or filter(None, [gateway_url])),
             devices=devices,
+            launcher=LauncherChoice(
+                launcher,
+                kubernetes_namespace,
+                kubernetes_image,
+                kubernetes_model_claim,
+                ray_address,
+            ),
         )
         try:
             server.run(reconcile_and_serve(control_plane, sock))
@@ -107,6 +132,7 @@ class ControlPlane:
     gateway_url: str | None = None
     gateway_addresses: tuple[str, ...] = ()
     devices: int | None = None
+    launcher: LauncherChoice = field(default_factory=LauncherChoice)
 
 
 def read_secrets(data_dir: Path) -> tuple[str, bytes]:
@@ -122,13 +148,12 @@ def read_secrets(data_dir: Path) -> tuple[str, bytes]:
 
 
 def make_reconciler(
-    plane: ControlPlane, client: HttpClient, leader: Leader, book: TrafficBook
+    plane: ControlPlane, launcher: Launcher, client: HttpClient, leader: Leader, book: TrafficBook
 ) -> Reconciler:
-    """The reconciler over real processes of this machine."""
+    """The reconciler over what the launcher runs."""
     clock = SystemClock()
     times = ControlTimes()
     store = plane.database.store
-    launcher = local_launcher(PlatformFiles(plane.data_dir), clock)
     adapters = {adapter.name: adapter for adapter in all_adapters}
     observer = Observer(
         store=store,
@@ -151,6 +176,17 @@ def make_reconciler(
     return Reconciler(observer, applier, clock, times, store.revision, leader=leader)
 
 
+def make_sampler(plane: ControlPlane, client: HttpClient, clock: SystemClock) -> CounterSampler:
+    """What samples the engines' counters, for `headrace reconcile`."""
+    return CounterSampler(
+        store=plane.database.store,
+        samples=plane.database.engine_samples,
+        probe=EngineProbe(client),
+        adapters={adapter.name: adapter for adapter in all_adapters},
+        clock=clock,
+    )
+
+
 async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
     """Run the loops beside the HTTP server; they end when the server does."""
     stop = asyncio.Event()
@@ -160,10 +196,17 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
     book = TrafficBook()
     poll = GatewayPoll(client, plane.gateway_addresses, pepper=plane.pepper, book=book, clock=clock)
     scaler = Scaler(plane.database.store, book, clock, plane.devices)
+    live = LiveHistory(plane.database.store, book, clock)
     management = Management(read_management_settings(), plane.database, plane.pepper, clock)
+    files = PlatformFiles(plane.data_dir)
+    launcher = await asyncio.to_thread(
+        open_launcher, plane.launcher, files, clock, str(plane.cache_dir)
+    )
     loops = [
-        asyncio.create_task(make_reconciler(plane, client, leader, book).run(stop)),
+        asyncio.create_task(make_reconciler(plane, launcher, client, leader, book).run(stop)),
         asyncio.create_task(ScaleLoop(poll, scaler, clock, lambda: leader.leads).run(stop)),
+        asyncio.create_task(live.run(stop)),
+        asyncio.create_task(make_sampler(plane, client, clock).run(stop, lambda: leader.leads)),
         asyncio.create_task(management.run(stop, lambda: leader.leads)),
     ]
     admin = create_admin_app(
@@ -174,12 +217,18 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
         allowed_hosts=management.settings.admin_hosts,
         single_sign_on=management.single_sign_on,
         egress=management.settings.egress,
-        insight=Insight(poll, scaler),
+        insight=Insight(poll, scaler, live),
     )
     try:
-        site = create_admin_site(admin, create_console_app())
+        site = create_admin_site(
+            admin,
+            create_console_app(),
+            gateway_url=next(iter(plane.gateway_addresses), plane.gateway_url),
+            client=client,
+        )
         await server.serve(site, sock, drain_timeout_s=drain_timeout_s)
     finally:
         stop.set()
         await asyncio.gather(*loops)
         await client.close()
+        await asyncio.to_thread(launcher.close)

@@ -49,6 +49,15 @@ def manifests(
     gateway: Annotated[
         str, typer.Option(help="The Gateway that the route hangs on, as namespace/name.")
     ] = "",
+    model_storage: Annotated[
+        str, typer.Option(help="How much room model files get, as 200Gi.")
+    ] = "200Gi",
+    model_storage_class: Annotated[
+        str,
+        typer.Option(
+            help="A storage class that many nodes can mount; default: the cluster's default."
+        ),
+    ] = "",
 ) -> None:
     """Write every object, secrets included, to standard output."""
     if not database_url.startswith("postgresql"):
@@ -67,6 +76,8 @@ def manifests(
             gateways_max=gateways_max,
             hostname=hostname,
             gateway_class=gateway,
+            model_storage=model_storage,
+            model_storage_class=model_storage_class,
         )
     )
     yaml.safe_dump_all(objects, sys.stdout, sort_keys=False)

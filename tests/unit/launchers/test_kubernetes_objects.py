@@ -130,6 +130,41 @@ def test_the_command_writes_yaml_that_reads_back(capsys: pytest.CaptureFixture[s
     assert len(base64.b64decode(pepper)) == 32
 
 
+def test_the_control_plane_launches_replicas_on_the_cluster_it_runs_in(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--image", "headrace:1", "--database-url", "postgresql://u:p@db/headrace"]
+    with pytest.raises(SystemExit):
+        main(["manifests", *arguments, "--model-storage-class", "shared"])
+    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    (container,) = of_kind(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    command = container["command"]
+
+    def value(option: str) -> str:
+        return str(command[command.index(option) + 1])
+
+    assert value("--launcher") == "kubernetes"
+    assert value("--kubernetes-image") == "headrace:1"
+    claim = of_kind(objects, "PersistentVolumeClaim")
+    assert value("--kubernetes-model-claim") == claim["metadata"]["name"]
+    assert claim["spec"]["storageClassName"] == "shared"
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts["models"] == value("--cache-dir")
+
+
+def test_the_control_plane_may_do_what_its_launcher_asks_for() -> None:
+    rules = of_kind(platform_objects(installation()), "Role")["rules"]
+    allowed = {
+        (resource, verb)
+        for rule in rules
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    applied = ("secrets", "services", "deployments", "networkpolicies", "poddisruptionbudgets")
+    assert {(each, "patch") for each in applied} <= allowed
+    assert {("pods", "delete"), ("pods/log", "get"), ("deployments", "watch")} <= allowed
+
+
 def test_several_machines_need_postgresql(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["manifests", "--image", "i", "--database-url", "sqlite:///x"]) == 1
     assert "share PostgreSQL" in capsys.readouterr().err

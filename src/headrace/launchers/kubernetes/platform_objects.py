@@ -33,6 +33,8 @@ data_path = "/data"
 secret_name = "headrace"  # noqa: S105  # a name, not a secret
 gateway_name = "headrace-gateway"
 control_name = "headrace-control"
+model_claim_name = "headrace-models"
+model_path = "/models"
 drain_s = 30
 shared_variables = ("HEADRACE_DATABASE_URL", "HEADRACE_LIMITS_URL")
 
@@ -51,6 +53,8 @@ class Installation:
     gateways_max: int = 8
     control_planes: int = 2
     journal_size: str = "5Gi"
+    model_storage: str = "200Gi"
+    model_storage_class: str = ""  # one that many nodes can mount; empty: the cluster's default
     hostname: str = ""  # customers' name of the service; empty: no route is written
     gateway_class: str = ""  # the Gateway that the route hangs on: namespace/name
 
@@ -63,6 +67,7 @@ def platform_objects(chosen: Installation) -> list[KubernetesObject]:
         service_account(chosen),
         role(chosen),
         role_binding(chosen),
+        model_claim(chosen),
         *control_plane(chosen),
         *gateways(chosen),
     ]
@@ -117,8 +122,9 @@ def role(chosen: Installation) -> KubernetesObject:
     verbs = ["get", "list", "watch", "create", "patch", "delete"]
     rules = (
         ("", ["secrets", "services"], verbs),
-        ("", ["pods", "pods/log"], ["get", "list", "watch"]),
+        ("", ["pods", "pods/log"], ["get", "list", "watch", "delete"]),
         ("apps", ["deployments"], verbs),
+        ("apps", ["deployments/finalizers"], ["update"]),  # owned objects hold their owner back
         ("leaderworkerset.x-k8s.io", ["leaderworkersets"], verbs),
         ("networking.k8s.io", ["networkpolicies"], verbs),
         ("policy", ["poddisruptionbudgets"], verbs),
@@ -151,6 +157,22 @@ def role_binding(chosen: Installation) -> KubernetesObject:
     }
 
 
+def model_claim(chosen: Installation) -> KubernetesObject:
+    """Where the control plane puts weights and every engine reads them."""
+    spec: dict[str, Any] = {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": chosen.model_storage}},
+    }
+    if chosen.model_storage_class:
+        spec["storageClassName"] = chosen.model_storage_class
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata(model_claim_name, chosen.namespace, labels("control")),
+        "spec": spec,
+    }
+
+
 def control_plane(chosen: Installation) -> list[KubernetesObject]:
     """The control plane's pods, their Service, and who may reach it: pods of the namespace."""
     own = labels("control")
@@ -158,10 +180,17 @@ def control_plane(chosen: Installation) -> list[KubernetesObject]:
         "headrace", "control", "--data-dir", data_path, "--host", "0.0.0.0",  # noqa: S104
         "--port", str(control_port),
         "--gateway-url", f"http://{gateway_name}.{chosen.namespace}:{gateway_port}",
+        "--cache-dir", model_path, "--launcher", "kubernetes",
+        "--kubernetes-namespace", chosen.namespace, "--kubernetes-image", chosen.image,
+        "--kubernetes-model-claim", model_claim_name,
     ]  # fmt: skip
     spec = pod(chosen, "control", argv, control_port, probe_path="/livez")
     spec["serviceAccountName"] = control_name
-    spec["volumes"].append({"name": "data", "emptyDir": {}})
+    spec["volumes"] += [
+        {"name": "data", "emptyDir": {}},
+        {"name": "models", "persistentVolumeClaim": {"claimName": model_claim_name}},
+    ]
+    spec["containers"][0]["volumeMounts"].append({"name": "models", "mountPath": model_path})
     return [
         {
             "apiVersion": "apps/v1",

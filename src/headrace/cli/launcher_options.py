@@ -1,0 +1,106 @@
+"""What replicas run on: this machine's processes, a Kubernetes namespace, or a Ray cluster.
+
+Only the chosen launcher's module is loaded, because the others need extras.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from headrace.base.clock import Clock
+from headrace.base.errors import ConfigurationError
+from headrace.cli.platform_files import PlatformFiles, local_launcher
+from headrace.launchers.protocol import Launcher
+
+
+class LauncherKind(StrEnum):
+    """Where replicas run."""
+
+    PROCESS = "process"
+    KUBERNETES = "kubernetes"
+    RAY = "ray"
+
+
+LauncherName = Annotated[
+    LauncherKind,
+    typer.Option("--launcher", envvar="HEADRACE_LAUNCHER", help="What replicas run on."),
+]
+KubernetesNamespace = Annotated[
+    str,
+    typer.Option(envvar="HEADRACE_KUBERNETES_NAMESPACE", help="Where replicas go on Kubernetes."),
+]
+KubernetesImage = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADRACE_KUBERNETES_IMAGE",
+        help="An image with headrace in it, for engines that name no image of their own.",
+    ),
+]
+KubernetesModelClaim = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADRACE_KUBERNETES_MODEL_CLAIM",
+        help="A volume claim that many nodes can mount; the control plane has it as its cache-dir.",
+    ),
+]
+RayAddress = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADRACE_RAY_ADDRESS", help="The Ray cluster, as host:port; default: the local one."
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherChoice:
+    """What an operator said about launchers."""
+
+    kind: LauncherKind = LauncherKind.PROCESS
+    kubernetes_namespace: str = "headrace"
+    kubernetes_image: str = ""
+    kubernetes_model_claim: str = ""
+    ray_address: str = "auto"
+
+
+def open_launcher(
+    choice: LauncherChoice, files: PlatformFiles, clock: Clock, model_path: str
+) -> Launcher:
+    """The chosen launcher, with the replicas that it runs already.
+
+    `model_path` is where the control plane keeps model files: engines get the same path."""
+    match choice.kind:
+        case LauncherKind.PROCESS:
+            return local_launcher(files, clock)
+        case LauncherKind.KUBERNETES:
+            return kubernetes_launcher(choice, clock, model_path)
+        case LauncherKind.RAY:
+            return ray_launcher(choice, clock)
+
+
+def kubernetes_launcher(choice: LauncherChoice, clock: Clock, model_path: str) -> Launcher:
+    """ConfigurationError if the image is not named, or there is no cluster."""
+    from headrace.launchers.kubernetes.launcher import (  # noqa: PLC0415 -- loaded if chosen
+        KubernetesLauncher,
+        KubernetesSite,
+    )
+
+    if not choice.kubernetes_image:
+        raise ConfigurationError(
+            "replicas on Kubernetes need an image that has headrace: --kubernetes-image IMAGE"
+        )
+    site = KubernetesSite(
+        namespace=choice.kubernetes_namespace,
+        image=choice.kubernetes_image,
+        model_claim=choice.kubernetes_model_claim,
+        model_path=model_path,
+    )
+    return KubernetesLauncher(site, clock)
+
+
+def ray_launcher(choice: LauncherChoice, clock: Clock) -> Launcher:
+    """ConfigurationError if Ray is not installed, or no cluster answers."""
+    from headrace.launchers.ray_launcher import RayLauncher  # noqa: PLC0415 -- loaded if chosen
+
+    return RayLauncher(choice.ray_address, clock)
