@@ -64,6 +64,15 @@ def new_postgres_url(postgres_server: PostgresServer) -> Callable[[], str]:
     return make
 
 
+@pytest.fixture
+def empty_postgres_url(postgres_server: PostgresServer) -> str:
+    """A database without any table."""
+    name = f"empty_{next(numbers)}"
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    return postgres_server.url_of(name)
+
+
 @pytest.fixture(scope="session")
 def shared_redis_server(open_directory: Path) -> Iterator[RedisServer]:
     """One server of the whole run."""

@@ -72,6 +72,10 @@ entries = (
         "invoices",
     ),
     CommandEntry(("usage",), "Requests, tokens and cost, by tenant, model, day.", "usage"),
+    CommandEntry(("ledger",), "The book of money and tokens: check.", "ledger"),
+    CommandEntry(("reconcile",), "Billed tokens against the engines' own counters.", "reconcile"),
+    CommandEntry(("backup",), "Write all that the platform keeps into one file.", "backup"),
+    CommandEntry(("restore",), "Read it back into an empty data directory.", "backup"),
     CommandEntry(
         ("manifests",), "Write what a Kubernetes cluster needs to run headrace.", "manifests"
     ),

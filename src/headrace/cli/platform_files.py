@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.base.clock import Clock
+from headrace.base.errors import ConfigurationError
 from headrace.launchers import lifeline
 from headrace.launchers.process import ProcessLauncher
 
@@ -18,6 +19,15 @@ class PlatformFiles:
     def database(self) -> Path:
         """The store and the ledger."""
         return self.data_dir / "headrace.db"
+
+    def existing_database(self, database_url: str | None) -> Path:
+        """The database file, which must be there unless the database is somewhere else."""
+        if database_url is None and not self.database.exists():
+            raise ConfigurationError(
+                f"{self.data_dir} has no database; name the platform's --data-dir, or its "
+                "--database-url"
+            )
+        return self.database
 
     @property
     def pepper(self) -> Path:

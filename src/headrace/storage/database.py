@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from headrace.base.clock import Clock
 from headrace.storage.audit import AuditLog
 from headrace.storage.changes import Changes, changes_of
+from headrace.storage.engine_samples import EngineSamples
 from headrace.storage.events import EventStore
 from headrace.storage.invoices import InvoiceStore
 from headrace.storage.late_rating import LateRating
@@ -28,6 +29,7 @@ class Database:
         self.ledger = LedgerStore(sessions, clock)
         self.audit = AuditLog(sessions)
         self.events = EventStore(sessions)
+        self.engine_samples = EngineSamples(sessions)
         self.limits = LeaseStore(limit_sessions or sessions, clock)
         self.invoices = InvoiceStore(sessions)
         self.late_rating = LateRating(sessions)

@@ -1,0 +1,83 @@
+"""`headrace reconcile`: what was billed against what each engine counted itself.
+
+With `--json`, `items` has one object a replica: `engine_*` and `billed_*` tokens, `difference`
+(what the engine counted and nobody was billed), and `reasons` for one. Exit status 1 if a
+difference has no reason.
+"""
+
+import time
+from contextlib import closing
+from typing import Annotated
+
+import msgspec
+import typer
+
+from headrace.cli import output
+from headrace.cli.durations import parse_moment
+from headrace.cli.platform_files import PlatformFiles
+from headrace.cli.settings import AsJson, DatabaseUrl, DataDir
+from headrace.ledger.reconciliation import Reconciled, reconcile
+from headrace.storage import open_database
+
+default_span_s = 3_600.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("reconcile")(compare)
+
+
+def compare(
+    *,
+    data_dir: DataDir,
+    database_url: DatabaseUrl = None,
+    since: Annotated[
+        str | None, typer.Option(help="From then on: 7d ago, 2026-11-01 or a time, UTC.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Before then; default: now.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare billed tokens with the engines' own counters, an hour back by default."""
+    now_s = time.time()
+    end_s = parse_moment(until, now_s, "--until").timestamp() if until else now_s
+    begin_s = parse_moment(since, now_s, "--since").timestamp() if since else end_s - default_span_s
+    path = PlatformFiles(data_dir.expanduser().absolute()).existing_database(database_url)
+    with closing(open_database(path, database_url)) as database:
+        samples = database.engine_samples
+        found = reconcile(samples.read(begin_s, end_s), samples.billed)
+    if as_json:
+        output.write_json({"since": begin_s, "until": end_s, "items": [view(row) for row in found]})
+    else:
+        write_rows(found)
+    if not all(row.is_explained for row in found):
+        raise typer.Exit(1)
+
+
+def view(row: Reconciled) -> dict[str, object]:
+    """A row as JSON."""
+    return {
+        **msgspec.to_builtins(row),
+        "difference": row.difference_tokens,
+        "explained": row.is_explained,
+    }
+
+
+def write_rows(found: list[Reconciled]) -> None:
+    """A table, and the reasons below it."""
+    columns = ("REPLICA", ">REQUESTS", ">ENGINE", ">BILLED", ">DIFFERENCE")
+    rows = [
+        (
+            row.replica_id,
+            output.format_count(row.requests),
+            output.format_count(row.engine_prompt_tokens + row.engine_completion_tokens),
+            output.format_count(row.billed_prompt_tokens + row.billed_completion_tokens),
+            str(row.difference_tokens),
+        )
+        for row in found
+    ]
+    output.write_table(columns, rows, empty="no replica was sampled twice in this time")
+    for row in found:
+        for reason in row.reasons if row.difference_tokens else ():
+            typer.echo(f"{row.replica_id}: {reason}")
+        if not row.is_explained:
+            typer.echo(f"{row.replica_id}: the difference has no known reason")
