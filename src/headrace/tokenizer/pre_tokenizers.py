@@ -15,6 +15,15 @@ _gpt2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)
 _contractions = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 _rest = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _llama3 = rf"{_contractions}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_rest}"
+# o200k's: words end before a capital that follows small letters; a slash may end punctuation.
+_upper, _lower = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_before = r"[^\r\n\p{L}\p{N}]?"
+_slashed_rest = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_gpt_4o = (
+    rf"{_before}{_upper}*{_lower}+{_contractions}?|{_before}{_upper}+{_lower}*{_contractions}?"
+    rf"|\p{{N}}{{1,3}}|{_slashed_rest}"
+)
+_tekken = rf"{_before}{_upper}*{_lower}+|{_before}{_upper}+{_lower}*|\p{{N}}|{_slashed_rest}"
 _qwen2 = rf"{_contractions}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_rest}"
 
 
@@ -30,6 +39,7 @@ class PreTokenizerRule:
 _gpt2_rule = PreTokenizerRule((_gpt2,))
 _digits_then_gpt2 = PreTokenizerRule((r"\p{N}", _gpt2))
 _llama3_rule = PreTokenizerRule((_llama3,), ignore_merges=True, adds_bos=True)
+_gpt_4o_rule = PreTokenizerRule((_gpt_4o,))
 _qwen2_rule = PreTokenizerRule((_qwen2,))
 
 rules: Mapping[str, PreTokenizerRule] = {
@@ -53,6 +63,9 @@ rules: Mapping[str, PreTokenizerRule] = {
     "lfm2": _llama3_rule,
     "dbrx": PreTokenizerRule((_llama3,)),
     "smaug-bpe": PreTokenizerRule((_llama3,)),
+    "llama4": _gpt_4o_rule,
+    "gpt-4o": _gpt_4o_rule,
+    "tekken": PreTokenizerRule((_tekken,), ignore_merges=True, adds_bos=True),
     "qwen2": _qwen2_rule,
     "deepseek-r1-qwen": _qwen2_rule,
     "stablelm2": _qwen2_rule,

@@ -8,7 +8,6 @@ past its turn is worse than one that cannot write such a token.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.tokenizer.pre_tokenizers import PreTokenizerRule
 from headrace.tokenizer.vocabulary import TokenKind, Vocabulary, fail
 
 end_keys = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -28,6 +27,8 @@ end_texts = frozenset(
         "<EOT>",
     }
 )
+strip_key = "headrace.tokenizer.strip_after"
+phi3_unstripped = frozenset({"<unk>", "<s>", "<|endoftext|>"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,11 @@ class SpecialTokens:
     eos_id: int | None
     eos_ids: frozenset[int]  # every id that ends an answer, `eos_id` among them
     adds_bos: bool  # a plain text begins with `bos_id`
+    strip_after: frozenset[str] = frozenset()  # texts of tokens that swallow the space behind them
 
 
 def read_special_tokens(
-    metadata: Mapping[str, object], vocabulary: Vocabulary, rule: PreTokenizerRule
+    metadata: Mapping[str, object], vocabulary: Vocabulary, *, adds_bos_default: bool
 ) -> SpecialTokens:
     """Take them out of a file's metadata; ModelFileError if an id is not in the vocabulary."""
     named = [_token_id(metadata, key, vocabulary) for key in end_keys]
@@ -49,12 +51,26 @@ def read_special_tokens(
     eos_ids = {token_id for token_id in named if token_id is not None}
     eos_ids |= {control[text] for text in end_texts if text in control}
     bos_id = _token_id(metadata, "bos_token_id", vocabulary)
-    adds_bos = metadata.get("tokenizer.ggml.add_bos_token", rule.adds_bos)
+    adds_bos = metadata.get("tokenizer.ggml.add_bos_token", adds_bos_default)
     if not isinstance(adds_bos, bool):
         fail("tokenizer.ggml.add_bos_token", "is not a boolean")
     if metadata.get("tokenizer.ggml.add_bos_token") is True and bos_id is None:
         fail("tokenizer.ggml.bos_token_id", "is missing, and add_bos_token asks for it")
-    return SpecialTokens(bos_id, named[0], frozenset(eos_ids), adds_bos and bos_id is not None)
+    adds_bos = adds_bos and bos_id is not None
+    strip_after = _strip_after(metadata, vocabulary)
+    return SpecialTokens(bos_id, named[0], frozenset(eos_ids), adds_bos, strip_after)
+
+
+def _strip_after(metadata: Mapping[str, object], vocabulary: Vocabulary) -> frozenset[str]:
+    """A directory says which; of GGUF files only Phi-3's want it, as llama.cpp has it."""
+    listed = metadata.get(strip_key)
+    if isinstance(listed, list):
+        return frozenset(str(text) for text in listed)
+    name = str(metadata.get("general.name", "")).lower()
+    if "phi-3" not in name and "phi3" not in name:
+        return frozenset()
+    control = frozenset({TokenKind.CONTROL, TokenKind.USER_DEFINED})
+    return frozenset(vocabulary.literal_ids(control)) - phi3_unstripped
 
 
 def _token_id(metadata: Mapping[str, object], name: str, vocabulary: Vocabulary) -> int | None:

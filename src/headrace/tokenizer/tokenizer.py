@@ -1,4 +1,4 @@
-"""Text to token ids and back, exactly as the model was trained: byte-level BPE from a GGUF file.
+"""Text to token ids and back, exactly as the model was trained: byte-level BPE or SentencePiece.
 
 Control tokens, such as those that begin a turn, are read from text only where the caller says that
 the text is the operator's own (`parse_special`). A conversation goes through `encode_chat`, where
@@ -8,16 +8,16 @@ the template's control tokens count and those that a user typed are plain charac
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-
-import tokenizers
-from tokenizers import Regex, models, pre_tokenizers
+from typing import Protocol
 
 from headrace.base.clock import Clock, SystemClock
 from headrace.base.errors import InvalidRequest
+from headrace.tokenizer.byte_level import ByteLevelEncoder
 from headrace.tokenizer.chat_template import ChatTemplate
 from headrace.tokenizer.content_guard import ContentGuard
 from headrace.tokenizer.detokenizer import IncrementalDetokenizer
-from headrace.tokenizer.pre_tokenizers import PreTokenizerRule, find_rule
+from headrace.tokenizer.pre_tokenizers import find_rule
+from headrace.tokenizer.sentence_piece import read_sentence_piece
 from headrace.tokenizer.special_tokens import SpecialTokens, read_special_tokens
 from headrace.tokenizer.vocabulary import (
     TokenKind,
@@ -26,9 +26,24 @@ from headrace.tokenizer.vocabulary import (
     fail,
     literal_kinds,
     read_vocabulary,
+    sentence_piece_models,
 )
 
+white_space = re.compile(r"\s*")
 marker_patterns_max = 4  # nearly always one: the first marker that no text uses
+
+
+class PieceEncoder(Protocol):
+    """What turns text without control tokens into ids."""
+
+    @property
+    def adds_space(self) -> bool:
+        """Whether a text is encoded with a space before it, which decoding takes away."""
+        ...
+
+    def encode(self, text: str, *, is_first: bool) -> list[int]:
+        """Its ids; `is_first` if nothing, a control token neither, is before the text."""
+        ...
 
 
 class Tokenizer:
@@ -37,7 +52,7 @@ class Tokenizer:
     def __init__(
         self,
         vocabulary: Vocabulary,
-        rule: PreTokenizerRule,
+        encoder: PieceEncoder,
         special: SpecialTokens,
         chat_template: ChatTemplate | None,
     ) -> None:
@@ -47,7 +62,8 @@ class Tokenizer:
         self.eos_ids = special.eos_ids
         self._adds_bos = special.adds_bos
         self._vocabulary = vocabulary
-        self._bpe = _byte_pair_encoder(vocabulary, rule)
+        self._encoder = encoder
+        self._strip_after = special.strip_after
         self._literals = vocabulary.literal_ids(literal_kinds)
         self._any_literal = _alternatives(self._literals)
         self._user_defined = _alternatives(
@@ -65,11 +81,18 @@ class Tokenizer:
 
         `clock` is what templates that write today's date read."""
         model = metadata.get("tokenizer.ggml.model")
-        if model != "gpt2":
-            fail("tokenizer.ggml.model", f"{model!r} is not supported; headrace reads 'gpt2' (BPE)")
-        rule = find_rule(str(metadata.get("tokenizer.ggml.pre", "(none)")))
-        vocabulary = read_vocabulary(metadata)
-        special = read_special_tokens(metadata, vocabulary, rule)
+        encoder: PieceEncoder
+        if model in sentence_piece_models:
+            vocabulary = read_vocabulary(metadata)
+            encoder, adds_bos = read_sentence_piece(metadata, vocabulary), model == "llama"
+        elif model == "gpt2":
+            rule = find_rule(str(metadata.get("tokenizer.ggml.pre", "(none)")))
+            vocabulary = read_vocabulary(metadata)
+            encoder, adds_bos = ByteLevelEncoder(vocabulary, rule), rule.adds_bos
+        else:
+            known = "gpt2 (byte-level BPE), llama and t5 (SentencePiece)"
+            fail("tokenizer.ggml.model", f"{model!r} is not supported; headrace reads {known}")
+        special = read_special_tokens(metadata, vocabulary, adds_bos_default=adds_bos)
         source = metadata.get("tokenizer.chat_template")
         if source is not None and not isinstance(source, str):
             fail("tokenizer.chat_template", "is not text")
@@ -81,7 +104,7 @@ class Tokenizer:
                 for name, token_id in named.items()
             }
             template = ChatTemplate(source, tokens, clock or SystemClock())
-        return cls(vocabulary, rule, special, template)
+        return cls(vocabulary, encoder, special, template)
 
     def encode(
         self, text: str, add_special: bool = False, parse_special: bool = False
@@ -127,9 +150,13 @@ class Tokenizer:
         return self._encode_around(text, self._unmarked_literals(guarded.marker), guarded.marker)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of an answer: control tokens have none, what is not UTF-8 becomes U+FFFD."""
+        """The text of these tokens: control tokens have none, what is not UTF-8 becomes U+FFFD.
+
+        The space that encoding put before a whole text is taken away again; an answer that is
+        read piece by piece keeps it, because it may go on in the middle of a line."""
         detokenizer = IncrementalDetokenizer(self)
-        return detokenizer.push(ids) + detokenizer.finish()
+        text = detokenizer.push(ids) + detokenizer.finish()
+        return text.removeprefix(" ") if self._encoder.adds_space else text
 
     def token_bytes(self, token_id: int) -> bytes:
         """A token's own bytes, a control token's text too; none for an id that does not exist."""
@@ -158,18 +185,28 @@ class Tokenizer:
         ids: list[int] = []
         start = 0
         for match in literals.finditer(text):
-            ids += self._encode_plain(text[start : match.start()], marker)
+            ids += self._encode_plain(text[start : match.start()], marker, is_first=not start)
             ids.append(self._literals[match[0]])
             start = match.end()
-        return ids + self._encode_plain(text[start:], marker)
+            if match[0] in self._strip_after and (spaces := white_space.match(text, start)):
+                start = spaces.end()
+        return ids + self._encode_plain(text[start:], marker, is_first=not start)
 
-    def _encode_plain(self, text: str, marker: str | None) -> list[int]:
-        if marker is not None and marker in text:
-            return self.encode(text.replace(marker, ""))
+    def _encode_plain(self, text: str, marker: str | None, *, is_first: bool) -> list[int]:
         if not text:
             return []
-        # The batch call, unlike `encode`, runs without the GIL.
-        return self._bpe.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        if marker is None or marker not in text:
+            return self._encoder.encode(text, is_first=is_first)
+        # Only what marks hid is in this text; tokens that anybody may write count nevertheless.
+        text = text.replace(marker, "")
+        ids: list[int] = []
+        start = 0
+        for match in self._user_defined.finditer(text):
+            before = text[start : match.start()]
+            ids += self._encode_plain(before, None, is_first=is_first and not start)
+            ids.append(self._literals[match[0]])
+            start = match.end()
+        return ids + self._encode_plain(text[start:], None, is_first=is_first and not start)
 
 
 def _require_unicode(text: str) -> None:
@@ -177,19 +214,6 @@ def _require_unicode(text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         raise InvalidRequest("The text has half of a surrogate pair; send valid Unicode.") from None
-
-
-def _byte_pair_encoder(vocabulary: Vocabulary, rule: PreTokenizerRule) -> tokenizers.Tokenizer:
-    model = models.BPE(
-        vocab=vocabulary.mergeable_ids,
-        merges=list(vocabulary.merges),
-        ignore_merges=rule.ignore_merges,
-    )
-    encoder = tokenizers.Tokenizer(model)
-    steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    encoder.pre_tokenizer = pre_tokenizers.Sequence([*steps, to_bytes])
-    return encoder
 
 
 def _alternatives(texts: Iterable[str], *, after_single: str = "") -> re.Pattern[str]:

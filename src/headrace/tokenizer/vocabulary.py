@@ -1,5 +1,6 @@
 """A model file's vocabulary, checked: token texts, kinds and merges that agree with each other."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,6 +12,9 @@ import numpy as np
 from headrace.base.errors import ModelFileError
 
 tokens_max = 1 << 22
+space_mark = "\u2581"  # SentencePiece's stand-in for a space
+sentence_piece_models = ("llama", "t5")  # values of tokenizer.ggml.model
+byte_pattern = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenKind(IntEnum):
@@ -25,6 +29,7 @@ class TokenKind(IntEnum):
 
 
 control_kinds = frozenset({TokenKind.CONTROL, TokenKind.UNKNOWN})
+unmergeable = frozenset({TokenKind.BYTE, TokenKind.UNUSED})  # of SentencePiece's tokens
 literal_kinds = control_kinds | {TokenKind.USER_DEFINED}  # texts as they are, not byte-encoded
 
 
@@ -41,11 +46,13 @@ byte_of_character = _byte_characters()
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens by id, and the merges that build them."""
+    """Tokens by id, and what builds them: merges (byte-level), or scores (SentencePiece)."""
 
     texts: Sequence[str]
     kinds: Sequence[int]
-    merges: Sequence[tuple[str, str]]
+    merges: Sequence[tuple[str, str]] = ()
+    scores: Sequence[float] = ()  # by id; none of a byte-level vocabulary
+    unknown_id: int | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -59,6 +66,9 @@ class Vocabulary:
         text = self.texts[token_id]
         if self.kinds[token_id] in literal_kinds:
             return text.encode()
+        if self.scores:
+            byte = byte_pattern.fullmatch(text) if self.kinds[token_id] == TokenKind.BYTE else None
+            return bytes([int(byte[1], 16)]) if byte else text.replace(space_mark, " ").encode()
         try:
             return bytes(byte_of_character[character] for character in text)
         except KeyError:  # not byte-encoded after all
@@ -69,9 +79,18 @@ class Vocabulary:
         """Ids of what merging may give: never a control token, whatever a user's text says."""
         ids: dict[str, int] = {}
         for token_id, (text, kind) in enumerate(zip(self.texts, self.kinds, strict=True)):
-            if text and kind not in control_kinds:
+            if text and kind not in control_kinds and not (self.scores and kind in unmergeable):
                 ids.setdefault(text, token_id)
         return ids
+
+    @cached_property
+    def byte_ids(self) -> list[int]:
+        """Ids of the 256 byte tokens in order; empty unless all are there."""
+        ids: dict[int, int] = {}
+        for token_id, (text, kind) in enumerate(zip(self.texts, self.kinds, strict=True)):
+            if kind == TokenKind.BYTE and (byte := byte_pattern.fullmatch(text)):
+                ids[int(byte[1], 16)] = token_id
+        return [ids[byte] for byte in range(256)] if len(ids) == 256 else []
 
     def literal_ids(self, kinds: frozenset[TokenKind]) -> dict[str, int]:
         """Ids of the tokens of these kinds that text may name."""
@@ -89,7 +108,15 @@ def read_vocabulary(metadata: Mapping[str, object]) -> Vocabulary:
         fail(
             "tokenizer.ggml.tokens", f"{len(texts)} tokens; between 1 and {tokens_max} are allowed"
         )
-    vocabulary = Vocabulary(texts, _kinds(metadata, len(texts)), _merges(metadata))
+    kinds = _kinds(metadata, len(texts))
+    if metadata.get("tokenizer.ggml.model") in sentence_piece_models:
+        return Vocabulary(
+            texts,
+            kinds,
+            scores=_scores(metadata, len(texts)),
+            unknown_id=_unknown_id(metadata, kinds),
+        )
+    vocabulary = Vocabulary(texts, kinds, _merges(metadata))
     _check_merges(vocabulary)
     return vocabulary
 
@@ -120,6 +147,26 @@ def _kinds(metadata: Mapping[str, object], count: int) -> list[int]:
     if len(value) != count:
         fail(key, f"has {len(value)} entries for {count} tokens")
     return [int(kind) for kind in value.tolist()]
+
+
+def _scores(metadata: Mapping[str, object], count: int) -> list[float]:
+    key = "tokenizer.ggml.scores"
+    value = metadata.get(key)
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+        fail(key, "is missing" if value is None else "is not a list of numbers")
+    if len(value) != count or not np.isfinite(value).all():
+        fail(key, f"has {len(value)} entries for {count} tokens, or one that is not finite")
+    return [float(score) for score in value.tolist()]
+
+
+def _unknown_id(metadata: Mapping[str, object], kinds: Sequence[int]) -> int | None:
+    key = "tokenizer.ggml.unknown_token_id"
+    value = metadata.get(key)
+    if value is None:
+        return kinds.index(TokenKind.UNKNOWN) if TokenKind.UNKNOWN in kinds else None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(kinds):
+        fail(key, f"{value!r} is not the id of one of {len(kinds)} tokens")
+    return value
 
 
 def _merges(metadata: Mapping[str, object]) -> list[tuple[str, str]]:

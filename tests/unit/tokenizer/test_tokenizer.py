@@ -123,7 +123,7 @@ def test_a_long_text_is_encoded_while_another_thread_runs(tokenizer: Tokenizer) 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("tokenizer.ggml.model", "llama"),
+        ("tokenizer.ggml.model", "plamo2"),
         ("tokenizer.ggml.model", None),
         ("tokenizer.ggml.pre", "made-up"),
         ("tokenizer.ggml.pre", None),

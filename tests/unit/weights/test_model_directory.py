@@ -48,8 +48,8 @@ def safetensors_bytes(names: list[str], **changes: Any) -> bytes:
     return struct.pack("<Q", len(text)) + text + data
 
 
-def write_tokenizer(path: Path, pattern: str) -> Any:
-    trained = tokenizers.Tokenizer(tokenizers.models.BPE())
+def write_tokenizer(path: Path, pattern: str, *, ignore_merges: bool = False) -> Any:
+    trained = tokenizers.Tokenizer(tokenizers.models.BPE(ignore_merges=ignore_merges))
     pre = tokenizers.pre_tokenizers
     trained.pre_tokenizer = pre.Sequence(
         [
@@ -62,7 +62,9 @@ def write_tokenizer(path: Path, pattern: str) -> Any:
         special_tokens=["<|endoftext|>", "<|im_end|>"],
         initial_alphabet=pre.ByteLevel.alphabet(),
     )
-    trained.train_from_iterator(["the weir and the race, 1234 wheels"] * 4, trainer)
+    trained.train_from_iterator(
+        ["the weir and the race, 1234 wheels HelloWorld WEIRwheel's x/y:/\n/z"] * 4, trainer
+    )
     trained.save(str(path / "tokenizer.json"))
     return trained
 
@@ -71,6 +73,13 @@ qwen2_pattern = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+o200k_pattern = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|"
+    r"'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|"
+    r"'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+tekken_pattern = o200k_pattern.replace("(?i:'s|'t|'re|'ve|'m|'ll|'d)?", "").replace("{1,3}", "")
+llama3_pattern = qwen2_pattern.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 Write = Callable[..., Path]
 
 
@@ -155,13 +164,32 @@ def test_what_is_not_computed_is_named(write: Write, changes: dict[str, Any], fi
     assert raised.value.fields["field"] == field
 
 
-def test_the_tokenizer_gives_the_ids_of_its_own_library(write: Write) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "ignore_merges", "name"),
+    [
+        (qwen2_pattern, False, "qwen2"),
+        (llama3_pattern, False, "smaug-bpe"),
+        (llama3_pattern, True, "llama-bpe"),
+        (o200k_pattern, False, "gpt-4o"),
+        (tekken_pattern, True, "tekken"),
+    ],
+)
+def test_the_tokenizer_gives_the_ids_of_its_own_library(
+    write: Write, pattern: str, ignore_merges: bool, name: str
+) -> None:
     path = write()
-    oracle = write_tokenizer(path, qwen2_pattern)
+    oracle = write_tokenizer(path, pattern, ignore_merges=ignore_merges)
     (path / "chat_template.jinja").write_text("{{ messages[0].content }}")
     with open_model(path) as file:
         tokenizer = Tokenizer.from_gguf_metadata(file.metadata)
-    for text in ("the weir, 1234!", "  two\n\n lines's", "größe 東京 🙂", "<|endoftext|>x"):
+        assert file.metadata["tokenizer.ggml.pre"] == name
+    for text in (
+        "the weir, 1234!",
+        "HelloWorld WEIRwheel's x/y:/\n/z It'Ll",
+        "  two\n\n lines's",
+        "größe 東京 🙂",
+        "<|endoftext|>x",
+    ):
         assert tokenizer.encode(text, parse_special=True) == oracle.encode(text).ids
         assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.eos_ids >= {1, 2}

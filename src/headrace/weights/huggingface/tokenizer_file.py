@@ -1,7 +1,8 @@
 """From tokenizer.json and its companions to the tokenizer keys that a GGUF file has.
 
-Byte-level BPE only. How text is cut before merging must be one of the ways known here, because
-another cut gives other tokens than the model was trained on; what is not known is refused by name.
+Byte-level BPE here, SentencePiece in `sentence_piece_file`. How text is cut before merging must be
+one of the ways known here, because another cut gives other tokens than the model was trained on;
+what is not known is refused by name.
 """
 
 import json
@@ -12,6 +13,10 @@ from typing import NoReturn
 import numpy as np
 
 from headrace.base.errors import ModelFileError
+from headrace.weights.huggingface.sentence_piece_file import (
+    is_sentence_piece,
+    sentence_piece_keys,
+)
 
 tokenizer_name = "tokenizer.json"
 json_bytes_max = 256 << 20
@@ -22,11 +27,19 @@ _contractions = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _rest = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _llama3 = rf"{_contractions}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_rest}"
 _qwen2 = rf"{_contractions}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_rest}"
+_capitals, _smalls = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_before = r"[^\r\n\p{L}\p{N}]?"
+_words = (f"{_before}{_capitals}*{_smalls}+", f"{_before}{_capitals}+{_smalls}*")
+_slashed_rest = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_gpt_4o = "|".join([f"{word}{_contractions}?" for word in _words] + [r"\p{N}{1,3}", _slashed_rest])
+_tekken = "|".join([*_words, r"\p{N}", _slashed_rest])
 # What stands before the bytes, and whether a whole piece may be a token -> the GGUF name.
 cuts = {
     ((_llama3,), True): "llama-bpe",
     ((_llama3,), False): "smaug-bpe",
     ((_qwen2,), False): "qwen2",
+    ((_gpt_4o,), False): "gpt-4o",
+    ((_tekken,), True): "tekken",
     (("gpt2",), False): "gpt-2",
     (("digits", "gpt2"), False): "smollm",
 }
@@ -38,20 +51,28 @@ def read_tokenizer_metadata(path: Path, config: Mapping[str, object]) -> dict[st
         return {}
     file = _read(path / tokenizer_name)
     model = file.get("model")
-    if not isinstance(model, dict) or model.get("type") != "BPE":
+    if not isinstance(model, dict) or model.get("type") not in ("BPE", "Unigram"):
         kind = model.get("type") if isinstance(model, dict) else model
-        _fail(path, "model", f"{kind!r} is not supported; headrace reads byte-level BPE")
+        _fail(path, "model", f"{kind!r} is not supported; headrace reads BPE and Unigram")
     texts, kinds = _vocabulary(path, file, model)
     special = _special_tokens(path, config, file)
     settings = _read(path / "tokenizer_config.json")
     template = _chat_template(path, settings)
+    if is_sentence_piece(model):
+        keys = sentence_piece_keys(file, model, texts, kinds)
+    else:
+        keys = {
+            "tokenizer.ggml.model": "gpt2",
+            "tokenizer.ggml.pre": _cut(path, file, bool(model.get("ignore_merges"))),
+            "tokenizer.ggml.token_type": np.array(kinds, np.int32),
+            "tokenizer.ggml.merges": _merges(path, model),
+        }
+    stripped = _strip_after(file)
     return {
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": _cut(path, file, bool(model.get("ignore_merges"))),
         "tokenizer.ggml.tokens": texts,
-        "tokenizer.ggml.token_type": np.array(kinds, np.int32),
-        "tokenizer.ggml.merges": _merges(path, model),
+        **keys,
         **special,
+        **({"headrace.tokenizer.strip_after": stripped} if stripped else {}),
         **({} if template is None else {"tokenizer.chat_template": template}),
     }
 
@@ -61,6 +82,8 @@ def _vocabulary(
 ) -> tuple[list[str], list[int]]:
     """Token texts and kinds by id; an id without a token is unused."""
     vocab, added = model.get("vocab"), file.get("added_tokens", [])
+    if model.get("type") == "Unigram" and isinstance(vocab, list):
+        vocab = {str(entry[0]): index for index, entry in enumerate(vocab) if entry}
     if not isinstance(vocab, dict) or not isinstance(added, list):
         _fail(path, "vocab", "is missing")
     named: dict[int, tuple[str, int]] = {}
@@ -77,6 +100,13 @@ def _vocabulary(
         named.get(token_id, (f"[PAD{token_id}]", unused)) for token_id in range(max(named) + 1)
     ]
     return [text for text, _ in every], [kind for _, kind in every]
+
+
+def _strip_after(file: Mapping[str, object]) -> list[str]:
+    """Tokens that swallow the white space behind them."""
+    added = file.get("added_tokens", [])
+    assert isinstance(added, list), "checked with the vocabulary"
+    return [token["content"] for token in added if token.get("rstrip") is True]
 
 
 def _token_id(path: Path, value: object) -> int:
