@@ -1,0 +1,62 @@
+"""Is anything lost, doubled or overrun while gateways and databases die? Exit status 1 if so.
+
+Usage: python bench/chaos_million.py [--works 1000000] [--gateways 4] [--clients 64] [--redis]
+                                     [--tokens N] [--interval 8] [--seed 1]
+
+Real gateway processes, a real PostgreSQL, with `--redis` a real Redis for the limits, and an engine
+that remembers what it did. Every `--interval` seconds a gateway, the database or Redis is killed
+and started again. Clients retry until they have an answer; some leave in the middle of a stream.
+`--tokens` limits what the clients' key may use in a day.
+"""
+
+import argparse
+import asyncio
+import json
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from headrace.sim.chaos import ChaosPlan, ChaosSite
+from headrace.spec.limits import Limits
+
+problems_shown = 20
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--works", type=int, default=1_000_000)
+    parser.add_argument("--gateways", type=int, default=4)
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--redis", action="store_true")
+    parser.add_argument("--tokens", type=int)
+    parser.add_argument("--interval", type=float, default=8.0)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    plan = ChaosPlan(
+        seed=arguments.seed,
+        gateways=arguments.gateways,
+        clients=arguments.clients,
+        works=arguments.works,
+        limits=None if arguments.tokens is None else Limits(tokens_per_period=arguments.tokens),
+        uses_redis=arguments.redis,
+        event_interval_s=arguments.interval,
+        attempts_max=200 if arguments.tokens is None else 6,
+    )
+    directory = Path(tempfile.mkdtemp(prefix="headrace-"))
+    directory.chmod(0o755)
+    try:
+        with ChaosSite(directory, plan) as site:
+            report = asyncio.run(site.run())
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    found = asdict(report)
+    found["problem_count"] = len(report.problems)
+    found["problems"] = report.problems[:problems_shown]
+    print(json.dumps(found, indent=2))
+    return 1 if report.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

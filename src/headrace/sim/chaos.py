@@ -1,0 +1,359 @@
+"""Several real gateways, one real database, clients that never give up, and things that die.
+
+    clients ──> gateways (processes) ──> one engine, which remembers everything: the oracle
+                    └── journal ──> PostgreSQL          limits: PostgreSQL or Redis
+
+At the end every request that reached the engine must be in the ledger once, at the tokens that the
+engine counted; and no limit may have been exceeded at any time. Tests run it short, `bench` long.
+"""
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import aiohttp
+import msgspec
+from sqlalchemy import select
+
+from headrace.http import server
+from headrace.sim.counting_engine import Oracle, oracle_path
+from headrace.sim.gateway_site import fill_store, make_id, model_name, pepper
+from headrace.sim.postgres_server import PostgresServer
+from headrace.sim.redis_server import RedisServer
+from headrace.spec.limits import Limits
+from headrace.spec.tenancy import ApiKey
+from headrace.storage import Database, open_postgres
+from headrace.storage.tables import settlements
+
+ready_timeout_s = 60.0
+drain_timeout_s = 60.0
+request_timeout_s = 30.0
+stream_share = 0.3
+leaving_share = 0.2  # of those that stream
+retry_delay_s = 0.2
+max_tokens = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ChaosPlan:
+    """What happens."""
+
+    seed: int = 1
+    gateways: int = 4
+    clients: int = 64
+    works: int = 1_000  # answers that clients want
+    attempts_max: int = 200  # of one piece of work, before a client gives up
+    limits: Limits | None = None  # of the clients' key
+    uses_redis: bool = False
+    events: tuple[str, ...] = ("gateway", "database", "redis")  # what is killed, at random
+    event_interval_s: float = 3.0
+    outage_s: float = 1.0
+    events_max: int = 1_000_000
+
+
+@dataclass(slots=True)
+class ChaosReport:
+    """What came of it; `problems` is empty when nothing was lost, doubled or overrun."""
+
+    answers: int = 0
+    given_up: int = 0
+    statuses: Counter[int] = field(default_factory=Counter)
+    broken: int = 0  # connections that ended without an answer
+    kills: Counter[str] = field(default_factory=Counter)
+    engine_requests: int = 0
+    settlements: int = 0
+    billed_tokens: int = 0
+    billed_nanousd: int = 0
+    took_s: float = 0.0
+    problems: list[str] = field(default_factory=list)
+
+
+class Process:
+    """A child that listens on a socket of ours, so that callers wait while it starts again."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self.directory = directory
+        self.sock = server.bind("127.0.0.1", 0)
+        host, port = server.address_of(self.sock)
+        self.url = f"http://{host}:{port}"
+        self._process: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def start(self, *arguments: str, **environment: str) -> None:
+        """Start it; `{fd}` in an argument is the socket's descriptor."""
+        descriptor = self.sock.fileno()
+        filled = [part.replace("{fd}", str(descriptor)) for part in arguments]
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 -- our own programs
+                [sys.executable, "-m", *filled],
+                pass_fds=(descriptor,),
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+            )
+
+    def end(self, sent: signal.Signals) -> None:
+        """Send a signal and wait for the end."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(sent)
+            try:
+                process.wait(drain_timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def log(self) -> str:
+        """The end of what it said."""
+        return (self.directory / "log").read_text(errors="replace")[-2_000:]
+
+
+class ChaosSite:
+    """Everything that runs. `with ChaosSite(...)`, then `run`."""
+
+    def __init__(self, directory: Path, plan: ChaosPlan) -> None:
+        self._plan = plan
+        self._stack = ExitStack()
+        self._rng = random.Random(plan.seed)  # noqa: S311 -- a plan, repeatable
+        self._postgres = PostgresServer(directory / "postgres", {"fsync": "off"})
+        self._redis = RedisServer(directory / "redis") if plan.uses_redis else None
+        self._engine = Process("engine", directory / "engine")
+        self._gateways = [
+            Process(f"gateway{number}", directory / f"gateway{number}")
+            for number in range(plan.gateways)
+        ]
+        self._api_key = ""
+        self._answered: set[str] = set()  # request ids of whole answers that clients got
+        self.report = ChaosReport()
+
+    def __enter__(self) -> "ChaosSite":
+        """Start the servers, fill the store, start the gateways."""
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End everything."""
+        self._stack.close()
+
+    def _start(self) -> None:
+        for process in (self._engine, *self._gateways):
+            self._stack.callback(process.sock.close)
+        self._postgres.create()
+        self._postgres.start()
+        self._stack.callback(self._postgres.stop)
+        if self._redis is not None:
+            self._redis.start()
+            self._stack.callback(self._redis.stop)
+        self._engine.start("headrace.sim.counting_engine", "{fd}")
+        self._stack.callback(self._engine.end, signal.SIGTERM)
+        with closing(self._database()) as database:
+            self._api_key = fill_store(database, [(self._engine.url, "")], None)
+            key = database.store.get(ApiKey, make_id("key", 1))
+            database.store.update(msgspec.structs.replace(key, limits=self._plan.limits))
+        for gateway in self._gateways:
+            (gateway.directory / "pepper").write_bytes(pepper)
+            self._start_gateway(gateway)
+            self._stack.callback(gateway.end, signal.SIGKILL)
+
+    def _database(self) -> Database:
+        return open_postgres(self._postgres.url)
+
+    def _start_gateway(self, gateway: Process) -> None:
+        environment = {"HEADRACE_DATABASE_URL": self._postgres.url}
+        if self._redis is not None:
+            environment["HEADRACE_LIMITS_URL"] = self._redis.url
+        gateway.start(
+            "headrace.cli.main", "gateway", "--data-dir", str(gateway.directory),
+            "--listen-fd", "{fd}", **environment,
+        )  # fmt: skip
+
+    async def run(self) -> ChaosReport:
+        """Do the plan's work while things die, bring everything back, and compare."""
+        begun_s = time.monotonic()
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            await asyncio.gather(*(self._ready(session, gateway) for gateway in self._gateways))
+            works = iter(range(self._plan.works))
+            killer = asyncio.create_task(self._kill())
+            try:
+                await asyncio.gather(
+                    *(self._client(session, works, number) for number in range(self._plan.clients))
+                )
+            finally:
+                killer.cancel()
+                with suppress(asyncio.CancelledError):
+                    await killer
+            await asyncio.gather(*(self._ready(session, gateway) for gateway in self._gateways))
+            self.report.took_s = round(time.monotonic() - begun_s, 1)
+            for gateway in self._gateways:
+                await asyncio.to_thread(gateway.end, signal.SIGTERM)
+            async with session.get(self._engine.url + oracle_path) as answer:
+                oracle = msgspec.json.decode(await answer.read(), type=Oracle)
+        self._compare(oracle)
+        return self.report
+
+    async def _ready(self, session: aiohttp.ClientSession, gateway: Process) -> None:
+        deadline_s = time.monotonic() + ready_timeout_s
+        while time.monotonic() < deadline_s:
+            timeout = aiohttp.ClientTimeout(total=ready_timeout_s)
+            with suppress(aiohttp.ClientError, TimeoutError):
+                async with session.get(f"{gateway.url}/readyz", timeout=timeout) as answer:
+                    if answer.status == 200:
+                        return
+            await asyncio.sleep(retry_delay_s)
+        raise RuntimeError(f"{gateway.name} is not ready:\n{gateway.log()}")
+
+    async def _client(
+        self, session: aiohttp.ClientSession, works: Iterator[int], number: int
+    ) -> None:
+        rng = random.Random(self._plan.seed * 1_000 + number)  # noqa: S311 -- repeatable
+        for work in works:
+            for _ in range(self._plan.attempts_max):
+                if await self._attempt(session, rng, work):
+                    break
+                await asyncio.sleep(rng.random() * retry_delay_s)
+            else:
+                self.report.given_up += 1
+
+    async def _attempt(self, session: aiohttp.ClientSession, rng: random.Random, work: int) -> bool:
+        """Ask one of the gateways; whether the work is done. Some callers leave in the middle."""
+        streams = rng.random() < stream_share
+        leaves = streams and rng.random() < leaving_share
+        gateway = rng.choice(self._gateways)
+        body = {
+            "model": model_name,
+            "messages": [{"role": "user", "content": f"work {work}"}],
+            "max_tokens": max_tokens,
+            "stream": streams,
+        }
+        headers = {"authorization": f"Bearer {self._api_key}"}
+        timeout = aiohttp.ClientTimeout(total=request_timeout_s)
+        url = f"{gateway.url}/v1/chat/completions"
+        try:
+            async with session.post(url, json=body, headers=headers, timeout=timeout) as answer:
+                self.report.statuses[answer.status] += 1
+                if answer.status != 200:
+                    return False
+                if leaves:
+                    await answer.content.readany()
+                    answer.close()
+                    return True
+                whole = await answer.read()
+        except (aiohttp.ClientError, TimeoutError, ConnectionError):
+            self.report.broken += 1
+            return False
+        if streams and not whole.rstrip().endswith(b"data: [DONE]"):
+            self.report.broken += 1
+            return False
+        self.report.answers += 1
+        self._answered.add(answer.headers["x-request-id"])
+        return True
+
+    async def _kill(self) -> None:
+        """Kill one thing after another, and start it again."""
+        kinds = [kind for kind in self._plan.events if kind != "redis" or self._redis]
+        for kind in itertools.islice(itertools.cycle(kinds), self._plan.events_max):
+            await asyncio.sleep(self._plan.event_interval_s)
+            self.report.kills[kind] += 1
+            await asyncio.shield(asyncio.create_task(self._kill_one(kind)))
+
+    async def _kill_one(self, kind: str) -> None:
+        if kind == "gateway":
+            gateway = self._rng.choice(self._gateways)
+            await asyncio.to_thread(gateway.end, signal.SIGKILL)
+            self._start_gateway(gateway)
+            return
+        server_ = self._postgres if kind == "database" or self._redis is None else self._redis
+        await asyncio.to_thread(self._rng.choice([server_.kill, server_.stop]))
+        await asyncio.sleep(self._plan.outage_s)
+        await asyncio.to_thread(server_.start)
+
+    def _compare(self, oracle: Oracle) -> None:
+        """Say what is lost, doubled, wrong or overrun."""
+        report, problems = self.report, self.report.problems
+        with closing(self._database()) as database:
+            booked = read_settlements(database)
+            problems += database.ledger.check()
+        report.engine_requests, report.settlements = len(oracle), len(booked)
+        problems += [f"lost: {one}" for one in oracle.keys() - booked.keys()]
+        problems += [f"answered and not booked: {one}" for one in self._answered - booked.keys()]
+        for request_id, row in booked.items():
+            attempts = oracle.get(request_id, [(0, 0)])
+            if row.tokens not in attempts:
+                problems.append(f"wrong: {request_id} {row.tokens} by {row.source}, {attempts}")
+            report.billed_tokens += sum(row.tokens)
+            report.billed_nanousd += row.amount_nanousd
+        limits = self._plan.limits
+        if limits is not None:
+            problems += overruns(limits, booked.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Booked:
+    """A settlement in the ledger."""
+
+    tokens: tuple[int, int]  # prompt and completion
+    amount_nanousd: int
+    source: str
+    day: str
+
+
+def read_settlements(database: Database) -> dict[str, Booked]:
+    """Every settlement by request id, which is unique there."""
+    query = select(
+        settlements.c.request_id,
+        settlements.c.prompt_tokens,
+        settlements.c.completion_tokens,
+        settlements.c.amount_nanousd,
+        settlements.c.source,
+        settlements.c.day,
+    )
+    with database._sessions.read() as connection:
+        return {
+            row.request_id: Booked(
+                (row.prompt_tokens, row.completion_tokens),
+                row.amount_nanousd or 0,
+                row.source,
+                row.day,
+            )
+            for row in connection.execute(query)
+        }
+
+
+def overruns(limits: Limits, booked: Iterable[Booked]) -> list[str]:
+    """The day limits that were exceeded."""
+    tokens: Counter[str] = Counter()
+    nanousd: Counter[str] = Counter()
+    for row in booked:
+        tokens[row.day] += sum(row.tokens)
+        nanousd[row.day] += row.amount_nanousd
+    return [
+        f"overrun: {used[day]} of {limit} {name} on {day}"
+        for name, used, limit in (
+            ("tokens", tokens, limits.tokens_per_period),
+            ("nano-dollars", nanousd, limits.budget_nanousd),
+        )
+        for day in used
+        if limit is not None and used[day] > limit
+    ]
