@@ -71,6 +71,14 @@ draft_tokens = Setting(
     "Guesses of a request's next tokens to verify in one step, at most; the answers are the same "
     "with any number. 0 turns guessing off.",
 )
+tenant_cache_tokens = Setting(
+    "tenant-cache-tokens",
+    int,
+    None,
+    "How many tokens of reusable KV one tenant keeps in the prefix cache, at most; its next ones "
+    "take the place of its oldest. Default: no bound.",
+    unit="tokens",
+)
 target_step_ms = Setting(
     "target-step-ms",
     float,
@@ -95,6 +103,7 @@ Threads = Annotated[int | None, threads.option()]
 ContextLength = Annotated[int | None, context_length.option()]
 MaxNumSeqs = Annotated[int, max_num_seqs.option()]
 DraftTokens = Annotated[int, draft_tokens.option()]
+TenantCacheTokens = Annotated[int | None, tenant_cache_tokens.option()]
 TargetStepMs = Annotated[float | None, target_step_ms.option()]
 StepTimeout = Annotated[float, step_timeout.option()]
 
@@ -111,6 +120,7 @@ def service_config(
     draft_tokens: int = draft_tokens_default,
     target_step_ms: float | None = None,
     prefix_key: bytes | None = None,
+    tenant_cache_tokens: int | None = None,
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.F16,
 ) -> ServiceConfig:
     """The service of one model; ConfigurationError names the option that is out of range."""
@@ -120,6 +130,7 @@ def service_config(
         ("--context-length", context_length, 2, context_length_max),
         ("--max-num-seqs", max_num_seqs, 1, max_num_seqs_max),
         ("--draft-tokens", draft_tokens, 0, draft_tokens_max),
+        ("--tenant-cache-tokens", tenant_cache_tokens, 1, kv_tokens_max),
         ("--target-step-ms", target_step_ms, 1, 60_000),
         ("--step-timeout", step_timeout_s, 0.1, step_timeout_max_s),
     )
@@ -140,6 +151,7 @@ def service_config(
             context_length=context_length,
             step_timeout_s=step_timeout_s,
             prefix_key=prefix_key,
+            salt_tokens_max=tenant_cache_tokens,
             draft_tokens_max=draft_tokens,
             target_step_s=None if target_step_ms is None else target_step_ms / 1000,
             kv_cache_dtype=kv_cache_dtype.value,

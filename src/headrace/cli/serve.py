@@ -22,6 +22,7 @@ from headrace.cli.engine_settings import (
     ModelArgument,
     StepTimeout,
     TargetStepMs,
+    TenantCacheTokens,
     Threads,
     draft_tokens_default,
     kv_tokens_default,
@@ -63,6 +64,7 @@ def serve(
     context_length: ContextLength = None,
     draft_tokens: DraftTokens = draft_tokens_default,
     target_step_ms: TargetStepMs = None,
+    tenant_cache_tokens: TenantCacheTokens = None,
     step_timeout: StepTimeout = step_timeout_default_s,
     served_model_name: Annotated[
         str | None, typer.Option(help="What clients call the model; default: its own name.")
@@ -114,6 +116,7 @@ def serve(
             draft_tokens=draft_tokens,
             target_step_ms=target_step_ms,
             prefix_key=_read_prefix_key(),
+            tenant_cache_tokens=tenant_cache_tokens,
             kv_cache_dtype=kv_cache_dtype,
         )
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)

@@ -23,7 +23,7 @@ from headrace.engine.request import (
     TokenLogprobs,
 )
 from headrace.engine.runner import ModelRunner, StepResult
-from headrace.engine.samples import StepSamples, Taken, not_finite_error
+from headrace.engine.samples import StepSamples, Taken, all_banned_error, not_finite_error
 from headrace.engine.scheduler import ScheduledSequence, Scheduler, SchedulerConfig
 from headrace.engine.sequence import Sequence, SequenceState
 from headrace.engine.speculation import Proposer
@@ -316,5 +316,6 @@ def _output(
         taken.logprobs,
         sequence.index,
         sequence.cumulative_logprob,
+        taken.error == all_banned_error,
         tuple(prompt_logprobs) if prompt_logprobs else (),
     )

@@ -16,6 +16,7 @@ from headrace.engine.dry_penalty import dry_penalties
 from headrace.engine.request import EngineRequest
 from headrace.engine.runner import LogitEdits, TokenMasks
 from headrace.engine.sequence import Sequence
+from headrace.engine.thought_budget import is_spent
 
 RowEdits = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]
 
@@ -81,7 +82,8 @@ class LogitEditor:
             repeated = dry_penalties(self._sequence.tokens, sampling)
         if self._needs_counts:
             self._count_tokens()
-        if not self._ids and not bans and not repeated:
+        forced = self._forced()
+        if not self._ids and not bans and not repeated and not forced:
             return no_row_edits
         counts = np.array(self._counts, np.float32)
         seen = np.array(self._in_prompt, np.bool_) | (counts > 0)
@@ -92,10 +94,17 @@ class LogitEditor:
             - np.float32(sampling.presence_penalty) * (counts > 0)
         )
         return (
-            np.array([*self._ids, *repeated, *bans], np.int32),
-            np.concatenate([factors, np.ones(len(repeated) + len(bans))]).astype(np.float32),
+            np.array([*self._ids, *repeated, *forced, *bans], np.int32),
+            np.concatenate([factors, np.ones(len(repeated) + len(forced) + len(bans))]).astype(
+                np.float32
+            ),
             np.concatenate(
-                [addends, -np.array([*repeated.values()]), np.full(len(bans), -np.inf)]
+                [
+                    addends,
+                    -np.array([*repeated.values()]),
+                    np.full(len(forced), certain_addend),
+                    np.full(len(bans), -np.inf),
+                ]
             ).astype(np.float32),
         )
 
@@ -151,6 +160,13 @@ class LogitEditor:
             self._biases.append(self._bias.get(token_id, 0.0))
         return place
 
+    def _forced(self) -> list[int]:
+        """The mark that ends a thought, where it has to come now."""
+        budget, sequence = self._sampling.thought_budget, self._sequence
+        if budget is None or not is_spent(sequence.tokens[sequence.prompt_count :], budget):
+            return []
+        return [budget.closing_id]
+
     def _bans(self) -> list[int]:
         """Stop tokens before `min_tokens`, and the last token of each bad word that is due."""
         sequence = self._sequence
@@ -191,6 +207,7 @@ def edits_logits(request: EngineRequest) -> bool:
         or sampling.presence_penalty != 0
         or sampling.logit_bias
         or sampling.dry_multiplier
+        or sampling.thought_budget is not None
         or sampling.bad_words
         or sampling.allowed_token_ids is not None
         or (sampling.min_tokens and sampling.stop_token_ids)

@@ -23,6 +23,15 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ThoughtBudget:
+    """How many tokens a model may think before it has to answer; see `thought_budget.py`."""
+
+    token_count: int
+    closing_id: int  # the token that ends a thought
+    opening_id: int | None = None  # the one that begins it; None: the prompt began it
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one token is chosen from logits, in the order of docs/concepts/sampling.md.
 
@@ -49,6 +58,7 @@ class SamplingParams:
     dry_base: float = 1.75
     dry_allowed_length: int = 2  # tokens of a repetition that cost nothing
     dry_breakers: frozenset[int] = frozenset()  # tokens that end a repetition
+    thought_budget: ThoughtBudget | None = None
     top_logprobs: int | None = None  # likeliest tokens to list; None reports no log-probabilities
     prompt_logprobs: int | None = None  # the same for each token of the prompt but the first
 
@@ -121,6 +131,7 @@ class RequestOutput:
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each of `token_ids`, if asked for
     index: int = 0  # of the choice
     cumulative_logprob: float = 0.0  # of all tokens of the choice so far
+    is_callers_error: bool = False  # `error` is the request's own fault, and would come again
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # once, with a prompt's first output
 
 

@@ -6,7 +6,8 @@ Told by the chat template, or by the operator where a template says too little.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.base.errors import ConfigurationError
+from headrace.base.errors import ConfigurationError, InvalidRequest
+from headrace.engine_server.messages import ThoughtBudget
 from headrace.protocol.answer_parser import AnswerParser
 from headrace.protocol.reasoning import (
     ReasoningFormat,
@@ -45,6 +46,26 @@ class Dialect:
     def forced_format(self) -> ToolFormat:
         """How calls are written where a grammar asks for them."""
         return self.tool_format or known_tool_formats["json"]
+
+    def thought_budget(
+        self, token_count: int, tokenizer: Tokenizer, prompt_end: str
+    ) -> ThoughtBudget | None:
+        """How the engine ends a thought of so many tokens; None for a model that never thinks.
+
+        InvalidRequest if it marks thoughts with more than one token, which cannot be forced."""
+        reasoning = self.reasoning
+        if reasoning is None:
+            return None
+        closing = tokenizer.encode(reasoning.closing, parse_special=True)
+        opening = tokenizer.encode(reasoning.opening, parse_special=True)
+        if len(closing) != 1 or len(opening) != 1:
+            raise InvalidRequest(
+                f"This model writes {reasoning.closing} as several tokens, so its thoughts cannot "
+                "be cut; leave reasoning_budget out, or lower reasoning_effort.",
+                param="reasoning_budget",
+            )
+        has_begun = ReasoningSplitter(reasoning, prompt_end).is_inside
+        return ThoughtBudget(token_count, closing[0], None if has_begun else opening[0])
 
     def _tool_parser(self, request: ChatRequest) -> ToolCallParser | None:
         tools = request.offered_tools

@@ -28,6 +28,7 @@ from headrace.engine.request import (
     EngineRequest,
     RequestOutput,
     SamplingParams,
+    ThoughtBudget,
     TokenConstraint,
     TokenLogprobs,
 )
@@ -97,7 +98,7 @@ class EngineProcess:
         self._report_loading("warming up", 0.95)
         scheduler = SchedulerConfig(
             prefix_cache_key=config.prefix_key or secrets.token_bytes(32),
-            salt_blocks_max=config.salt_blocks_max,
+            salt_blocks_max=_blocks_of(config.salt_tokens_max, runner.info.block_size_tokens),
             cache_namespace=config.cache_namespace,
             step_rows=config.step_rows,
             sequences_max=config.sequences_max,
@@ -244,6 +245,11 @@ def check_context_length(config: EngineConfig, wanted: int, model_limit: int) ->
         )
 
 
+def _blocks_of(token_count: int | None, block_size_tokens: int) -> int | None:
+    """Whole blocks of so many tokens, at least one."""
+    return None if token_count is None else max(1, token_count // block_size_tokens)
+
+
 def _warm_up(core: EngineCore) -> None:
     """Generate one real token: what works once is ready."""
     core.submit(EngineRequest("warm-up", warm_up_prompt, SamplingParams(max_tokens=1)))
@@ -279,6 +285,7 @@ def _engine_request(
             dry_base=message.dry_base,
             dry_allowed_length=message.dry_allowed_length,
             dry_breakers=frozenset(message.dry_breakers),
+            thought_budget=_thought_budget(message.thought_budget),
         ),
         priority=message.priority,
         cache_salt=message.cache_salt,
@@ -287,6 +294,12 @@ def _engine_request(
         more_prompts=message.more_prompts,
         deadline_s=None if message.timeout_s is None else now_s + message.timeout_s,
     )
+
+
+def _thought_budget(budget: messages.ThoughtBudget | None) -> ThoughtBudget | None:
+    if budget is None:
+        return None
+    return ThoughtBudget(budget.token_count, budget.closing_id, budget.opening_id)
 
 
 def _frozen(token_ids: tuple[int, ...] | None) -> frozenset[int] | None:
@@ -308,6 +321,7 @@ def _wire_output(output: RequestOutput) -> messages.Output:
         output.index,
         output.cumulative_logprob,
         _wire_logprobs(output.prompt_logprobs),
+        output.is_callers_error,
     )
 
 

@@ -30,7 +30,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     context_length: int | None = None
     # 16 to 64 secret bytes under which blocks are named, shared with routers; None makes some up.
     prefix_key: bytes | None = None
-    salt_blocks_max: int | None = None  # reusable KV blocks that a tenant keeps; None: no limit
+    salt_tokens_max: int | None = None  # of reusable KV, that a tenant keeps; None: no limit
     step_timeout_s: float = 120.0  # without a step despite work, after which the engine is ended
     draft_tokens_max: int = 0  # guessed tokens of a request and step; 0 turns speculation off
     target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
@@ -43,6 +43,14 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     kind: Literal["json_schema", "regex", "lark"]
     text: str
     param: str  # the request's field that it comes from, for errors
+
+
+class ThoughtBudget(msgspec.Struct, frozen=True, array_like=True):
+    """How long a model may think; the fields are those of the engine's own."""
+
+    token_count: int
+    closing_id: int
+    opening_id: int | None = None
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
@@ -77,6 +85,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
     dry_base: float = 1.75
     dry_allowed_length: int = 2
     dry_breakers: tuple[int, ...] = ()
+    thought_budget: ThoughtBudget | None = None
 
     @property
     def choices(self) -> int:
@@ -158,6 +167,7 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
     cumulative_logprob: float = 0.0  # of all tokens of the choice so far
     # Of a prompt's tokens but the first, once, with the first output of its first choice.
     prompt_logprobs: tuple[WireLogprobs, ...] = ()
+    is_callers_error: bool = False  # `error` is the request's fault, and would come again
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs", array_like=True):

@@ -64,6 +64,16 @@ notes = """## What parameters mean where it is not plain
 * Thoughts come as `reasoning_content` and, the same, as `reasoning`; `include_reasoning: false`
   leaves them out, they are counted all the same. `reasoning_effort: "none"` asks the template for
   an answer without thoughts, where it can.
+* `reasoning_budget`, and `budget_tokens` of Anthropic's `thinking`: after so many tokens of its
+  first thought a model can only end it. A model that does not think keeps any budget; for one that
+  writes the end of a thought as several tokens it is a 400.
+* `dry_multiplier` above 0 lowers the logit of a token that would make a repetition of `length`
+  tokens longer by `dry_multiplier * dry_base ^ (length - dry_allowed_length)`; a token that has one
+  of `dry_sequence_breakers` in it ends a repetition. By default 1.75, 2, and line ends, colons,
+  double quotes and asterisks.
+* Sampling is a function of the seed and the token's position alone, with these parameters, too: the
+  same request has the same answer at any load.
+* Where grammar, bans and `allowed_token_ids` leave no token, the request fails with 400.
 * `truncate_prompt_tokens` keeps the prompt's last tokens; the header
   `x-headrace-dropped-prompt-tokens` says how many were cut. Without it nothing is ever cut.
 * `priority` is for callers with the key; 0 is the highest class.

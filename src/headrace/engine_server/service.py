@@ -8,6 +8,7 @@ from pathlib import Path
 from headrace.base.clock import Clock
 from headrace.base.errors import NotFound, Unavailable
 from headrace.engine_server.dialect import Dialect, ShownTokens, read_dialect
+from headrace.engine_server.dry_breakers import BreakerTokens
 from headrace.engine_server.engine_child import engine_command
 from headrace.engine_server.engine_client import (
     EngineClient,
@@ -50,6 +51,7 @@ class ModelService:
         self._prompts = PromptReader()
         self._tokenizer: Tokenizer | None = None
         self._dialect: Dialect | None = None
+        self._breakers: BreakerTokens | None = None  # once a request asks for DRY
         self._facts: ModelFacts | None = None
 
     async def start(self) -> None:
@@ -96,6 +98,7 @@ class ModelService:
                 tokenizer=tokenizer,
                 dialect=self.dialect,
                 context_length=context_length,
+                find_breakers=self._find_breakers,
                 cache_salt=cache_salt,
             )
             return TextStream(
@@ -151,6 +154,11 @@ class ModelService:
         if request.skip_special_tokens is False:
             return None
         return self.dialect.shown_ids if isinstance(request, ChatRequest) else frozenset()
+
+    def _find_breakers(self, texts: Sequence[str]) -> tuple[int, ...]:
+        if self._breakers is None:
+            self._breakers = BreakerTokens(self.tokenizer)
+        return self._breakers.find(texts)
 
     def _parts(self) -> tuple[Tokenizer, int]:
         ready = self.engine.ready

@@ -4,21 +4,27 @@ The context is checked here with the numbers the caller needs; a prompt is never
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
 
 from headrace.base.errors import ContextLengthExceeded, InvalidRequest
 from headrace.engine_server.dialect import Dialect, prompt_tail
+from headrace.engine_server.dry_breakers import default_breakers
 from headrace.engine_server.forced_calls import forced_calls
-from headrace.engine_server.messages import Grammar, Submit
+from headrace.engine_server.messages import Grammar, Submit, ThoughtBudget
 from headrace.engine_server.prompts import Prompt
 from headrace.protocol.requests import ChatRequest, CompletionRequest, GenerationRequest
 from headrace.tokenizer.tokenizer import Tokenizer
 
 completion_max_tokens_default = 16  # OpenAI's, for text completions
+dry_base_default = 1.75
+dry_allowed_length_default = 2
 seed_mask = 2**64 - 1
+
+# The tokens that have one of these texts in them.
+FindBreakers = Callable[[Sequence[str]], tuple[int, ...]]
 
 
 def submission(
@@ -29,6 +35,7 @@ def submission(
     tokenizer: Tokenizer,
     dialect: Dialect,
     context_length: int,
+    find_breakers: FindBreakers,
     cache_salt: str = "",
 ) -> Submit:
     """The engine's request; ContextLengthExceeded if prompt and output do not fit the context."""
@@ -64,7 +71,29 @@ def submission(
         timeout_s=None if request.deadline_ms is None else request.deadline_ms / 1000,
         prompt_logprobs=_prompt_logprobs(request),
         ignore_eos=bool(request.ignore_eos),
+        dry_multiplier=request.dry_multiplier or 0.0,
+        dry_base=_or_default(request.dry_base, dry_base_default),
+        dry_allowed_length=request.dry_allowed_length or dry_allowed_length_default,
+        dry_breakers=_breakers(request, find_breakers),
+        thought_budget=_thought_budget(request, dialect, tokenizer, first),
     )
+
+
+def _breakers(request: GenerationRequest, find_breakers: FindBreakers) -> tuple[int, ...]:
+    """The tokens that end a repetition; a vocabulary is only searched where DRY is asked for."""
+    if not request.dry_multiplier:
+        return ()
+    texts = request.dry_sequence_breakers
+    return find_breakers(default_breakers if texts is None else texts)
+
+
+def _thought_budget(
+    request: GenerationRequest, dialect: Dialect, tokenizer: Tokenizer, token_ids: Sequence[int]
+) -> ThoughtBudget | None:
+    if not isinstance(request, ChatRequest) or request.reasoning_budget is None:
+        return None
+    tail = prompt_tail(tokenizer, token_ids)
+    return dialect.thought_budget(request.reasoning_budget, tokenizer, tail)
 
 
 def _forced(

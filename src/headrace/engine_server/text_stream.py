@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from headrace.base.errors import DeadlineExceeded, UpstreamFailed
+from headrace.base.errors import DeadlineExceeded, InvalidRequest, UpstreamFailed
 from headrace.engine_server.choice_text import ChoiceText
 from headrace.engine_server.engine_client import EngineClient
 from headrace.engine_server.logprobs import PlacedToken
@@ -134,6 +134,8 @@ class TextStream:
 def _raise_failure(output: Output) -> None:
     if output.finish_reason == "timeout":
         raise DeadlineExceeded(output.error or "The request's deadline passed.")
+    if output.error is not None and output.is_callers_error:
+        raise InvalidRequest(output.error)
     if output.error is not None:
         raise UpstreamFailed(output.error)
     if output.finish_reason == "abort":

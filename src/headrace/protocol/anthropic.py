@@ -77,6 +77,7 @@ class Thinking(msgspec.Struct, frozen=True):
     """Whether thoughts are wanted."""
 
     type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None  # None: no bound
 
 
 class OutputFormat(msgspec.Struct, frozen=True):
@@ -185,6 +186,8 @@ def _chat(request: CountRequest) -> Chat:
     thinks = request.thinking is not None and request.thinking.type != "disabled"
     chat["include_reasoning"] = thinks
     config = request.output_config or OutputConfig()
+    if request.thinking is not None and thinks and request.thinking.budget_tokens is not None:
+        chat["reasoning_budget"] = request.thinking.budget_tokens
     if request.thinking is not None and not thinks:
         chat["reasoning_effort"] = "none"
     elif config.effort is not None:

@@ -37,6 +37,7 @@ unsupported_fields: Mapping[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),
     "prediction": (),
+    "reasoning_budget": (),
     "reasoning_effort": ("none",),
     "service_tier": ("auto", "default", "standard_only", "priority", "flex", "batch"),
     "store": (False,),
@@ -46,6 +47,8 @@ unsupported_fields: Mapping[str, tuple[object, ...]] = {
     "typical_p": (1,),
     "verbosity": (),
     "web_search_options": (),
+    "xtc_probability": (0,),
+    "xtc_threshold": (),
 }
 
 # What generating requests may have, by the names of chat and text completions.

@@ -25,6 +25,8 @@ stop_token_ids_max = 256
 logit_bias_max = 1024  # tokens
 allowed_token_ids_max = 65_536
 bad_words_max = 256
+dry_breakers_max = 16
+dry_breaker_length_max = 40  # characters
 choices_max = 1024  # of guided_choice
 answers_max = 128  # that one request may ask for, over all its prompts
 prompts_max = 128
@@ -35,6 +37,7 @@ prompt_tokens_max = 4_000_000  # far above any context; bounds the work of a hos
 TokenCount = Annotated[int, Meta(ge=1, le=token_id_max)]
 TokenId = Annotated[int, Meta(ge=0, le=token_id_max)]
 StopString = Annotated[str, Meta(min_length=1, max_length=stop_string_length_max)]
+Breaker = Annotated[str, Meta(min_length=1, max_length=dry_breaker_length_max)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Name = Annotated[str, Meta(max_length=512)]
@@ -132,6 +135,10 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
+    dry_multiplier: Annotated[float, Meta(ge=0, le=100)] | None = None  # 0 is off
+    dry_base: Annotated[float, Meta(ge=1, le=10)] | None = None
+    dry_allowed_length: Annotated[int, Meta(ge=1, le=50)] | None = None  # tokens
+    dry_sequence_breakers: Annotated[list[Breaker], Meta(max_length=dry_breakers_max)] | None = None
     logit_bias: dict[str, Bias] | None = None  # by token id; JSON's keys are strings
     allowed_token_ids: (
         Annotated[list[TokenId], Meta(min_length=1, max_length=allowed_token_ids_max)] | None
@@ -204,6 +211,7 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
     tool_choice: ToolChoice | None = None  # auto where there are tools
     parallel_tool_calls: bool | None = None  # false: one call at most
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_budget: Annotated[int, Meta(ge=0, le=token_id_max)] | None = None  # tokens
     include_reasoning: bool | None = None  # false leaves the reasoning out of the answer
     chat_template_kwargs: dict[str, Any] | None = None  # variables of the model's template
 

@@ -136,6 +136,7 @@ def test_a_request_whose_every_token_is_banned_fails_alone() -> None:
     stuck = with_fields(allowed_token_ids=frozenset({10}), bad_words=((10,),))
     outputs = run_outputs(plain, stuck)
     assert [output.error for output in outputs[1]] == [all_banned_error]
+    assert [output.is_callers_error for output in outputs[1]] == [True]
     assert len(outputs[0]) == 4
 
 

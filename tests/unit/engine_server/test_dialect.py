@@ -2,8 +2,9 @@ from typing import Any
 
 import pytest
 
-from headrace.base.errors import ConfigurationError
+from headrace.base.errors import ConfigurationError, InvalidRequest
 from headrace.engine_server.dialect import ShownTokens, check_parsers, prompt_tail, read_dialect
+from headrace.engine_server.messages import ThoughtBudget
 from headrace.protocol.parsing import parse_chat_request, parse_completion_request
 from headrace.protocol.reasoning import reasoning_formats
 from headrace.protocol.tool_parsers import hermes, llama3, mistral
@@ -91,3 +92,22 @@ def test_only_chats_with_tools_are_searched_for_calls() -> None:
     completion = dialect.parser(parse_completion_request(b'{"model": "m", "prompt": "x"}'), "")
     completion.push(text)
     assert completion.finish_reason("stop") == "stop"
+
+
+def test_a_budget_names_the_tokens_around_a_thought() -> None:
+    tokenizer = few_tokens("[THINK]")
+    dialect = read_dialect(tokenizer)
+    assert dialect.thought_budget(5, tokenizer, "Hello\n") == ThoughtBudget(5, 2, 1)
+    assert dialect.thought_budget(5, tokenizer, "Hello[THINK]\n") == ThoughtBudget(5, 2, None)
+
+
+def test_a_model_that_does_not_think_keeps_any_budget() -> None:
+    tokenizer = few_tokens("")
+    assert read_dialect(tokenizer).thought_budget(5, tokenizer, "") is None
+
+
+def test_a_budget_is_refused_where_the_end_of_a_thought_cannot_be_forced() -> None:
+    tokenizer = few_tokens("</think>")
+    with pytest.raises(InvalidRequest, match="several tokens") as refused:
+        read_dialect(tokenizer).thought_budget(5, tokenizer, "")
+    assert refused.value.param == "reasoning_budget"
