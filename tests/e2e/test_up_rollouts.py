@@ -45,7 +45,8 @@ def admin(
     text = answer.read()
     connection.close()
     assert answer.status < 300, text
-    return json.loads(text)
+    parsed: dict[str, object] = json.loads(text)
+    return parsed
 
 
 def generations(platform: PlatformProcess) -> list[int]:

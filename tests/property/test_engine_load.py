@@ -16,7 +16,7 @@ from headrace.engine.sequence import Sequence
 from headrace.sim.clock import ManualClock
 from headrace.sim.numpy_runner import NumpyRunner
 from headrace.sim.runner import FakeModel, FakeRunner
-from headrace.sim.tiny_model import TinySpec, tiny_tensors
+from headrace.sim.tiny_model import tiny_spec, tiny_tensors
 
 model = FakeModel(500)
 Key = tuple[str, int]
@@ -154,9 +154,8 @@ def test_a_thousand_aborts_in_every_state_leave_nothing_behind(seed: int) -> Non
 
 def small_core(num_blocks: int, guesses: dict[Key, list[int]] | None) -> EngineCore:
     """The real forward pass in NumPy; a small pool preempts, guesses are drafted."""
-    spec = TinySpec()
     runner = NumpyRunner(
-        spec, tiny_tensors(spec), num_blocks=num_blocks, rows_max=48, sequences_max=24
+        tiny_spec, tiny_tensors(tiny_spec), num_blocks=num_blocks, rows_max=48, sequences_max=24
     )
     config = SchedulerConfig(
         b"k" * 32,

@@ -62,8 +62,9 @@ class TokenUsage(msgspec.Struct, frozen=True):
 
     def at_most(self, limit: int) -> "TokenUsage":
         """The same with every count cut to `limit`."""
-        counts = msgspec.structs.asdict(self)
-        return TokenUsage(**{name: n if n is None else min(n, limit) for name, n in counts.items()})
+        counts: dict[str, int | None] = msgspec.structs.asdict(self)
+        cut = {name: n if n is None else min(n, limit) for name, n in counts.items()}
+        return msgspec.structs.replace(self, **cut)
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):

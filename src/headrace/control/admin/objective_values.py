@@ -33,6 +33,6 @@ def objectives_of(body: ObjectivesBody | None) -> Objectives | None:
 
 def objectives_view(objectives: Objectives | None) -> ObjectivesView | None:
     """What is shown of them."""
-    return objectives and ObjectivesView(
-        ttft_s=objectives.ttft_s, inter_token_s=objectives.inter_token_s
-    )
+    if objectives is None:
+        return None
+    return ObjectivesView(ttft_s=objectives.ttft_s, inter_token_s=objectives.inter_token_s)
