@@ -192,6 +192,12 @@ def _announce(service: ModelService, sock: socket.socket, api_key: str | None) -
     ready = service.engine.ready
     assert ready is not None
     name = service.config.served_name
+    if ready.dimensions is not None:
+        note(
+            f"{name} is ready at {url}/v1 "
+            f"(texts of {ready.context_length} tokens, vectors of {ready.dimensions} numbers)"
+        )
+        return
     key_header = '-H "Authorization: Bearer $HEADRACE_API_KEY" ' if api_key else ""
     body = f'{{"model":"{name}","messages":[{{"role":"user","content":"Hello!"}}]}}'
     note(

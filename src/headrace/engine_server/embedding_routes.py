@@ -36,14 +36,16 @@ Vector = Sequence[float]
 class Encoder(Protocol):
     """A model that makes one vector of a text's tokens."""
 
-    context_length: int  # tokens of one text
-    dimensions: int
+    @property
+    def context_length(self) -> int:
+        """Tokens of one text."""
+        ...
 
     def encode_text(self, text: str) -> list[int]:
         """A text's tokens, with those that the model wants around it."""
         ...
 
-    async def embed(self, token_ids: list[list[int]]) -> list[Vector]:
+    async def embed(self, token_ids: list[list[int]]) -> Sequence[Vector]:
         """The unit vector of each text."""
         ...
 
@@ -133,7 +135,7 @@ class EmbeddingRoutes:
         """The inputs' vectors, and the tokens of them all."""
         self._generating.check_accepting()
         self._generating.service.check_name(model)
-        encoder = self._encoder
+        encoder = self._encoder or self._generating.service.encoder()
         if encoder is None:
             raise InvalidRequest(
                 f"The model {model!r} generates text and has no embeddings; serve an embedding "
@@ -142,7 +144,7 @@ class EmbeddingRoutes:
             )
         token_ids = await asyncio.to_thread(tokens_of, encoder, inputs, param)
         vectors = await encoder.embed(token_ids)
-        return vectors, sum(map(len, token_ids))
+        return list(vectors), sum(map(len, token_ids))
 
 
 def tokens_of(encoder: Encoder, inputs: Sequence[str | list[int]], param: str) -> list[list[int]]:

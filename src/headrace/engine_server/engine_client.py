@@ -33,6 +33,7 @@ from headrace.base.errors import (
 )
 from headrace.engine_server import messages
 from headrace.engine_server.cache_log import CacheLog
+from headrace.engine_server.embedding_calls import EmbeddingCalls
 from headrace.engine_server.engine_child import EngineChild, engine_command
 from headrace.engine_server.messages import EngineConfig, Output, Stats, Submit
 from headrace.engine_server.request_stream import RequestStream
@@ -97,6 +98,7 @@ class EngineClient:
         self._stats_waiters: list[asyncio.Future[Stats | None]] = []
         self._watchdog = watchdog or Watchdog(config.step_timeout_s)
         self._supervisor: asyncio.Task[None] | None = None
+        self._embeddings = EmbeddingCalls(config.waiting_max)
         self.cache_log = CacheLog()
         self.ready: messages.Ready | None = None  # of the engine that runs or ran last
         self.restart_count = 0
@@ -200,6 +202,20 @@ class EngineClient:
             self._end(stream, "stop")
         return True
 
+    async def embed(self, token_ids: list[list[int]]) -> list[list[float]]:
+        """The texts' unit vectors, of an embedding model.
+
+        Raises Unavailable where the engine is not there or goes away, RateLimited, InvalidRequest.
+        """
+        self.check_available()
+        if self._child is None or not self._is_up:
+            raise Unavailable(
+                "The engine restarts; try again.", retry_after_s=loading_retry_after_s
+            )
+        call, vectors = self._embeddings.open(token_ids)
+        self._child.send(call)
+        return await vectors
+
     def reset_cache(self, salt: str | None) -> None:
         """Forget what a salt's prompts left in the prefix cache; None: everyone's."""
         if self._child is not None and self._is_up:
@@ -227,6 +243,8 @@ class EngineClient:
                 self._on_output(output)
         elif isinstance(message, messages.CacheChanges):
             self.cache_log.add(message.changes)
+        elif isinstance(message, messages.Embedded):
+            self._embeddings.answer(message)
         elif isinstance(message, messages.Rejected):
             self._on_rejected(message)
         elif isinstance(message, messages.Stats):
@@ -251,19 +269,16 @@ class EngineClient:
             self._end(stream, output.finish_reason or "stop")
 
     def _on_rejected(self, message: messages.Rejected) -> None:
-        stream = self._streams.pop(message.request_id, None)
-        if stream is None:
-            return
         kind = rejection_types.get(message.code, InvalidRequest)
         fields: dict[str, object] = {**message.fields}
-        stream.fail(
-            kind(
-                message.message,
-                param=message.param,
-                retry_after_s=message.retry_after_s,
-                **fields,
-            )
+        error = kind(
+            message.message, param=message.param, retry_after_s=message.retry_after_s, **fields
         )
+        stream = self._streams.pop(message.request_id, None)
+        if stream is None:
+            self._embeddings.fail(message.request_id, error)
+            return
+        stream.fail(error)
         self._on_end(message.request_id, None, "rejected")
 
     def _on_ready(self, message: messages.Ready) -> None:
@@ -293,6 +308,7 @@ class EngineClient:
         except OSError as error:
             self._set_status(EngineState.FAILED, 0.0, f"the engine process cannot start: {error}")
         finally:
+            self._embeddings.fail_all(Unavailable("This server shuts down; try again."))
             for stream in self.streams:
                 self._fail(stream, "This server shuts down; try again.")
 
@@ -346,6 +362,7 @@ class EngineClient:
                 waiter.set_result(None)
         self._stats_waiters.clear()
         self.cache_log.clear()
+        self._embeddings.fail_all(Unavailable("The engine restarts; try again."))
         for stream in self.streams:
             sent_enough = stream.sent_count > resubmissions_max
             if self._failed or stream.abandoned or stream.last is not None or sent_enough:

@@ -35,6 +35,7 @@ from headrace.engine.request import (
 from headrace.engine.runner import ModelRunner
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.engine_server import messages
+from headrace.engine_server.encoder_process import EncoderLoop, TextEncoder, load_encoder
 from headrace.engine_server.grammar_queue import GrammarActions, GrammarQueue
 from headrace.engine_server.grammars import GrammarCompiler
 from headrace.engine_server.messages import EngineConfig
@@ -48,16 +49,23 @@ out_of_memory = (
 fields_passed_on = (int, float, str)
 
 ReportLoading = Callable[[str, float], None]
+LoadEncoder = Callable[[EngineConfig, ReportLoading], TextEncoder | None]
 LoadRunner = Callable[[EngineConfig, ReportLoading], ModelRunner]
 
 
 class EngineProcess:
     """Joins one EngineCore to one socket."""
 
-    def __init__(self, sock: socket.socket, load_runner: LoadRunner) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        load_runner: LoadRunner,
+        load_encoder: LoadEncoder = lambda _config, _report: None,
+    ) -> None:
         self._sock = sock
         self._clock = SystemClock()
         self._load_runner = load_runner
+        self._load_encoder = load_encoder
         self._grammars: GrammarQueue | None = None
         self._send_lock = threading.Lock()
         self._submit_lock = threading.Lock()
@@ -72,6 +80,10 @@ class EngineProcess:
         if config is None:
             return
         try:
+            encoder = self._load_encoder(config, self._report_loading)
+            if encoder is not None:
+                self._embed(encoder)
+                return
             core = self._load(config)
         except HeadraceError as error:
             self._send(messages.Failed(error.message))
@@ -79,8 +91,7 @@ class EngineProcess:
         except MemoryError:
             self._send(messages.Failed(out_of_memory))
             return
-        reader = threading.Thread(target=self._read_requests, args=(core,), daemon=True)
-        reader.start()
+        self._start_reading(lambda message: self._handle(core, message))
         while not self._closed.is_set():
             if core.has_work():
                 outputs = core.step()
@@ -92,6 +103,14 @@ class EngineProcess:
             else:
                 self._wake.wait()
                 self._wake.clear()
+
+    def _embed(self, encoder: TextEncoder) -> None:
+        """Serve an embedding model; the thread that reads ends the process."""
+        self._report_loading("warming up", 0.95)
+        loop = EncoderLoop(encoder, self._send)
+        loop.start()
+        self._start_reading(loop.handle)
+        loop.run()
 
     def _load(self, config: EngineConfig) -> EngineCore:
         runner = self._load_runner(config, self._report_loading)
@@ -136,12 +155,15 @@ class EngineProcess:
                 return config
         return None
 
-    def _read_requests(self, core: EngineCore) -> None:
-        """Feed the core until the socket closes, then end the process, whatever it computes."""
+    def _start_reading(self, handle: Callable[[messages.ToEngine], None]) -> None:
+        threading.Thread(target=self._read_requests, args=(handle,), daemon=True).start()
+
+    def _read_requests(self, handle: Callable[[messages.ToEngine], None]) -> None:
+        """Hand on messages until the socket closes, then end the process, whatever it computes."""
         try:
             while data := self._receive():
                 for body in self._buffer.feed(data):
-                    self._handle(core, self._decode(body))
+                    handle(self._decode(body))
                 self._wake.set()
         finally:
             self._closed.set()
@@ -350,7 +372,7 @@ def main(arguments: list[str]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=int(arguments[0])) as sock:
-        EngineProcess(sock, load_cpu_runner).run()
+        EngineProcess(sock, load_cpu_runner, load_encoder).run()
 
 
 if __name__ == "__main__":

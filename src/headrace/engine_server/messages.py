@@ -100,6 +100,13 @@ class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
     index: int | None = None
 
 
+class Embed(msgspec.Struct, frozen=True, tag="embed", array_like=True):
+    """Make a vector of each text; only an embedding model is asked for it."""
+
+    call_id: str
+    token_ids: list[list[int]]
+
+
 class AskStats(msgspec.Struct, frozen=True, tag="ask_stats", array_like=True):
     """Ask for one `Stats`."""
 
@@ -114,6 +121,13 @@ class CacheChanges(msgspec.Struct, frozen=True, tag="cache_changes", array_like=
     """Blocks' hashes that became findable in the prefix cache (true), or are no more, in order."""
 
     changes: list[tuple[bool, bytes]]
+
+
+class Embedded(msgspec.Struct, frozen=True, tag="embedded", array_like=True):
+    """The texts' vectors, in their order, as this machine's 32-bit floats."""
+
+    call_id: str
+    vectors: list[bytes]
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading", array_like=True):
@@ -131,6 +145,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
     kernel_name: str
     kv_blocks: int
     block_size_tokens: int
+    dimensions: int | None = None  # of an embedding model's vectors; None: it generates text
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
@@ -196,8 +211,8 @@ class Stats(msgspec.Struct, frozen=True, tag="stats", array_like=True):
     accepted_by_position: tuple[int, ...] = ()
 
 
-ToEngine = EngineConfig | Submit | Abort | AskStats | ResetCache
-FromEngine = Loading | Ready | Failed | Rejected | Outputs | Stats | CacheChanges
+ToEngine = EngineConfig | Submit | Abort | AskStats | ResetCache | Embed
+FromEngine = Loading | Ready | Failed | Rejected | Outputs | Stats | CacheChanges | Embedded
 
 _encoder = msgspec.msgpack.Encoder()
 

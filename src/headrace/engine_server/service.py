@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.base.clock import Clock
-from headrace.base.errors import NotFound, Unavailable
+from headrace.base.errors import InvalidRequest, NotFound, Unavailable
 from headrace.engine_server.dialect import Dialect, ShownTokens, read_dialect
 from headrace.engine_server.dry_breakers import BreakerTokens
 from headrace.engine_server.engine_child import engine_command
@@ -19,11 +19,16 @@ from headrace.engine_server.messages import EngineConfig
 from headrace.engine_server.model_facts import ModelFacts, read_facts
 from headrace.engine_server.prompts import Prompt, PromptReader
 from headrace.engine_server.submission import submission
+from headrace.engine_server.text_encoder import ServedEncoder
 from headrace.engine_server.text_stream import TextStream
 from headrace.engine_server.usage_log import UsageLog
 from headrace.protocol.requests import ChatRequest, CompletionRequest
+from headrace.tokenizer.encoder_tokenizer import EncoderTokenizer
 from headrace.tokenizer.tokenizer import Tokenizer
+from headrace.weights.families import families
 from headrace.weights.model_file import open_model
+
+encoder_families = frozenset(name for name, family in families.items() if family.encoder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,8 @@ class ModelService:
         self._prompts = PromptReader()
         self._tokenizer: Tokenizer | None = None
         self._dialect: Dialect | None = None
+        self._is_started = False
+        self._encoder: ServedEncoder | None = None  # of an embedding model
         self._breakers: BreakerTokens | None = None  # once a request asks for DRY
         self._facts: ModelFacts | None = None
 
@@ -59,7 +66,11 @@ class ModelService:
 
         Raises ModelFileError, ... if the file's tokenizer cannot be used."""
         self.engine.start()
+        self._is_started = True
         tokenizer = await asyncio.to_thread(_read_tokenizer, self.config.model_path)
+        if isinstance(tokenizer, EncoderTokenizer):
+            self._encoder = ServedEncoder(self.engine, tokenizer)
+            return
         config = self.config
         self._dialect = read_dialect(tokenizer, config.tool_parser, config.reasoning_parser)
         self._tokenizer = tokenizer
@@ -72,7 +83,8 @@ class ModelService:
     @property
     def is_ready(self) -> bool:
         """Whether a request that comes now is answered without waiting for a start."""
-        return self._tokenizer is not None and self.engine.status.state is EngineState.READY
+        has_tokenizer = self._tokenizer is not None or self._encoder is not None
+        return has_tokenizer and self.engine.status.state is EngineState.READY
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -132,6 +144,12 @@ class ModelService:
             self._facts = await asyncio.to_thread(read_facts, self.config.model_path)
         return self._facts
 
+    def encoder(self) -> ServedEncoder | None:
+        """What makes vectors; None of a model that generates. Unavailable until that is known."""
+        if self._is_started and self._tokenizer is None and self._encoder is None:
+            raise _still_loading()
+        return self._encoder
+
     def check_name(self, name: str | None) -> None:
         """Raise NotFound if a request names another model; None names the one there is."""
         served = self.config.served_name
@@ -162,14 +180,26 @@ class ModelService:
 
     def _parts(self) -> tuple[Tokenizer, int]:
         ready = self.engine.ready
-        if self._tokenizer is None or ready is None:
-            raise Unavailable(
-                "The model is still loading (reading the tokenizer); try again.",
-                retry_after_s=loading_retry_after_s,
+        if self._encoder is not None:
+            raise InvalidRequest(
+                f"The model {self.config.served_name!r} makes embeddings and generates no text; "
+                "ask /v1/embeddings, /v1/rerank or /v1/score.",
+                param="model",
             )
+        if self._tokenizer is None or ready is None:
+            raise _still_loading()
         return self._tokenizer, ready.context_length
 
 
-def _read_tokenizer(path: Path) -> Tokenizer:
+def _still_loading() -> Unavailable:
+    return Unavailable(
+        "The model is still loading (reading the tokenizer); try again.",
+        retry_after_s=loading_retry_after_s,
+    )
+
+
+def _read_tokenizer(path: Path) -> Tokenizer | EncoderTokenizer:
     with open_model(path) as file:
+        if file.metadata.get("general.architecture") in encoder_families:
+            return EncoderTokenizer(path)
         return Tokenizer.from_gguf_metadata(file.metadata)

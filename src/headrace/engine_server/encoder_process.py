@@ -1,0 +1,128 @@
+"""The engine process of an embedding model: texts' tokens in, vectors out, one call at a time."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Protocol
+
+import numpy as np
+
+from headrace.base.errors import ConfigurationError, HeadraceError, ModelFileError
+from headrace.engine_server import messages
+from headrace.engine_server.messages import EngineConfig
+
+warm_up_text = (0,)
+pooling_file = Path("1_Pooling") / "config.json"  # of the sentence-transformers layout
+
+
+class TextEncoder(Protocol):
+    """What makes vectors."""
+
+    @property
+    def dimensions(self) -> int:
+        """Numbers of one vector."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that one text may have."""
+        ...
+
+    def embed(self, texts: list[list[int]]) -> list[list[float]]:
+        """One unit vector for each text's tokens; InvalidRequest if one cannot be embedded."""
+        ...
+
+
+class EncoderLoop:
+    """Answers `Embed` by `Embedded`, or by `Rejected`; the number of texts is the callers' bound.
+
+    The HTTP process keeps no more than `waiting_max` calls open, so the queue is bounded there."""
+
+    def __init__(self, encoder: TextEncoder, send: Callable[[messages.FromEngine], None]) -> None:
+        self._encoder = encoder
+        self._send = send
+        self._calls: SimpleQueue[messages.Embed] = SimpleQueue()
+        self._steps = 0
+
+    def start(self) -> None:
+        """Embed something, and say that calls may come."""
+        self._encoder.embed([list(warm_up_text)])
+        self._send(
+            messages.Ready(
+                context_length=self._encoder.context_length,
+                vocab_size=0,
+                kernel_name="",
+                kv_blocks=0,
+                block_size_tokens=0,
+                dimensions=self._encoder.dimensions,
+            )
+        )
+
+    def handle(self, message: messages.ToEngine) -> None:
+        """Take in a message; called from the thread that reads."""
+        if isinstance(message, messages.Embed):
+            self._calls.put(message)
+        elif isinstance(message, messages.AskStats):
+            waiting = self._calls.qsize()
+            self._send(messages.Stats(waiting_requests=waiting, steps_total=self._steps))
+
+    def run(self) -> None:
+        """Embed, for as long as the process lives."""
+        while True:
+            call = self._calls.get()
+            try:
+                vectors = self._encoder.embed(call.token_ids)
+            except HeadraceError as error:
+                self._send(
+                    messages.Rejected(
+                        call.call_id, error.code, error.message, error.param, None, {}
+                    )
+                )
+            else:
+                packed = [np.asarray(vector, np.float32).tobytes() for vector in vectors]
+                self._send(messages.Embedded(call.call_id, packed))
+            self._steps += 1
+
+
+def load_encoder(config: EngineConfig, report: Callable[[str, float], None]) -> TextEncoder | None:
+    """The model as an encoder; None if it generates text."""
+    # These imports are the slow part of the start; they belong to the progress that is reported.
+    from headrace.engine.encoder import Encoder, Pooling  # noqa: PLC0415
+    from headrace.weights.architecture_reader import read_architecture  # noqa: PLC0415
+    from headrace.weights.model_file import open_model  # noqa: PLC0415
+
+    report("reading the model file", 0.05)
+    path = Path(config.model_path)
+    with open_model(path) as file:
+        spec = read_architecture(file)
+        if not spec.encoder:
+            return None
+        if config.context_length is not None:
+            raise ConfigurationError(
+                f"--context-length is for models that generate text; this one embeds texts of up "
+                f"to {spec.context_length} tokens. Leave it out."
+            )
+        report("loading weights", 0.1)
+        pooling = Pooling.FIRST if takes_first_token(path) else Pooling.MEAN
+        return Encoder(file, spec, pooling=pooling, threads=config.threads)
+
+
+def takes_first_token(path: Path) -> bool:
+    """Whether a text's vector is its first token's, by the directory's pooling; else the mean."""
+    file = path / pooling_file
+    if not file.is_file():
+        return False
+    try:
+        modes = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ModelFileError(f"{file}: not valid JSON ({error}).", file=str(file)) from error
+    known = {"pooling_mode_cls_token", "pooling_mode_mean_tokens"}
+    asked = {name for name, on in modes.items() if name.startswith("pooling_mode_") and on is True}
+    if len(asked) != 1 or not asked <= known:
+        raise ModelFileError(
+            f"{file}: asks for {', '.join(sorted(asked)) or 'no pooling'}; headrace has the mean "
+            "of all tokens, and the first one.",
+            file=str(file),
+        )
+    return asked == {"pooling_mode_cls_token"}
