@@ -1,19 +1,73 @@
 """What the control plane's port serves: the admin API under /admin/, the console elsewhere.
 
 Neither knows the other. The split by path gives nothing away: the admin API authenticates all that
-reaches it, and the console holds no data.
+reaches it, and the console holds no data. The console's playground lets through whom the admin API
+knows, which is asked by a request of its own with the same headers.
 """
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.console.playground import Playground
+from headrace.console.playground import prefix as playground_prefix
+from headrace.http.client import HttpClient
 
 admin_path_prefix = "/admin/"
+asked_path = "/admin/v1/status"  # open to everyone who signed in, and to nobody else
 
 
-def create_admin_site(admin_app: ASGIApp, console_app: ASGIApp) -> ASGIApp:
-    """Join both applications on one port."""
+def create_admin_site(
+    admin_app: ASGIApp,
+    console_app: ASGIApp,
+    *,
+    gateway_url: str | None = None,
+    client: HttpClient | None = None,
+) -> ASGIApp:
+    """Join the applications on one port; without a gateway there is no playground."""
+    playground = None
+    if gateway_url is not None and client is not None:
+        playground = Playground(gateway_url, client, SignedIn(admin_app))
 
     async def site(scope: Scope, receive: Receive, send: Send) -> None:
         is_page = scope["type"] == "http" and not scope["path"].startswith(admin_path_prefix)
+        if is_page and playground and scope["path"].startswith(playground_prefix + "/"):
+            await playground(scope, receive, send)
+            return
         await (console_app if is_page else admin_app)(scope, receive, send)
 
     return site
+
+
+class SignedIn:
+    """Whether the admin API knows whoever sent a request."""
+
+    def __init__(self, admin_app: ASGIApp) -> None:
+        self._admin_app = admin_app
+
+    async def __call__(self, scope: Scope) -> bool:
+        """Ask for the status with the request's own headers, without its body."""
+        statuses: list[int] = []
+
+        async def nothing() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def note(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+
+        headers = [item for item in scope["headers"] if item[0] != b"content-length"]
+        asked = {
+            "type": "http",
+            "asgi": scope["asgi"],
+            "http_version": scope["http_version"],
+            "method": "GET",
+            "scheme": scope["scheme"],
+            "path": asked_path,
+            "raw_path": asked_path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": headers,
+            "client": scope["client"],
+            "server": scope["server"],
+        }
+        await self._admin_app(asked, nothing, note)
+        return statuses == [200]

@@ -5,8 +5,10 @@ secret in any of it; what the pages show comes from the admin API, which authent
 """
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -48,15 +50,24 @@ def create_console_app() -> ASGIApp:
 def load_files() -> dict[str, StaticFile]:
     """Every static file by its URL path; the page itself is `/`."""
     loaded = {}
-    for entry in files("headrace.console").joinpath("static").iterdir():
+    for found, entry in files_below(files("headrace.console").joinpath("static"), "/static/"):
         suffix = entry.name[entry.name.rfind(".") :]
         if suffix not in content_types:
             continue
         body = entry.read_bytes()
-        path = "/" if entry.name == "index.html" else f"/static/{entry.name}"
+        path = "/" if found == "/static/index.html" else found
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         loaded[path] = StaticFile(body, content_types[suffix], tag)
     return loaded
+
+
+def files_below(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    """Every file in a folder and those in it, with its URL path."""
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from files_below(entry, f"{path}{entry.name}/")
+        else:
+            yield path + entry.name, entry
 
 
 class ConsoleApp:

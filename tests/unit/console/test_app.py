@@ -18,7 +18,9 @@ def browser() -> TestClient:
 
 
 def texts() -> Mapping[str, str]:
-    return {path: file.body.decode() for path, file in load_files().items()}
+    """What is written here; the vendored chart library is as its package has it."""
+    files = load_files().items()
+    return {path: file.body.decode() for path, file in files if "/vendor/" not in path}
 
 
 @pytest.mark.parametrize("path", sorted(load_files()))

@@ -47,6 +47,7 @@ open_routes: dict[tuple[str, str], frozenset[Role]] = {
     ("POST", "/keys/{key}/rotate"): builders,
     ("POST", "/keys/{key}/revoke"): builders,
     ("GET", "/usage"): everybody,
+    ("GET", "/limits"): everybody,
     ("GET", "/usage/export"): payers,
     ("GET", "/invoices"): payers,
     ("GET", "/invoices/{invoice}"): payers,

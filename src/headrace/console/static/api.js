@@ -51,11 +51,18 @@ export async function list(path) {
   return items;
 }
 
+/** Make a change: POST, PUT, PATCH or DELETE. */
+export const change = (method, path, body) => ask(method, path, { body });
+
 /** Set how many replicas a deployment should have. */
 export const scale = (id, replicas) => ask("PATCH", `/deployments/${id}`, { body: { replicas } });
 
 /** Trade the admin token for a session. */
 export const signIn = (token) => ask("POST", "/session", { token });
+
+/** Sign in to a local account. */
+export const logIn = (login, password) =>
+  ask("POST", "/auth/login", { body: { login, password } });
 
 /** End the session. */
 export const signOut = () => ask("DELETE", "/session");

@@ -70,3 +70,26 @@ export function snippet(text, label) {
 export function badge(text, tone) {
   return element("span", { class: `badge ${tone}` }, text);
 }
+
+/** Make a card with a heading, a note beside it, and actions at its end. */
+export function card(title, note, actions, ...content) {
+  return element("section", { class: "card" },
+    element("div", { class: "card-head" },
+      element("div", {}, element("h2", {}, title),
+        note ? element("div", { class: "muted small" }, note) : null),
+      actions ? element("div", { class: "actions" }, actions) : null),
+    ...content);
+}
+
+/** Make a button. */
+export function button(text, act, { id, look = "", label } = {}) {
+  return element("button", { type: "button", id, class: look || null, "aria-label": label,
+    click: act }, text);
+}
+
+/** Make a bar that shows how much of something is used; the words beside it say the same. */
+export function meter(share, label) {
+  const tone = share >= 0.97 ? "bad" : share >= 0.8 ? "warn" : "good";
+  return element("progress", { class: `meter ${tone}`, max: 1, value: Math.min(1, share),
+    "aria-label": label });
+}

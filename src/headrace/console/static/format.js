@@ -49,3 +49,17 @@ export function lastDays(length, now = Date.now()) {
   return Array.from({ length }, (_, index) =>
     new Date(now - (length - 1 - index) * 86_400_000).toISOString().slice(0, 10));
 }
+
+/** A duration in seconds, or a dash where there is none. */
+export function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  return value < 1 ? `${Math.round(value * 1000)}\u00a0ms` : `${value.toFixed(2)}\u00a0s`;
+}
+
+/** A moment as date and time in UTC. */
+export function moment(text) {
+  return text ? text.slice(0, 19).replace("T", " ") : "–";
+}
+
+/** The month that a day is in, `2026-11`. */
+export const thisMonth = (now = Date.now()) => new Date(now).toISOString().slice(0, 7);

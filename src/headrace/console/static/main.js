@@ -1,15 +1,21 @@
 // Starts the console: session, pages by the address's fragment, and a poll while someone looks.
 
-import { ApiError, get, signIn, signOut } from "./api.js";
+import { ApiError, get, logIn, signIn, signOut } from "./api.js";
 import { element } from "./dom.js";
-import { access } from "./page-access.js";
-import { deployments } from "./page-deployments.js";
+import { audit, tenants, webhooks } from "./page-access.js";
+import { deployments, replicas } from "./page-deployments.js";
+import { keys, limits } from "./page-keys.js";
 import { models } from "./page-models.js";
+import { invoices, prices, wallets } from "./page-money.js";
 import { overview } from "./page-overview.js";
+import { playground } from "./page-playground.js";
 import { start } from "./page-start.js";
 import { usage } from "./page-usage.js";
 
-const pages = { overview, deployments, models, usage, access, start };
+const pages = {
+  overview, playground, keys, limits, start, deployments, replicas, models,
+  usage, invoices, wallets, prices, tenants, webhooks, audit,
+};
 const pollMs = 3000;
 const redrawMs = 30_000; // "5 min ago" grows old without any change of the data
 
@@ -21,17 +27,39 @@ const alertBox = document.getElementById("alert");
 let shown = null; // the page on the screen and its data: only changes are drawn, and not under a selection
 let round = 0; // the newest load; older ones that come late are dropped
 
+let caller = null; // who signed in, and what they may do
+
 function currentName() {
   const name = location.hash.replace(/^#\//, "");
-  return name in pages ? name : "overview";
+  return Object.hasOwn(pages, name) && isOpen(pages[name]) ? name : "overview";
+}
+
+function isOpen({ needs }) {
+  return !needs || caller.is_operator || (needs !== "operator" && caller.may(needs));
+}
+
+async function readCaller() {
+  const [me, status] = await Promise.all([get("/auth/me"), get("/status")]);
+  const permissions = new Set(me.grants.flatMap((grant) => grant.permissions));
+  caller = {
+    ...me,
+    may: (permission) => me.is_operator || permissions.has(permission),
+    gateway: status.gateway_url ?? `${location.protocol}//${location.hostname}:8080`,
+  };
+  document.getElementById("who").textContent = me.name;
+  document.getElementById("version").textContent = `headrace ${status.version}`;
 }
 
 function drawNavigation() {
   const name = currentName();
-  document.getElementById("navigation").replaceChildren(...Object.entries(pages).map(
-    ([each, page]) => element("a", {
-      href: `#/${each}`, "aria-current": each === name ? "page" : null,
-    }, page.title)));
+  const open = Object.entries(pages).filter(([, page]) => isOpen(page));
+  const groups = [...new Set(open.map(([, page]) => page.group))];
+  document.getElementById("navigation").replaceChildren(...groups.map((group) =>
+    element("div", { class: "group" }, group ? element("div", { class: "group-name" }, group) : null,
+      open.filter(([, page]) => page.group === group).map(([each, page]) => element("a", {
+        href: `#/${each}`, "aria-current": each === name ? "page" : null,
+      }, page.title)))));
+  document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   document.title = `${pages[name].title} · headrace`;
 }
 
@@ -39,7 +67,7 @@ async function refresh() {
   const name = currentName();
   const mine = ++round;
   try {
-    const data = await pages[name].load();
+    const data = await pages[name].load(caller);
     if (mine !== round) return;
     draw(name, data);
     live.textContent = "Live";
@@ -51,15 +79,20 @@ async function refresh() {
   }
 }
 
+/** Whether somebody selects text or reads a chart, which a redraw would take away. */
+function isBusy() {
+  return !getSelection().isCollapsed || document.querySelector(".chart-hold:hover") !== null;
+}
+
 function draw(name, data) {
   const text = `${Math.floor(Date.now() / redrawMs)} ${JSON.stringify(data)}`;
   const sameView = shown?.name === name;
-  if (sameView && (shown.text === text || !getSelection().isCollapsed)) return;
+  if (sameView && (pages[name].still || shown.text === text || isBusy())) return;
   const focused = document.activeElement?.id;
   const page = pages[name];
   content.replaceChildren(element("div", { class: "page" },
     element("div", { class: "heading" }, element("h1", {}, page.title)),
-    page.render(data, act)));
+    page.render(data, act, caller)));
   if (focused) document.getElementById(focused)?.focus();
   shown = { name, text };
 }
@@ -94,9 +127,31 @@ function showSignIn(problem) {
   document.getElementById("sign-in-problem").textContent = problem;
   document.getElementById("sign-in").addEventListener("submit", (event) => {
     event.preventDefault();
-    tryToken(document.getElementById("token").value.trim());
+    const login = document.getElementById("login").value.trim();
+    const secret = document.getElementById("token").value.trim();
+    if (login) tryPassword(login, secret);
+    else tryToken(secret);
   });
-  document.getElementById("token").focus();
+  document.getElementById("login").focus();
+  offerSingleSignOn();
+}
+
+async function offerSingleSignOn() {
+  const methods = await get("/auth/methods").catch(() => null);
+  const link = document.getElementById("single-sign-on");
+  if (link && methods?.single_sign_on_path) {
+    link.href = methods.single_sign_on_path;
+    link.hidden = false;
+  }
+}
+
+async function tryPassword(login, password) {
+  try {
+    await logIn(login, password);
+    await showConsole();
+  } catch (error) {
+    showSignIn(error.message);
+  }
 }
 
 async function tryToken(token) {
@@ -109,6 +164,7 @@ async function tryToken(token) {
 }
 
 async function showConsole() {
+  await readCaller();
   bar.hidden = false;
   drawNavigation();
   await refresh();
@@ -125,6 +181,8 @@ document.getElementById("theme").addEventListener("click", () => {
   const theme = dark ? "light" : "dark";
   localStorage.setItem("theme", theme);
   setTheme(theme);
+  shown = null; // charts are drawn in the theme's colours
+  if (!pages[currentName()].still) refresh();
 });
 
 document.getElementById("sign-out").addEventListener("click", async () => {
@@ -145,6 +203,9 @@ window.addEventListener("hashchange", async () => {
 });
 
 window.addEventListener("unhandledrejection", (event) => report(event.reason));
+document.addEventListener("focusin", (event) => {
+  if (event.target.matches("nav a")) event.target.scrollIntoView({ block: "nearest" });
+});
 
 setInterval(() => {
   if (!document.hidden && !bar.hidden) refresh();
@@ -160,7 +221,6 @@ async function begin() {
     return;
   }
   try {
-    await get("/status");
     await showConsole();
   } catch (error) {
     showSignIn(error.status === 401 ? "" : error.message);

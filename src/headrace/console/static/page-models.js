@@ -5,7 +5,7 @@ import { element, table } from "./dom.js";
 import { age, count } from "./format.js";
 
 export const models = {
-  title: "Models",
+  title: "Models", group: "Operate", needs: "operator",
 
   async load() {
     const [known, prices] = await Promise.all([list("/models"), list("/prices")]);
@@ -25,6 +25,7 @@ export const models = {
           element("span", { class: "muted small" }, "prices in dollars a million tokens")),
         table("Models and prices", [
           { label: "Model", title: true, value: (row) => element("strong", {}, row.name) },
+          { label: "Aliases", value: (row) => row.aliases?.join(", ") || "–" },
           { label: "Versions", number: true, value: (row) => count(row.versions.length) },
           { label: "Input", number: true, value: (row) => price(priceOf(row.name)?.input_usd_per_million) },
           { label: "Cached input", number: true, value: (row) => price(priceOf(row.name)?.cached_input_usd_per_million) },

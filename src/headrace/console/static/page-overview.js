@@ -1,66 +1,135 @@
-// The first page: is it up, what does it do, what does it earn.
+// The first page: is it up, what does it do now, what does it earn.
 
 import { get, list } from "./api.js";
 import { stackedBars } from "./chart.js";
-import { badge, element, table } from "./dom.js";
-import { count, dollars, lastDays, short } from "./format.js";
+import { badge, card, element, table } from "./dom.js";
+import { count, dollars, lastDays, seconds, short } from "./format.js";
+import { liveChart } from "./live-chart.js";
 import { deploymentState } from "./states.js";
-import { quickStart } from "./page-start.js";
 
 const days = 14;
 
 export const overview = {
   title: "Overview",
+  group: "",
 
-  async load() {
+  async load(caller) {
     const span = lastDays(days);
-    const [status, deployments, replicas, models, usage] = await Promise.all([
-      get("/status"), list("/deployments"), list("/replicas"), list("/models"),
-      get(`/usage?by=model,day&since=${span[0]}`),
+    const usage = get(`/usage?by=model,day&since=${span[0]}`);
+    if (!caller.is_operator) {
+      const [used, tenants] = await Promise.all([usage, list("/tenants")]);
+      return { usage: used, tenants, span };
+    }
+    const [used, live, deployments, replicas] = await Promise.all([
+      usage, get("/live").catch(() => null), list("/deployments"), list("/replicas"),
     ]);
-    return { status, deployments, replicas, models, usage, span };
+    return { usage: used, live, deployments, replicas, span };
   },
 
-  render({ status, deployments, replicas, models, usage, span }) {
-    const today = usage.items.filter((item) => item.day === span.at(-1));
-    const sum = (field) => today.reduce((total, item) => total + field(item), 0);
-    const failed = sum((item) => item.failed);
-    const wanted = deployments.reduce((total, item) => total + item.replicas, 0);
-    const ready = deployments.reduce((total, item) => total + item.ready_replicas, 0);
-    return [
-      element("dl", { class: "tiles" },
-        tile("Replicas ready", `${ready} / ${wanted}`, starting(replicas)),
-        tile("Requests today", count(sum((item) => item.requests)),
-          failed ? `${count(failed)} failed` : "none failed"),
-        tile("Tokens today",
-          short(sum((item) => item.prompt_tokens + item.completion_tokens)),
-          `${short(sum((item) => item.prompt_tokens))} in, `
-          + `${short(sum((item) => item.completion_tokens))} out`),
-        tile("Cost today", dollars(sum((item) => item.cost.nanousd)), "UTC, from the ledger")),
-      element("div", { class: "columns" },
-        element("section", { class: "card" },
-          element("div", { class: "card-head" },
-            element("h2", {}, "Tokens by model"),
-            element("span", { class: "muted small" }, `last ${days} days`)),
-          stackedBars(`Tokens by model and day, last ${days} days`, span,
-            usage.items.map((item) => ({
-              day: item.day, name: item.model, value: item.prompt_tokens + item.completion_tokens,
-            })), short)),
-        element("section", { class: "card" },
-          element("h2", {}, "Deployments"),
-          table("Deployments and their replicas", [
-            { label: "Deployment", title: true, value: (row) => element("strong", {}, row.name) },
-            { label: "Ready", number: true, value: (row) => `${row.ready_replicas} / ${row.replicas}` },
-            { label: "State", value: (row) => state(row) },
-          ], deployments, ["Nothing is deployed yet.", element("code", {},
-            "headrace deployments create MODEL")]))),
-      element("section", { class: "card stack" },
-        element("h2", {}, "Quick start"), quickStart(status, models)),
-    ];
+  render(data, _, caller) {
+    return caller.is_operator ? forOperators(data) : forCustomers(data);
   },
 };
 
-function tile(label, value, note) {
+function forOperators({ usage, live, deployments, replicas, span }) {
+  const today = sums(usage, span);
+  const wanted = deployments.reduce((total, item) => total + item.replicas, 0);
+  const ready = deployments.reduce((total, item) => total + item.ready_replicas, 0);
+  const points = live?.points ?? [];
+  const last = points.at(-1);
+  const times = points.map((point) => point.time_s);
+  const field = (name) => points.map((point) => point[name]);
+  return [
+    statusLine(live),
+    element("dl", { class: "tiles" },
+      tile("Requests", last ? `${rate(last.requests_per_s)}/s` : "–",
+        last ? `${count(last.running)} running, ${count(last.waiting)} waiting` : "no samples yet"),
+      tile("Tokens", last ? `${rate(last.tokens_per_s)}/s` : "–",
+        last ? `${rate(last.completion_tokens_per_s)}/s of them written` : "in and out"),
+      tile("First token, p50", seconds(last?.first_token_p50_s),
+        `p99 ${seconds(last?.first_token_p99_s)}, last minute`),
+      tile("Goodput", last?.good_share == null ? "–" : `${Math.round(last.good_share * 100)}%`,
+        `first token within ${live?.objective_first_token_s ?? 2} s`),
+      tile("Replicas ready", `${ready} / ${wanted}`, starting(replicas)),
+      tile("Requests today", count(today.requests),
+        today.failed ? `${count(today.failed)} failed` : "none failed"),
+      tile("Tokens today", short(today.prompt + today.completion),
+        `${short(today.prompt)} in, ${short(today.completion)} out`),
+      tile("Cost today", dollars(today.cost), "UTC, from the ledger")),
+    element("div", { class: "columns even" },
+      card("Throughput", "tokens a second, the last minutes", null,
+        liveChart("Tokens a second", times, [
+          { label: "all tokens", values: field("tokens_per_s"), colour: "series-0" },
+          { label: "written", values: field("completion_tokens_per_s"), colour: "series-1" },
+        ], rate)),
+      card("Time to first token", "over a minute each", null,
+        liveChart("Time to first token", times, [
+          { label: "p50", values: field("first_token_p50_s"), colour: "series-2" },
+          { label: "p99", values: field("first_token_p99_s"), colour: "series-4" },
+        ], (value) => `${rate(value)} s`))),
+    element("div", { class: "columns even" },
+      card("Deployments", "observed and wanted", null,
+        table("Deployments and their replicas", [
+          { label: "Deployment", title: true, value: (row) => element("strong", {}, row.name) },
+          { label: "Ready", number: true, value: (row) => `${row.ready_replicas} / ${row.replicas}` },
+          { label: "State", value: (row) => state(row) },
+        ], deployments, ["Nothing is deployed yet.", element("code", {},
+          "headrace deployments create MODEL")])),
+      tokensByModel(usage, span)),
+  ];
+}
+
+function forCustomers({ usage, tenants, span }) {
+  const today = sums(usage, span);
+  return [
+    element("dl", { class: "tiles" },
+      ...tenants.map((tenant) => tile(`Balance of ${tenant.name}`, dollars(tenant.balance.nanousd),
+        tenant.postpaid ? "postpaid" : "prepaid")),
+      tile("Requests today", count(today.requests),
+        today.failed ? `${count(today.failed)} failed` : "none failed"),
+      tile("Tokens today", short(today.prompt + today.completion),
+        `${short(today.prompt)} in, ${short(today.completion)} out`),
+      tile("Cost today", dollars(today.cost), "UTC, from the ledger")),
+    tokensByModel(usage, span),
+  ];
+}
+
+function tokensByModel(usage, span) {
+  return card("Tokens by model", `last ${days} days`, null,
+    stackedBars(`Tokens by model and day, last ${days} days`, span,
+      usage.items.map((item) => ({
+        day: item.day, name: item.model, value: item.prompt_tokens + item.completion_tokens,
+      })), short));
+}
+
+function statusLine(live) {
+  const age = live?.last_success_age_s;
+  const text = !live ? "No gateway is followed"
+    : age == null ? "No request has succeeded since the control plane started"
+      : `A request succeeded ${Math.round(age)} s ago`;
+  return element("p", { class: "status-line" },
+    badge(live?.status === "serving" ? "Serving" : "Quiet",
+      live?.status === "serving" ? "good" : "warn"), element("span", { class: "muted" }, text));
+}
+
+function sums(usage, span) {
+  const today = usage.items.filter((item) => item.day === span.at(-1));
+  const sum = (field) => today.reduce((total, item) => total + field(item), 0);
+  return {
+    requests: sum((item) => item.requests), failed: sum((item) => item.failed),
+    prompt: sum((item) => item.prompt_tokens), completion: sum((item) => item.completion_tokens),
+    cost: sum((item) => item.cost.nanousd),
+  };
+}
+
+/** A rate in few digits. */
+function rate(value) {
+  return value >= 100 ? short(Math.round(value)) : value >= 10 ? value.toFixed(0)
+    : Number(value.toFixed(2)).toString();
+}
+
+/** A figure with its name and a note. */
+export function tile(label, value, note) {
   return element("div", { class: "card tile" }, element("dt", {}, label),
     element("dd", {}, value, element("div", { class: "note" }, note)));
 }

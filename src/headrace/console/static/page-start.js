@@ -1,44 +1,33 @@
 // How a customer's first request looks, with this platform's own address and model.
 
 import { get, list } from "./api.js";
-import { element, snippet } from "./dom.js";
+import { card, element, snippet } from "./dom.js";
+import { anthropicCode, codeOf } from "./snippets.js";
 
 export const start = {
-  title: "Quick start",
+  title: "Quick start", group: "Build",
 
-  async load() {
-    const [status, models] = await Promise.all([get("/status"), list("/models")]);
-    return { address: status.gateway_url, models };
+  async load(caller) {
+    if (caller.is_operator) return { models: (await list("/models")).map((model) => model.name) };
+    const usage = await get("/usage?by=model");
+    return { models: usage.items.map((item) => item.model) };
   },
 
-  render({ address, models }) {
-    return [element("section", { class: "card stack" },
-      element("h2", {}, "The first request"), quickStart({ gateway_url: address }, models))];
+  render({ models }, _, caller) {
+    const model = models[0] ?? "MODEL";
+    const code = codeOf(caller.gateway, {
+      model, messages: [{ role: "user", content: "Hello!" }],
+    });
+    return [
+      card("1. Get a key", "it is shown once", null, element("p", {},
+        "Create one under ", element("a", { href: "#/keys" }, "API keys"),
+        ", or with the command line:"),
+      snippet("headrace keys create --project TENANT/PROJECT", "the command that creates a key")),
+      card("2. Ask", `at ${caller.gateway}`, null, element("div", { class: "stack" },
+        element("h3", {}, "curl"), snippet(code.curl, "a request with curl"),
+        element("h3", {}, "Python, openai"), snippet(code.python, "a request with Python"),
+        element("h3", {}, "Python, anthropic"),
+        snippet(anthropicCode(caller.gateway, model), "a request with the anthropic package"))),
+    ];
   },
 };
-
-/** The steps from a key to an answer. */
-export function quickStart(status, models) {
-  const gateway = status.gateway_url ?? `${location.protocol}//${location.hostname}:8080`;
-  const model = models[0]?.name ?? "MODEL";
-  return [
-    element("p", { class: "muted" }, "Create a key, then ask from anything that speaks the OpenAI API."),
-    snippet("headrace keys create --project PROJECT", "the command that creates a key"),
-    snippet([
-      `curl ${gateway}/v1/chat/completions \\`,
-      "  -H \"Authorization: Bearer $HEADRACE_API_KEY\" \\",
-      "  -H \"Content-Type: application/json\" \\",
-      `  -d '{"model": "${model}", "messages": [{"role": "user", "content": "Hello!"}]}'`,
-    ].join("\n"), "a request with curl"),
-    snippet([
-      "from openai import OpenAI",
-      "",
-      `client = OpenAI(base_url="${gateway}/v1", api_key="hr_...")`,
-      "answer = client.chat.completions.create(",
-      `    model="${model}",`,
-      "    messages=[{\"role\": \"user\", \"content\": \"Hello!\"}],",
-      ")",
-      "print(answer.choices[0].message.content)",
-    ].join("\n"), "a request with Python"),
-  ];
-}

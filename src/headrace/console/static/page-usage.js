@@ -11,15 +11,15 @@ const measures = {
   Tokens: { value: (item) => item.prompt_tokens + item.completion_tokens, format: short },
   Requests: { value: (item) => item.requests, format: short },
 };
-const chosen = { span: 14, measure: "Tokens" };
+const chosen = { span: 14, measure: "Tokens", by: "model" };
 
 export const usage = {
-  title: "Usage",
+  title: "Usage", group: "Money", needs: "usage.read",
 
   async load() {
     const span = lastDays(chosen.span);
     const [byDay, byTenant] = await Promise.all([
-      get(`/usage?by=model,day&since=${span[0]}`),
+      get(`/usage?by=${chosen.by},day&since=${span[0]}`),
       get(`/usage?by=tenant,model&since=${span[0]}`),
     ]);
     return { span, byDay, byTenant, chosen: { ...chosen } };
@@ -28,29 +28,32 @@ export const usage = {
   render({ span, byDay, byTenant }, refresh) {
     const measure = measures[chosen.measure];
     const newestFirst = [...byDay.items].sort((a, b) =>
-      b.day.localeCompare(a.day) || a.model.localeCompare(b.model));
+      b.day.localeCompare(a.day) || nameOf(a).localeCompare(nameOf(b)));
     const empty = "No requests in this time.";
     return [
       element("section", { class: "card" },
         element("div", { class: "card-head" },
+          choices("By", ["model", "key", "project", "tenant"], "by", (name) => `By ${name}`, refresh),
           choices("Measure", Object.keys(measures), "measure", (name) => name, refresh),
           choices("Time", spans, "span", (length) => `${length} days`, refresh)),
-        stackedBars(`${chosen.measure} by model and day`, span, byDay.items.map((item) => ({
-          day: item.day, name: item.model, value: measure.value(item),
+        stackedBars(`${chosen.measure} by ${chosen.by} and day`, span, byDay.items.map((item) => ({
+          day: item.day, name: nameOf(item), value: measure.value(item),
         })), measure.format)),
       element("section", { class: "card" }, element("h2", {}, "By tenant and model"),
         table("Usage by tenant and model", [
           { label: "Tenant", title: true, value: (row) => element("strong", {}, row.tenant ?? "Total") },
           { label: "Model", value: (row) => row.model ?? "" }, ...columns,
         ], byTenant.items, empty, byTenant.items.length > 1 ? byTenant.total : null)),
-      element("section", { class: "card" }, element("h2", {}, "By day and model"),
+      element("section", { class: "card" }, element("h2", {}, `By day and ${chosen.by}`),
         table("Usage by day and model", [
           { label: "Day", title: true, value: (row) => element("strong", {}, row.day ? day(row.day) : "Total") },
-          { label: "Model", value: (row) => row.model ?? "" }, ...columns,
+          { label: "Of", value: (row) => nameOf(row) }, ...columns,
         ], newestFirst, empty, newestFirst.length > 1 ? byDay.total : null)),
     ];
   },
 };
+
+const nameOf = (row) => row[chosen.by] ?? "";
 
 const columns = [
   { label: "Requests", number: true, value: (row) => count(row.requests) },

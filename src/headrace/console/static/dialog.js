@@ -1,0 +1,71 @@
+// Forms and secrets in native dialogs: focus stays inside, Escape closes, errors are told in place.
+
+import { element, snippet } from "./dom.js";
+
+/**
+ * Ask for values and do something with them. `fields` are `{name, label, type, value, options,
+ * hint, required}`; `submit(values)` may throw, which keeps the dialog open with the reason.
+ */
+export function ask(title, fields, verb, submit, { danger = false, text = "" } = {}) {
+  const problem = element("p", { class: "problem", role: "alert" });
+  const inputs = fields.map((field) => [field, input(field)]);
+  const go = element("button", { type: "submit", class: danger ? "danger" : "primary" }, verb);
+  const dialog = element("dialog", { "aria-labelledby": "dialog-title" },
+    element("form", {
+      class: "stack", submit: async (event) => {
+        event.preventDefault();
+        go.disabled = true;
+        problem.textContent = "";
+        try {
+          const values = Object.fromEntries(inputs.map(([field, node]) =>
+            [field.name, node.value.trim()]));
+          await submit(values);
+          dialog.close();
+        } catch (error) {
+          problem.textContent = error.message;
+        } finally {
+          go.disabled = false;
+        }
+      },
+    },
+    element("h2", { id: "dialog-title" }, title),
+    text ? element("p", { class: "muted" }, text) : null,
+    element("div", { class: "fields" }, inputs.map(([field, node]) =>
+      element("div", { class: field.wide ? "field wide" : "field" },
+        element("label", { for: `field-${field.name}` }, field.label), node,
+        field.hint ? element("div", { class: "muted small" }, field.hint) : null))),
+    problem,
+    element("div", { class: "buttons" },
+      element("button", { type: "button", click: () => dialog.close() }, "Cancel"), go)));
+  open(dialog);
+}
+
+/** Show something that can't be shown again. */
+export function reveal(title, secret, text) {
+  const dialog = element("dialog", { "aria-labelledby": "dialog-title" },
+    element("div", { class: "stack" },
+      element("h2", { id: "dialog-title" }, title),
+      element("p", { class: "muted" }, text),
+      snippet(secret, "secret"),
+      element("div", { class: "buttons" }, element("button", {
+        type: "button", class: "primary", id: "done", click: () => dialog.close(),
+      }, "I have copied it"))));
+  open(dialog);
+}
+
+function open(dialog) {
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+function input(field) {
+  const properties = { id: `field-${field.name}`, name: field.name, required: field.required };
+  if (field.options) {
+    return element("select", properties, field.options.map(([value, text]) =>
+      element("option", { value, selected: value === field.value }, text)));
+  }
+  return element("input", { ...properties, type: field.type ?? "text", value: field.value ?? "",
+    min: field.min, step: field.step, placeholder: field.placeholder, autocomplete: "off",
+    spellcheck: "false" });
+}
