@@ -99,6 +99,7 @@ def gateway(
             routing_policy=routing_policy,
             region=region,
             zone=zone,
+            certificate=None if tls is None else tls.certificate,
         )
         limits = open_limits(database, limits_url)
         if limits is not None:

@@ -101,6 +101,7 @@ class Exchange:
         self._sent_to: EndpointSpec | None = None  # where it may have used something
         self._may_retry = True
         self.first_output_s: float | None = None  # seconds from the start
+        self.last_output_s: float | None = None  # the same, of a stream that ended well
         self.attempts = 0
         self.endpoint_id = ""
 
@@ -230,6 +231,7 @@ class Exchange:
                     timeout_s = timeouts.stall_s
                 if rewriter.error_body is not None:
                     raise stream_error(rewriter.error_body)
+        self.last_output_s = self._forwarding.clock.monotonic_s() - self._start_s
         self._learn(lease, rewriter.usage)
         return rewriter.usage is not None
 

@@ -24,6 +24,7 @@ from headrace.gateway.follower import SnapshotFollower
 from headrace.gateway.generate import GenerationServices
 from headrace.gateway.idempotency import Replays
 from headrace.gateway.inside import InsideRequests
+from headrace.gateway.ledger_lag import WatchedPoster
 from headrace.gateway.limit_headers import rolling_periods_s
 from headrace.gateway.load_follower import LoadFollower
 from headrace.gateway.messages_api import messages_apis
@@ -37,12 +38,13 @@ from headrace.gateway.state import GatewayState
 from headrace.gateway.token_counter import TokenCounter
 from headrace.gateway.waiting_room import WaitingRoom
 from headrace.http.client import HttpClient
+from headrace.http.tls import Certificate
 from headrace.ledger.admission import Admission, UnpricedPolicy
 from headrace.ledger.history import read_history
 from headrace.ledger.journal import Journal
 from headrace.ledger.lease_keeper import WhenAway
 from headrace.ledger.meter import Meter
-from headrace.ledger.poster import Poster
+from headrace.ledger.poster import BatchPoster, Poster
 from headrace.ledger.reservation import Settlement
 from headrace.ledger.shipper import Shipper
 from headrace.router.candidates import Place
@@ -66,6 +68,7 @@ class GatewayConfig:
     routing_policy: str = default_policy  # a name of `router.policies`
     region: str = ""  # where it is; replicas there go first
     zone: str = ""
+    certificate: Certificate | None = None  # of the TLS listener; its expiry is a metric
     when_limits_away: WhenAway = WhenAway.SPEND_LEASES  # of limits that gateways share
 
 
@@ -101,7 +104,10 @@ class Gateway:
         self._admission = (
             self._shared.admission if self._shared else Admission(clock, unpriced=config.unpriced)
         )
-        self._shipper = Shipper(journal, database.ledger, self._admission, poster)
+        lag = WatchedPoster(
+            poster or BatchPoster(journal.directory, database.ledger), journal, clock
+        )
+        self._shipper = Shipper(journal, database.ledger, self._admission, lag)
         self._stop_shipping = threading.Event()
         self._shipping = threading.Thread(
             target=self._shipper.run, args=(self._stop_shipping,), name="headrace-shipper"
@@ -158,6 +164,8 @@ class Gateway:
             access_log=self.access_log,
             clock=clock,
             pepper=config.pepper,
+            lag=lag,
+            certificate=config.certificate,
         )
         self._batches: BatchRunner | None = None
         self.app = self._make_app(state, config.content_directory)

@@ -25,6 +25,7 @@ from headrace.gateway.admit import Admitted, Admitter, Books
 from headrace.gateway.asked import Asked
 from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.exchange import EngineRequest, Exchange, Forwarding
+from headrace.gateway.goodput import is_good
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
 from headrace.gateway.token_counter import TokenCounter
@@ -133,6 +134,7 @@ class Generation:
         finally:
             account.settle(Outcome.FAILED)  # only if nothing else did: this process is stopping
             self._note(account, exchange)
+            self._judge(served, account, exchange, streams=bool(asked.request.stream))
 
     def _engine_request(
         self,
@@ -274,6 +276,20 @@ class Generation:
         if exchange.first_output_s is not None:
             counters.first_output_s.observe(exchange.first_output_s)
             record.first_output_ms = round(exchange.first_output_s * 1000, 2)
+
+    def _judge(
+        self, served: ServedModel, account: Account, exchange: Exchange, *, streams: bool
+    ) -> None:
+        assert account.outcome is not None
+        good = is_good(
+            served.model.objectives,
+            account.outcome,
+            first_output_s=exchange.first_output_s,
+            last_output_s=exchange.last_output_s,
+            output_tokens=account.usage.completion_tokens,
+            streams=streams,
+        )
+        self._services.counters.judged(served.model.name, account.outcome, good)
 
 
 class CallerDeadline(DeadlineExceeded):

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from headrace.gateway.goodput import is_judged
+from headrace.gateway.ledger_lag import WatchedPoster
 from headrace.gateway.waiting_room import WaitingRoom
 from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
 from headrace.observability import gateway_metrics as declared
@@ -27,6 +29,8 @@ class GatewayCounters:
     retries: int = 0
     fallbacks: int = 0
     ejections: int = 0
+    model_requests: Counter[str] = field(default_factory=Counter)  # by logical model
+    model_good_requests: Counter[str] = field(default_factory=Counter)
     duration_s: Histogram = field(default_factory=Histogram)
     first_output_s: Histogram = field(default_factory=Histogram)
 
@@ -38,6 +42,12 @@ class GatewayCounters:
         self.completion_tokens += usage.completion_tokens
         if source is UsageSource.COUNTED:
             self.counted_settlements += 1
+
+    def judged(self, model_name: str, outcome: Outcome, good: bool) -> None:
+        """Count one ended request for or against its model."""
+        if is_judged(outcome):
+            self.model_requests[model_name] += 1
+            self.model_good_requests[model_name] += good
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,10 @@ class GatewayGauges:
     journal_healthy: bool
     limiter_degraded: bool
     dropped_log_lines: int
+    lag: WatchedPoster
+    journal_bytes: int
+    certificate_expiry_s: float | None  # None: no TLS
+    model_names: Iterable[str]  # logical models that there are; no others are told of
     now_s: float
 
 
@@ -85,6 +99,18 @@ def metrics_text(counters: GatewayCounters, gauges: GatewayGauges) -> bytes:
                 "surprise": gauges.predictions.surprise_tokens,
             },
         ),
+        (declared.model_requests_total, by_model(counters.model_requests, gauges.model_names)),
+        (
+            declared.model_good_requests_total,
+            by_model(counters.model_good_requests, gauges.model_names),
+        ),
+        (declared.unposted_records, gauges.lag.unposted_records()),
+        (declared.oldest_unposted_seconds, gauges.lag.oldest_unposted_s()),
+        (declared.journal_bytes, gauges.journal_bytes),
+        (
+            declared.certificate_expiry_seconds,
+            {} if gauges.certificate_expiry_s is None else gauges.certificate_expiry_s,
+        ),
         (declared.running_requests, gauges.running_requests),
         (declared.waiting_requests, gauges.room.waiting_count()),
         (
@@ -101,6 +127,11 @@ def metrics_text(counters: GatewayCounters, gauges: GatewayGauges) -> bytes:
         (declared.first_output_seconds, counters.first_output_s),
     ]
     return render(values, "")
+
+
+def by_model(counts: Counter[str], model_names: Iterable[str]) -> dict[str, float]:
+    """The counts of the models that there are; a model without requests has 0."""
+    return {name: float(counts[name]) for name in model_names}
 
 
 def endpoint_states(endpoints: Iterable[Endpoint], now_s: float) -> dict[str, float]:

@@ -36,11 +36,21 @@ class ProbeRoutes:
             journal_healthy=state.journal.is_healthy,
             limiter_degraded=leases is not None and leases.is_degraded,
             dropped_log_lines=state.access_log.dropped,
+            lag=state.lag,
+            journal_bytes=state.journal.status().total_bytes,
+            certificate_expiry_s=self._certificate_expiry_s(),
+            model_names=state.follower.snapshot.models,
             now_s=state.clock.monotonic_s(),
         )
         call.record.status = 200
         text = metrics_text(state.counters, gauges)
         await send_bytes(call.send, 200, text, [(b"content-type", content_type)])
+
+    def _certificate_expiry_s(self) -> float | None:
+        certificate = self._state.certificate
+        if certificate is None:
+            return None
+        return certificate.expire_time() - self._state.clock.wall_s()
 
     async def _livez(self, call: Call) -> None:
         await call.answer(200, b'{"state":"live"}')

@@ -7,7 +7,9 @@ from headrace.gateway.access_log import AccessLog
 from headrace.gateway.follower import SnapshotFollower
 from headrace.gateway.generate import GenerationServices
 from headrace.gateway.idempotency import Replays
+from headrace.gateway.ledger_lag import WatchedPoster
 from headrace.gateway.metrics import GatewayCounters
+from headrace.http.tls import Certificate
 from headrace.ledger.journal import Journal
 from headrace.router.endpoint_set import EndpointSet
 
@@ -25,3 +27,5 @@ class GatewayState:
     access_log: AccessLog
     clock: Clock
     pepper: bytes
+    lag: WatchedPoster
+    certificate: Certificate | None = None  # of the TLS listener, where there is one

@@ -26,6 +26,7 @@ class Certificate:
         try:
             self._stamp = self._look()
             self.context = self._read(server_context())
+            self._expire_time = first_expire_time(chain.read_bytes())
         except (OSError, ssl.SSLError) as error:
             raise ConfigurationError(
                 f"The certificate {chain} with the key {key} cannot be used: {error}."
@@ -38,13 +39,18 @@ class Certificate:
             if stamp == self._stamp:
                 return False
             self._read(server_context())  # whether they fit, before they are put into use
+            expire_time = first_expire_time(self._files[0].read_bytes())
             self._read(self.context)
         except (OSError, ssl.SSLError) as error:
             log.warning("the renewed certificate cannot be used yet: %s", error)
             return False
-        self._stamp = stamp
+        self._stamp, self._expire_time = stamp, expire_time
         log.info("the certificate %s was renewed", self._files[0])
         return True
+
+    def expire_time(self) -> float:
+        """When the first certificate of the chain in use expires, in seconds since the epoch."""
+        return self._expire_time
 
     async def follow(self) -> None:
         """Look for renewals until cancelled."""
@@ -59,6 +65,14 @@ class Certificate:
     def _read(self, context: ssl.SSLContext) -> ssl.SSLContext:
         context.load_cert_chain(*self._files, password=no_password)
         return context
+
+
+def first_expire_time(chain: bytes) -> float:
+    """When the first of a PEM file's certificates expires."""
+    from cryptography import x509  # noqa: PLC0415 -- slow to load, and only TLS needs it
+
+    found = x509.load_pem_x509_certificates(chain)
+    return min(each.not_valid_after_utc.timestamp() for each in found)
 
 
 def no_password() -> str:

@@ -67,6 +67,11 @@ def within(metric: MetricDeclaration, bound_s: float) -> tuple[str, str]:
     return f"({counted} - {good})", counted
 
 
+def by_model(metric: MetricDeclaration) -> str:
+    """The rate of a counter, of each logical model apart."""
+    return f"sum by (model) (rate({metric.name}[{{window}}]))"
+
+
 first_output_bad, first_output_all = within(gateway_metrics.first_output_seconds, 2.5)
 inter_token_bad, inter_token_all = within(engine_metrics.inter_token_seconds, 0.25)
 answers = gateway_metrics.requests_total.name
@@ -88,6 +93,14 @@ objectives = (
     ),
     Objective(
         "InterToken", 0.99, inter_token_bad, inter_token_all, "outputs that came after over 250 ms"
+    ),
+    Objective(
+        "Goodput",
+        0.99,
+        f"({by_model(gateway_metrics.model_requests_total)}"
+        f" - {by_model(gateway_metrics.model_good_requests_total)})",
+        by_model(gateway_metrics.model_requests_total),
+        "requests of a model that failed or missed its objectives",
     ),
 )
 
@@ -112,6 +125,20 @@ conditions = (
         "0m",
         "ticket",
         "Answers ended before their settlements were on stable storage.",
+    ),
+    Condition(
+        "HeadraceLedgerLags",
+        f"{gateway_metrics.oldest_unposted_seconds.name} > 300",
+        "5m",
+        "ticket",
+        "The ledger is minutes behind what gateways settled; usage, balances and invoices are too.",
+    ),
+    Condition(
+        "HeadraceCertificateExpires",
+        f"{gateway_metrics.certificate_expiry_seconds.name} < 14 * 86400",
+        "1h",
+        "ticket",
+        "The gateway's TLS certificate expires within two weeks; clients will refuse it then.",
     ),
     Condition(
         "HeadraceSnapshotStale",

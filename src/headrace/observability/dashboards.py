@@ -103,6 +103,23 @@ service = Dashboard(
             {"{{priority}}": rate(gateway.saturated_refusals_total, "priority")},
         ),
         Panel(
+            "Goodput by model",
+            "percentunit",
+            {
+                "{{model}}": f"{rate(gateway.model_good_requests_total, 'model')}"
+                f" / {rate(gateway.model_requests_total, 'model')}"
+            },
+            "The share of requests that finished within their model's objectives.",
+        ),
+        Panel(
+            "Behind the ledger",
+            "short",
+            {
+                "records": total(gateway.unposted_records),
+                "oldest (s)": f"max({gateway.oldest_unposted_seconds.name})",
+            },
+        ),
+        Panel(
             "Books",
             "short",
             {

@@ -49,6 +49,34 @@ predicted_tokens_total = MetricDeclaration(
     "cached; predicted and not there: missed; there and not predicted: surprise.",
     label="what",
 )
+model_requests_total = MetricDeclaration(
+    "headrace_gateway_model_requests_total",
+    counter,
+    "Admitted requests that ended other than by their caller's doing, by logical model.",
+    label="model",
+)
+model_good_requests_total = MetricDeclaration(
+    "headrace_gateway_model_good_requests_total",
+    counter,
+    "Those of them that finished within their model's objectives: the goodput.",
+    label="model",
+)
+unposted_records = MetricDeclaration(
+    "headrace_gateway_unposted_records", gauge, "Records of the journal that no ledger has yet."
+)
+oldest_unposted_seconds = MetricDeclaration(
+    "headrace_gateway_oldest_unposted_seconds",
+    gauge,
+    "How old the oldest record is that no ledger has yet, at most; 0 where there is none.",
+)
+journal_bytes = MetricDeclaration(
+    "headrace_gateway_journal_bytes", gauge, "What the journal takes of its disk."
+)
+certificate_expiry_seconds = MetricDeclaration(
+    "headrace_gateway_certificate_expiry_seconds",
+    gauge,
+    "Time until the first certificate of the TLS chain expires; absent without TLS.",
+)
 running_requests = MetricDeclaration(
     "headrace_gateway_running_requests", gauge, "Requests that hold a reservation now."
 )

@@ -112,11 +112,13 @@ async def test_silence_after_a_chunk_is_timed_by_the_newest_wait(client: HttpCli
         writer.write(chunked + b"1\r\nx\r\n")
         await reader.read()
 
-    async with peer(handler) as url:
-        async with await client.open("GET", url, headers={}, timeout_s=60) as answer:
-            assert await answer.read_chunk(60) == b"x"
-            with pytest.raises(DeadlineExceeded):  # an earlier timer than the one that is set
-                await answer.read_chunk(0.02)
+    async with (
+        peer(handler) as url,
+        await client.open("GET", url, headers={}, timeout_s=60) as answer,
+    ):
+        assert await answer.read_chunk(60) == b"x"
+        with pytest.raises(DeadlineExceeded):  # an earlier timer than the one that is set
+            await answer.read_chunk(0.02)
 
 
 @pytest.mark.parametrize("before", [b"", chunked + b"1\r\nx\r\n"])

@@ -1,6 +1,7 @@
 """TLS: served, renewed while it runs, refused where files do not fit."""
 
 import asyncio
+import datetime
 import ssl
 from pathlib import Path
 
@@ -75,3 +76,17 @@ def test_files_that_are_no_certificate_are_refused(tmp_path: Path) -> None:
     (tmp_path / "chain.pem").write_text("nothing")
     with pytest.raises(ConfigurationError, match="cannot be used"):
         Certificate(tmp_path / "chain.pem", tmp_path / "key.pem")
+
+
+def test_the_expiry_is_that_of_the_certificate_in_use(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    soon = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
+    issued = authority.issue_cert("localhost", not_after=soon)
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    issued.private_key_pem.write_to_path(key)
+    issued.cert_chain_pems[0].write_to_path(chain)
+    certificate = Certificate(chain, key)
+    assert certificate.expire_time() == soon.timestamp()
+    write(authority, tmp_path)
+    assert certificate.renew()
+    assert certificate.expire_time() != soon.timestamp()

@@ -88,6 +88,23 @@ cases = {
             told("15m", "HeadraceLimiterDegraded", []),
         ],
     ),
+    "goodput is burnt by one model and not by another": (
+        [
+            series('headrace_gateway_model_requests_total{model="slow"}', "0+100x120"),
+            series('headrace_gateway_model_good_requests_total{model="slow"}', "0+50x120"),
+            series('headrace_gateway_model_requests_total{model="quick"}', "0+100x120"),
+            series('headrace_gateway_model_good_requests_total{model="quick"}', "0+100x120"),
+        ],
+        [told("2h", "HeadraceGoodputBurns", ["page", "page", "ticket"])],
+    ),
+    "the ledger lags": (
+        [series("headrace_gateway_oldest_unposted_seconds", "0x5 60+60x20")],
+        [told("8m", "HeadraceLedgerLags", []), told("20m", "HeadraceLedgerLags", ["ticket"])],
+    ),
+    "a certificate": (
+        [series("headrace_gateway_certificate_expiry_seconds", "1000000-60x100")],
+        [told("90m", "HeadraceCertificateExpires", ["ticket"])],
+    ),
     "queue": (
         [series("headrace_gateway_waiting_requests", "0+3x60")],
         [told("50m", "HeadraceQueueGrows", ["ticket"])],
