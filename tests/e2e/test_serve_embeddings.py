@@ -107,3 +107,9 @@ def test_more_texts_than_one_call_takes_keep_their_order(client: openai.OpenAI) 
 def test_an_embedding_model_says_that_it_does_not_chat(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="makes embeddings and generates no text"):
         client.chat.completions.create(model=model, messages=[{"role": "user", "content": "Hello"}])
+
+
+def test_the_list_of_models_offers_no_parameters_of_generation(client: openai.OpenAI) -> None:
+    (card,) = client.models.list().data
+    assert (card.id, card.to_dict()["max_model_len"]) == (model, 512)
+    assert card.to_dict()["supported_parameters"] == []

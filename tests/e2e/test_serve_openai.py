@@ -406,3 +406,32 @@ def test_a_bad_grammar_fails_its_own_request_by_name(
     assert refused.value.param == field
     ordinary = client.completions.create(model=model, prompt="x", max_tokens=2, temperature=0)
     assert ordinary.choices[0].finish_reason == "length"
+
+
+def test_dry_turns_away_from_a_repetition_and_is_repeatable(client: openai.OpenAI) -> None:
+    def text(**extra: object) -> str:
+        completion = client.completions.create(
+            model=model,
+            prompt="red green blue, red green blue, red green blue, red green",
+            temperature=0,
+            max_tokens=6,
+            extra_body=extra,
+        )
+        return completion.choices[0].text
+
+    dry = {"dry_multiplier": 20, "dry_sequence_breakers": ["."]}
+    assert text().startswith(" blue")
+    assert not text(**dry).startswith(" blue")
+    assert text(**dry) == text(**dry)
+    assert text(dry_multiplier=20, dry_sequence_breakers=[" green"]) == text()
+
+
+def test_a_request_that_leaves_no_token_is_the_callers_fault(client: openai.OpenAI) -> None:
+    end_of_turn = 2
+    with pytest.raises(openai.BadRequestError, match="No token was allowed"):
+        client.completions.create(
+            model=model,
+            prompt="Hello",
+            extra_body={"allowed_token_ids": [end_of_turn], "min_tokens": 2},
+        )
+    client.completions.create(model=model, prompt="Hello", max_tokens=1)

@@ -167,6 +167,7 @@ class EngineServerApp:
         ready = service.engine.ready
         dialect = service.known_dialect
         facts = await service.facts() if ready is not None else None
+        embeds = ready is not None and ready.dimensions is not None
         tools = dialect.tool_format if dialect else None
         reasoning = dialect.reasoning if dialect else None
         return ModelCard(
@@ -178,7 +179,7 @@ class EngineServerApp:
             root=service.config.served_name,
             modalities=["text"],
             quantization=facts.quantization if facts else None,
-            supported_parameters=list(supported_parameters),
+            supported_parameters=[] if embeds else list(supported_parameters),
             tool_parser=tools.name if tools else None,
             reasoning_parser=reasoning.name if reasoning else None,
         )

@@ -203,10 +203,7 @@ class EngineClient:
         return True
 
     async def embed(self, token_ids: list[list[int]]) -> list[list[float]]:
-        """The texts' unit vectors, of an embedding model.
-
-        Raises Unavailable where the engine is not there or goes away, RateLimited, InvalidRequest.
-        """
+        """The texts' unit vectors; Unavailable also where the engine goes away meanwhile."""
         self.check_available()
         if self._child is None or not self._is_up:
             raise Unavailable(
