@@ -1,0 +1,129 @@
+"""Float32 weights to the quantized blocks of GGUF files; the layouts are in dequantize.py.
+
+The types of 32 weights round to the nearest code under the block's own scale, as llama.cpp does.
+The K types search: several scales are tried for each small block, each refined by least squares,
+weighted so that large weights count more, and the one with the smallest error is kept.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.kernels.reference.quantize_blocks import q4_k, q6_k
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+
+def quantize(type_number: int, values: Floats) -> Bytes:
+    """The bytes of values whose rows are whole blocks; `type_number` is GGML's, as in files.
+
+    ValueError if there is no quantizer for the type. Cost: some tens of passes for K types."""
+    convert = converters.get(type_number)
+    if convert is None:
+        raise ValueError(f"no quantizer for GGML type {type_number}")
+    data = convert(np.ascontiguousarray(values, np.float32))
+    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+
+def _f32(values: Floats) -> Bytes:
+    return values.reshape(-1).view(np.uint8)
+
+
+def _f16(values: Floats) -> Bytes:
+    limit = np.float32(65504)  # beyond it half precision has only infinity
+    return np.clip(values, -limit, limit).astype("<f2").reshape(-1).view(np.uint8)
+
+
+def _bf16(values: Floats) -> Bytes:
+    """To the nearest, ties to even."""
+    bits = values.reshape(-1).view(np.uint32)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return rounded.astype("<u2").view(np.uint8)
+
+
+def _blocks(values: Floats) -> Floats:
+    return values.reshape(-1, 32)
+
+
+def _inverse(steps: Floats) -> Floats:
+    """1 / step, and 0 where the step is 0."""
+    with np.errstate(divide="ignore"):
+        return np.where(steps == 0, np.float32(0), 1 / steps).astype(np.float32)
+
+
+def _half(numbers: Floats) -> Bytes:
+    """A column of numbers as half precision, (blocks, 2) bytes."""
+    return np.ascontiguousarray(numbers.astype("<f2")).view(np.uint8)
+
+
+def _packed(codes: Bytes) -> Bytes:
+    """(blocks, 32) nibbles in 16 bytes: the first half low, the second high."""
+    return codes[:, :16] | codes[:, 16:] << np.uint8(4)
+
+
+def _fifth_bits(codes: Bytes) -> Bytes:
+    return np.packbits(codes >> 4, axis=1, bitorder="little")
+
+
+def _signed(values: Floats, half_range: int) -> tuple[Floats, Bytes]:
+    """Steps and codes around `half_range`: the largest weight gets the code 0, exactly."""
+    blocks = _blocks(values)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1, keepdims=True), axis=1)
+    steps = largest / np.float32(-half_range)
+    shifted = np.trunc(blocks * _inverse(steps) + np.float32(half_range + 0.5))
+    return steps, np.clip(shifted, 0, 2 * half_range - 1).astype(np.uint8)
+
+
+def _unsigned(values: Floats, most: int) -> tuple[Floats, Floats, Bytes]:
+    """Steps, minimums and codes from 0 to `most`."""
+    blocks = _blocks(values)
+    least = blocks.min(axis=1, keepdims=True)
+    steps = (blocks.max(axis=1, keepdims=True) - least) / np.float32(most)
+    codes = np.trunc((blocks - least) * _inverse(steps) + np.float32(0.5))
+    return steps, least, np.clip(codes, 0, most).astype(np.uint8)
+
+
+def _q4_0(values: Floats) -> Bytes:
+    steps, codes = _signed(values, 8)
+    return np.concatenate([_half(steps), _packed(codes)], axis=1)
+
+
+def _q5_0(values: Floats) -> Bytes:
+    steps, codes = _signed(values, 16)
+    return np.concatenate([_half(steps), _fifth_bits(codes), _packed(codes & 15)], axis=1)
+
+
+def _q4_1(values: Floats) -> Bytes:
+    steps, least, codes = _unsigned(values, 15)
+    return np.concatenate([_half(steps), _half(least), _packed(codes)], axis=1)
+
+
+def _q5_1(values: Floats) -> Bytes:
+    steps, least, codes = _unsigned(values, 31)
+    parts = [_half(steps), _half(least), _fifth_bits(codes), _packed(codes & 15)]
+    return np.concatenate(parts, axis=1)
+
+
+def _q8_0(values: Floats) -> Bytes:
+    blocks = _blocks(values)
+    steps = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+    scaled = blocks * _inverse(steps)
+    away = np.trunc(np.abs(scaled) + np.float32(0.5))  # halves go away from zero
+    codes = np.copysign(away, scaled).astype(np.int8)
+    return np.concatenate([_half(steps), codes.view(np.uint8)], axis=1)
+
+
+converters: Mapping[int, Callable[[Floats], Bytes]] = {
+    0: _f32,
+    1: _f16,
+    2: _q4_0,
+    3: _q4_1,
+    6: _q5_0,
+    7: _q5_1,
+    8: _q8_0,
+    12: q4_k,
+    14: q6_k,
+    30: _bf16,
+}
