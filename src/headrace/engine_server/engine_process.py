@@ -117,7 +117,7 @@ class EngineProcess:
         self._report_loading("warming up", 0.95)
         scheduler = SchedulerConfig(
             prefix_cache_key=config.prefix_key or secrets.token_bytes(32),
-            salt_blocks_max=_blocks_of(config.salt_tokens_max, runner.info.block_size_tokens),
+            salt_blocks_max=blocks_of(config.salt_tokens_max, runner.info.block_size_tokens),
             cache_namespace=config.cache_namespace,
             step_rows=config.step_rows,
             sequences_max=config.sequences_max,
@@ -267,7 +267,7 @@ def check_context_length(config: EngineConfig, wanted: int, model_limit: int) ->
         )
 
 
-def _blocks_of(token_count: int | None, block_size_tokens: int) -> int | None:
+def blocks_of(token_count: int | None, block_size_tokens: int) -> int | None:
     """Whole blocks of so many tokens, at least one."""
     return None if token_count is None else max(1, token_count // block_size_tokens)
 

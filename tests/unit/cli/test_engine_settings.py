@@ -17,8 +17,11 @@ good: dict[str, Any] = {
 
 
 def test_what_was_chosen_reaches_the_engine() -> None:
-    config = service_config(Path("tiny.gguf"), "tiny", **{**good, "threads": 3})
+    config = service_config(
+        Path("tiny.gguf"), "tiny", **{**good, "threads": 3, "tenant_cache_tokens": 64}
+    )
     assert (config.engine.kv_tokens, config.engine.threads) == (8192, 3)
+    assert config.engine.salt_tokens_max == 64
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,7 @@ def test_what_was_chosen_reaches_the_engine() -> None:
         ("threads", 257),
         ("context_length", 1),
         ("context_length", 2**31),
+        ("tenant_cache_tokens", 0),
         ("max_num_seqs", 0),
         ("max_num_seqs", 100_000_000),
     ],
