@@ -85,6 +85,8 @@ def test_choices_of_tools_keep_their_meaning(choice: dict[str, Any], wanted: obj
 def test_thoughts_are_left_out_unless_they_are_asked_for() -> None:
     assert chat()["include_reasoning"] is False
     assert chat(thinking={"type": "enabled", "budget_tokens": 2000})["include_reasoning"] is True
+    assert chat(thinking={"type": "enabled", "budget_tokens": 2000})["reasoning_budget"] == 2000
+    assert "reasoning_budget" not in chat(thinking={"type": "adaptive"})
     assert chat(thinking={"type": "disabled"})["reasoning_effort"] == "none"
 
 
