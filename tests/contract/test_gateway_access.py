@@ -276,6 +276,20 @@ async def test_metrics_count_settled_tokens_without_naming_anybody(
     assert "key_" not in text
 
 
+async def test_metrics_tell_each_models_goodput_and_how_far_the_ledger_is(
+    site: GatewaySite, client: aiohttp.ClientSession
+) -> None:
+    assert (await chat(client))[0] == 200
+    async with client.get("/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    for kind in ("requests", "good_requests"):
+        assert f'headrace_gateway_model_{kind}_total{{model="{model_name}"}} 1.0' in lines
+    figures = ("unposted_records", "oldest_unposted_seconds", "journal_bytes")
+    for figure in figures:
+        assert any(line.startswith(f"headrace_gateway_{figure} ") for line in lines)
+    assert not any(line.startswith("headrace_gateway_certificate_expiry") for line in lines)
+
+
 async def test_readiness_ends_when_draining_begins(
     site: GatewaySite, client: aiohttp.ClientSession
 ) -> None:
