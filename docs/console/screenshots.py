@@ -1,7 +1,7 @@
 """Writes the console's screenshots into this folder, from a platform that runs.
 
-    headrace up --demo --ready-file ready.json
-    python docs/console/screenshots.py ready.json
+headrace up --demo --ready-file ready.json
+python docs/console/screenshots.py ready.json
 """
 
 import json

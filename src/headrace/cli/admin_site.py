@@ -28,10 +28,11 @@ def create_admin_site(
         playground = Playground(gateway_url, client, SignedIn(admin_app))
 
     async def site(scope: Scope, receive: Receive, send: Send) -> None:
-        is_page = scope["type"] == "http" and not scope["path"].startswith(admin_path_prefix)
-        if is_page and playground and scope["path"].startswith(playground_prefix + "/"):
+        is_http = scope["type"] == "http"
+        if is_http and playground and scope["path"].startswith(playground_prefix + "/"):
             await playground(scope, receive, send)
             return
+        is_page = is_http and not scope["path"].startswith(admin_path_prefix)
         await (console_app if is_page else admin_app)(scope, receive, send)
 
     return site

@@ -1,6 +1,6 @@
 """The playground's way to the gateway, which is another origin: two paths, streamed, bounded.
 
-    browser -- x-headrace-key --> /playground/v1/... -- Authorization: Bearer --> the gateway
+    browser -- x-headrace-key --> this -- Authorization: Bearer --> the gateway
 
 Only whoever signed in gets through, and the gateway judges the key that they give; nothing here
 knows a key of its own. The upstream address is fixed, so nobody can be led elsewhere.
@@ -21,7 +21,7 @@ from headrace.http.asgi import Receive, Scope, Send, header, json_header, read_b
 from headrace.http.client import Answer, HttpClient
 from headrace.protocol.errors import error_body
 
-prefix = "/playground"
+prefix = "/admin/v1/playground"  # below the path of the console's session cookie
 paths = {"/v1/chat/completions": "POST", "/v1/models": "GET"}
 body_bytes_max = 1 << 20
 streams_max = 32  # at once, of all people who signed in
@@ -34,7 +34,7 @@ SignedIn = Callable[[Scope], Awaitable[bool]]
 
 
 class Playground:
-    """An ASGI application below `/playground`."""
+    """An ASGI application below `prefix`."""
 
     def __init__(self, gateway_url: str, client: HttpClient, signed_in: SignedIn) -> None:
         self._gateway_url = gateway_url.rstrip("/")

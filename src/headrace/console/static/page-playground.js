@@ -86,7 +86,7 @@ async function loadModels() {
 }
 
 function ask(path, body, signal) {
-  return fetch(`/playground${path}`, {
+  return fetch(`/admin/v1/playground${path}`, {
     method: body ? "POST" : "GET", signal, cache: "no-store",
     headers: { "x-headrace-console": "1", "x-headrace-key": kept.key },
     body: body && JSON.stringify(body),
