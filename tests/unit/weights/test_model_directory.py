@@ -14,7 +14,9 @@ from headrace.sim.progress import SilentProgress
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.model_file import open_model
+from headrace.weights.quantize import quantize_model
 from headrace.weights.sources import resolve
+from headrace.weights.tensor import TensorType
 
 tokenizers = pytest.importorskip("tokenizers")
 config: dict[str, Any] = {
@@ -216,3 +218,20 @@ def test_a_directory_is_a_reference(write: Write, tmp_path: Path) -> None:
 def test_a_directory_without_a_model_is_no_reference(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"config\.json"):
         resolve(str(tmp_path), tmp_path / "cache", SilentProgress())
+
+
+def test_a_directory_becomes_a_file_with_the_same_answers_to_the_reader(
+    write: Write, tmp_path: Path
+) -> None:
+    path = write(rms_norm_eps=2**-20)  # a number that single precision has
+    write_tokenizer(path, qwen2_pattern)
+    made = tmp_path / "made.gguf"
+    with open_model(path) as source:
+        quantize_model(source, made, TensorType.F16, SilentProgress())
+        spec, tokenizer = read_architecture(source), Tokenizer.from_gguf_metadata(source.metadata)
+    with open_model(made) as file:
+        assert read_architecture(file) == spec
+        again = Tokenizer.from_gguf_metadata(file.metadata)
+    text = "the weir, 1234!<|im_end|>"
+    assert again.encode(text, parse_special=True) == tokenizer.encode(text, parse_special=True)
+    assert again.eos_ids == tokenizer.eos_ids

@@ -92,7 +92,7 @@ def _q4_0(values: Floats) -> Bytes:
 
 def _q5_0(values: Floats) -> Bytes:
     steps, codes = _signed(values, 16)
-    return np.concatenate([_half(steps), _fifth_bits(codes), _packed(codes & 15)], axis=1)
+    return np.concatenate([_half(steps), _fifth_bits(codes), _packed(codes & np.uint8(15))], axis=1)
 
 
 def _q4_1(values: Floats) -> Bytes:
@@ -102,7 +102,7 @@ def _q4_1(values: Floats) -> Bytes:
 
 def _q5_1(values: Floats) -> Bytes:
     steps, least, codes = _unsigned(values, 31)
-    parts = [_half(steps), _half(least), _fifth_bits(codes), _packed(codes & 15)]
+    parts = [_half(steps), _half(least), _fifth_bits(codes), _packed(codes & np.uint8(15))]
     return np.concatenate(parts, axis=1)
 
 
