@@ -32,7 +32,8 @@ function draw(box, width, times, lines, format) {
     width, height, legend: { show: false }, cursor: { y: false, points: { size: 6 } },
     scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.15, 0.001)] } },
     axes: [
-      { ...axis, space: 90, size: 26, grid: { show: false } },
+      { ...axis, space: 90, size: 26, grid: { show: false },
+        values: (_, ticks) => ticks.map((tick) => new Date(tick * 1000).toLocaleTimeString("en-GB")) },
       { ...axis, size: 52, space: 44, values: (_, ticks) => ticks.map((tick) => format(tick)) },
     ],
     series: [{}, ...lines.map((line) => ({

@@ -1,0 +1,40 @@
+"""Rates and quantiles of the last minutes, from totals that only grow."""
+
+from headrace.control.live_history import Sample, earlier, point_of
+from headrace.spec.signals import first_token_bounds_s
+
+buckets = len(first_token_bounds_s) + 1
+
+
+def sample(
+    now_s: float, requests: int = 0, tokens: int = 0, fast: int = 0, slow: int = 0
+) -> Sample:
+    first_tokens = [0] * buckets
+    first_tokens[first_token_bounds_s.index(0.1)] = fast
+    first_tokens[first_token_bounds_s.index(5.0)] = slow
+    return Sample(now_s, 1000.0 + now_s, requests, 0, tokens, tokens, tuple(first_tokens), 0, 0)
+
+
+def test_rates_are_differences_over_time() -> None:
+    point = point_of(sample(10, 30, 500, fast=3, slow=1), sample(0, 10, 100), sample(0))
+    assert point.requests_per_s == 2.0
+    assert point.tokens_per_s == 40.0
+    assert point.good_share == 0.75
+    assert point.first_token_p50_s is not None
+    assert point.first_token_p50_s <= 0.1
+
+
+def test_nothing_answered_has_no_latency() -> None:
+    point = point_of(sample(4, 1), sample(2), sample(2))
+    assert point.first_token_p50_s is None
+    assert point.good_share is None
+
+
+def test_totals_that_fell_are_no_negative_rate() -> None:
+    assert point_of(sample(4, 1), sample(2, 9), sample(2)).requests_per_s == 0.0
+
+
+def test_a_window_reaches_back_no_further_than_its_length() -> None:
+    samples = [sample(t) for t in (0, 2, 4, 20)]
+    assert earlier(samples, 2, 10.0) is samples[0]
+    assert earlier(samples, 3, 10.0) is samples[2]
