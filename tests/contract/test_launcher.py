@@ -5,11 +5,12 @@ end by itself.
 """
 
 import contextlib
+import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -27,6 +28,7 @@ class Bench(Protocol):
     """One kind of launcher on one machine."""
 
     opened: list[Launcher]
+    place_count: int  # how many launches there is room for at once, up to 32
     finds_programs: bool  # whether a start fails at once where there is no such program
 
     def open(self) -> Launcher: ...
@@ -40,6 +42,7 @@ class Bench(Protocol):
 
 class FakeBench:
     finds_programs = True
+    place_count = 32
 
     def __init__(self) -> None:
         self.opened: list[Launcher] = []
@@ -59,6 +62,7 @@ class FakeBench:
 
 class ProcessBench:
     finds_programs = True
+    place_count = 32
 
     def __init__(self, directory: Path) -> None:
         self.opened: list[Launcher] = []
@@ -80,6 +84,7 @@ class ProcessBench:
 
 
 class KubernetesBench:
+    place_count = 32
     finds_programs = False  # the node does, when the image is there
 
     def __init__(self, server: KubernetesServer) -> None:
@@ -109,7 +114,44 @@ class KubernetesBench:
         wait_until(lambda: find(launcher, name).state is LaunchState.ENDED)
 
 
-@pytest.fixture(params=["fake", "process", "kubernetes"])
+class RayBench:
+    finds_programs = True
+    place_count = 2
+
+    def __init__(self, address: str) -> None:
+        self.opened: list[Launcher] = []
+        self._address = address
+
+    def open(self) -> Launcher:
+        from headrace.launchers.ray_launcher import RayLauncher  # noqa: PLC0415 -- an extra
+
+        self.opened.append(RayLauncher(self._address, SystemClock()))
+        return self.opened[-1]
+
+    def lasting(self, name: str) -> LaunchSpec:
+        return LaunchSpec(name, ("/bin/sh", "-c", "sleep 60"), watches_lifeline=False)
+
+    def end(self, launcher: Launcher, name: str, status: int, last_line: str) -> None:
+        words = f"import sys; print({last_line!r}); print(); sys.exit({status})"
+        launcher.start(LaunchSpec(name, (sys.executable, "-S", "-c", words)))
+        wait_until(lambda: find(launcher, name).state is LaunchState.ENDED)
+
+
+@pytest.fixture(scope="module")
+def ray_site() -> Iterator[Any]:
+    """A Ray cluster of one node, to which tests add others."""
+    if importlib.util.find_spec("ray") is None:  # loading it would fix its settings
+        pytest.skip("Ray is not installed: pip install 'headrace[ray]'")
+    from headrace.sim.ray_cluster import ray_cluster  # noqa: PLC0415 -- an extra
+
+    with ray_cluster() as made:
+        yield made
+
+
+on_ray = (pytest.mark.e2e, pytest.mark.filterwarnings("ignore::ResourceWarning"))
+
+
+@pytest.fixture(params=["fake", "process", "kubernetes", pytest.param("ray", marks=on_ray)])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     with contextlib.ExitStack() as servers:
         made: Bench
@@ -118,8 +160,10 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
                 made = FakeBench()
             case "process":
                 made = ProcessBench(tmp_path)
-            case _:
+            case "kubernetes":
                 made = KubernetesBench(servers.enter_context(KubernetesServer()))
+            case _:
+                made = RayBench(request.getfixturevalue("ray_site").address)
         yield made
         for launcher in made.opened:
             for launch in launcher.list():
@@ -237,7 +281,7 @@ def test_a_name_that_could_leave_its_directory_is_refused(bench: Bench, name: st
 
 def test_places_of_different_launches_differ(bench: Bench) -> None:
     launcher = bench.open()
-    places = [launcher.place(f"a{number}") for number in range(32)]
+    places = [launcher.place(f"a{number}") for number in range(bench.place_count)]
 
     assert len({place.address for place in places}) == len(places)
     for place in places:

@@ -1,0 +1,41 @@
+"""A real Ray cluster of two nodes on this machine, with token authentication, small and bounded."""
+
+import importlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.launchers.ray_launcher import connected
+
+node_settings = {"include_dashboard": False, "object_store_memory": 80 << 20}
+head_cpu_count = 4
+worker_label = {"rack": "two"}
+
+
+@contextmanager
+def ray_cluster() -> Iterator[Any]:
+    """The cluster, with its head; this process is connected until the end."""
+    os.environ |= {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_enable_worker_prestart": "0",
+        "RAY_prestart_worker_first_driver": "0",
+    }
+    ray: Any = importlib.import_module("ray")
+    made: Any = importlib.import_module("ray.cluster_utils").Cluster(
+        initialize_head=True, head_node_args={"num_cpus": head_cpu_count, **node_settings}
+    )
+    try:
+        connected(made.address)
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+def add_node(cluster: Any) -> Any:
+    """A second node, with a label of its own."""
+    return cluster.add_node(num_cpus=2, labels=worker_label, object_store_memory=80 << 20)
