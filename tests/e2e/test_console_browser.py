@@ -203,7 +203,8 @@ async def test_sign_in_read_every_page_and_sign_out(console_url: str, tmp_path: 
                 assert canary not in await browser.value("document.documentElement.outerHTML")
         await browser.open(f"{console_url}/#/replicas", 1280)
         await browser.until("document.body.innerText.includes('the process ended with status 1')")
-        assert await browser.value("document.body.innerText.includes('<script>alert(1)')")
+        await browser.open(f"{console_url}/#/models", 1280)
+        await browser.until("document.body.innerText.includes('<script>alert(1)')")
         await browser.value("document.getElementById('sign-out').click()")
         await browser.until("document.getElementById('sign-in')")
         await browser.open(f"{console_url}/#/usage", 1280)
@@ -227,3 +228,43 @@ async def sign_in(browser: Browser, secret: str) -> None:
         "document.getElementById('token').value = " + repr(secret) + ";"
         "document.getElementById('sign-in').requestSubmit()"
     )
+
+
+@pytest.mark.skipif(chromium is None, reason="no Chromium on this machine")
+async def test_a_key_is_made_shown_once_and_revoked(console_url: str, tmp_path: Path) -> None:
+    async with running_browser(tmp_path / "profile") as browser:
+        await browser.open(f"{console_url}/#token={token}", 1280)
+        await browser.until("document.querySelector('h1')?.textContent === 'Overview'")
+        await browser.open(f"{console_url}/#/tenants", 1280)
+        for button, fields in (
+            ("create-tenant", {"name": "acme"}),
+            ("create-project", {"name": "web"}),
+        ):
+            await press(browser, button)
+            await submit_dialog(browser, fields)
+        await browser.open(f"{console_url}/#/keys", 1280)
+        await press(browser, "create-key")
+        await submit_dialog(browser, {"name": "ci", "rpm": "60"}, shows="#secret")
+        await browser.until("document.getElementById('secret').textContent.startsWith('hr_')")
+        await press(browser, "done")
+        await browser.until("document.body.innerText.includes('60 requests/min')")
+        assert not await browser.value("document.getElementById('secret')")
+        await browser.value("document.querySelector('[id^=revoke-]').click()")
+        await submit_dialog(browser, {})
+        await browser.until("document.querySelector('td .badge')?.textContent === 'revoked'")
+        assert browser.errors == []
+
+
+async def press(browser: Browser, identifier: str) -> None:
+    await browser.until(f"document.getElementById('{identifier}')")
+    await browser.value(f"document.getElementById('{identifier}').click()")
+
+
+async def submit_dialog(
+    browser: Browser, fields: dict[str, str], shows: str = "body:not(:has(dialog))"
+) -> None:
+    await browser.until("document.querySelector('dialog form')")
+    for name, value in fields.items():
+        await browser.value(f"document.getElementById('field-{name}').value = {value!r}")
+    await browser.value("document.querySelector('dialog form').requestSubmit()")
+    await browser.until(f"document.querySelector({shows!r})")

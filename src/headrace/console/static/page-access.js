@@ -116,7 +116,7 @@ export const webhooks = {
 function createWebhook(refresh) {
   ask("Create a webhook", [
     { name: "url", label: "URL", type: "url", required: true, wide: true,
-      placeholder: "https://…" },
+      hint: "https, at a public address" },
   ], "Create", async ({ url }) => {
     const made = await change("POST", "/webhooks", { url });
     reveal("The webhook's secret", made.secret, "It signs what the webhook is told. Shown this once.");
