@@ -18,7 +18,7 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError, Conflict, SetupError
 from headrace.launchers.kubernetes.launcher import KubernetesLauncher, KubernetesSite
 from headrace.launchers.process import ProcessLauncher
-from headrace.launchers.protocol import Launch, Launcher, LaunchSpec, LaunchState
+from headrace.launchers.protocol import Launch, Launcher, LaunchSpec, LaunchState, Resources
 from headrace.sim.kubernetes_cluster import FakeCluster
 from headrace.sim.kubernetes_server import KubernetesServer
 from headrace.sim.launcher import FakeLauncher, FakeMachine, missing_program
@@ -288,3 +288,24 @@ def test_places_of_different_launches_differ(bench: Bench) -> None:
         assert place.address.endswith(f":{place.port}")
         assert place.listen_host
         assert 1024 <= place.port <= 65_535
+
+
+@pytest.mark.e2e
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_launch_on_ray_ends_with_its_node_and_starts_on_another(ray_site: Any) -> None:
+    from headrace.launchers.ray_launcher import RayLauncher  # noqa: PLC0415 -- an extra
+    from headrace.sim.ray_cluster import add_node, worker_label  # noqa: PLC0415 -- an extra
+
+    launcher = RayLauncher(ray_site.address, SystemClock())
+    node = add_node(ray_site)
+    command = ("/bin/sh", "-c", "sleep 60")
+    there = Resources(cpu_count=1, node_labels=worker_label)
+    launcher.start(LaunchSpec("a", command, watches_lifeline=False, resources=there))
+    ray_site.remove_node(node)
+    wait_until(lambda: launcher.list() == [])
+
+    launcher.place("a")
+    launch_id = launcher.start(LaunchSpec("a", command, watches_lifeline=False))
+    assert launcher.list() == [Launch(launch_id, "a", LaunchState.RUNNING)]
+    launcher.stop(launch_id, 1.0)
+    assert launcher.list() == []
