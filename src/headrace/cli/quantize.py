@@ -9,6 +9,7 @@ import typer
 from headrace.base.errors import ConfigurationError
 from headrace.cli.model_files import ProgressBar, resolve_model
 from headrace.cli.output import format_bytes, note
+from headrace.cli.quantize_report import write_report
 from headrace.cli.settings import CacheDir
 from headrace.weights.model_file import open_model
 from headrace.weights.quantize import quantize_model
@@ -47,9 +48,17 @@ def run(
         TypeName, typer.Option("--type", case_sensitive=False, help="The weights' type.")
     ],
     cache_dir: CacheDir,
+    report: Annotated[
+        Path | None, typer.Option(help="Write size and divergence from IN here, as JSON.")
+    ] = None,
+    report_text: Annotated[
+        Path | None, typer.Option(help="The text whose beginning the report compares on.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is there.")] = False,
 ) -> None:
     """Write a model's weights in another type, as GGUF."""
+    if report is not None and report_text is None:
+        raise ConfigurationError("--report needs a text to compare on; pass --report-text FILE.")
     if out.exists() and not force:
         raise ConfigurationError(f"{out} is there already; pass --force to replace it.")
     resolved = resolve_model(model, cache_dir)
@@ -58,3 +67,9 @@ def run(
         before = sum(len(tensor.data) for tensor in file.tensors.values())
         quantize_model(file, out, TensorType[kind.name], progress)
     note(f"{out}: {format_bytes(out.stat().st_size)}, from {format_bytes(before)} of weights.")
+    if report is not None and report_text is not None:
+        found = write_report(report, resolved.path, out, kind.value, report_text)
+        note(
+            f"{report}: KL {found.kl_nats:.5f} nats over {found.tokens} tokens, the same first "
+            f"choice at {found.same_top_share:.1%}."
+        )

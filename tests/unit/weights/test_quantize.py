@@ -1,5 +1,6 @@
 """Quantized files: read by us, the `gguf` package and llama.cpp; computed with by our runner."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from headrace.base.errors import ConfigurationError
+from headrace.cli.quantize_report import write_report
 from headrace.engine.cpu_runner import CpuRunner
 from headrace.kernels.reference.dequantize import dequantize
 from headrace.sim.progress import SilentProgress
@@ -128,3 +130,17 @@ def test_experts_are_written_as_one_tensor(source: Path, tmp_path: Path) -> None
 def test_a_type_that_is_not_written_is_refused(convert: Convert) -> None:
     with pytest.raises(ConfigurationError, match="choose one of"):
         convert(TensorType.IQ4_XS)
+
+
+def test_a_report_tells_more_bits_from_fewer(
+    source: Path, convert: Convert, tmp_path: Path
+) -> None:
+    text = tmp_path / "text"
+    text.write_text("w1 w2 w3 and more")
+    found = {
+        kind: write_report(tmp_path / "report", source, convert(kind), kind.name, text)
+        for kind in (TensorType.Q8_0, TensorType.Q4_0)
+    }
+    assert 0 <= found[TensorType.Q8_0].kl_nats < found[TensorType.Q4_0].kl_nats
+    assert found[TensorType.Q8_0].size_bytes > found[TensorType.Q4_0].size_bytes
+    assert json.loads((tmp_path / "report").read_text())["type"] == "Q4_0"
