@@ -65,6 +65,7 @@ entries = (
     CommandEntry(("apply",), "Make the platform as files say: diff, prune.", "apply"),
     CommandEntry(("export",), "Write the platform's state as a file for apply.", "export"),
     CommandEntry(("replicas",), "Running engines: list.", "replicas"),
+    CommandEntry(("top",), "Show what the platform does now.", "top"),
     CommandEntry(("prices",), "What models cost: apply, list, try, rate.", "prices"),
     CommandEntry(("wallets",), "Credit of tenants: grant, list.", "wallets"),
     CommandEntry(
