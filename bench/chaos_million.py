@@ -15,8 +15,9 @@ import json
 import shutil
 import sys
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
+
+import msgspec
 
 from headrace.sim.chaos import ChaosPlan, ChaosSite
 from headrace.spec.limits import Limits
@@ -51,11 +52,11 @@ def main() -> int:
             report = asyncio.run(site.run())
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    found = asdict(report)
+    found = msgspec.to_builtins(report, str_keys=True)
     found["problem_count"] = len(report.problems)
     found["problems"] = report.problems[:problems_shown]
     print(json.dumps(found, indent=2))
-    return 1 if report.problems else 0
+    return 1 if report.problems or report.unbooked else 0
 
 
 if __name__ == "__main__":
