@@ -3,6 +3,7 @@
 import sys
 
 from headrace.weights.families import Family, families
+from headrace.weights.quantize import file_types
 from headrace.weights.tensor import TensorType
 
 # What csrc/model/file_blocks.cpp and packed_matrix.cpp read.
@@ -43,6 +44,10 @@ def render_page() -> str:
         f"## Weights\n\n* GGUF, one file or split: {types}.\n"
         "* safetensors (a directory in Hugging Face's layout, one file or several): "
         "F32, F16, BF16.\n"
+        f"* `headrace quantize` writes {', '.join(kind.name for kind in file_types)}.\n\n"
+        "## Tokenizers\n\nByte-level BPE, SentencePiece by merging and unigram, with bytes for what "
+        "no token covers;\nfrom GGUF files and from tokenizer.json. A pre-tokenizer or a step that is "
+        "not known is refused by name.\n"
     )
 
 
