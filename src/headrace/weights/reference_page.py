@@ -45,9 +45,9 @@ def render_page() -> str:
         "* safetensors (a directory in Hugging Face's layout, one file or several): "
         "F32, F16, BF16.\n"
         f"* `headrace quantize` writes {', '.join(kind.name for kind in file_types)}.\n\n"
-        "## Tokenizers\n\nByte-level BPE, SentencePiece by merging and unigram, with bytes for what "
-        "no token covers;\nfrom GGUF files and from tokenizer.json. A pre-tokenizer or a step that is "
-        "not known is refused by name.\n"
+        "## Tokenizers\n\nByte-level BPE, SentencePiece by merging and unigram, with bytes for "
+        "what no token covers;\nfrom GGUF files and from tokenizer.json. A pre-tokenizer or a "
+        "step that is not known is refused by name.\n"
     )
 
 
