@@ -123,6 +123,9 @@ class LockLeadership:
         """As `Leadership.release`."""
         connection, self._connection = self._connection, None
         if connection is not None:
+            with suppress(DBAPIError):
+                # The end of the session frees it too, but some moments later.
+                connection.exec_driver_sql(f"SELECT pg_advisory_unlock({leader_lock})")
             discard(connection)
 
 

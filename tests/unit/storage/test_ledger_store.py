@@ -116,7 +116,9 @@ def test_a_snapshot_holds_the_balances_and_the_cursors_of_one_moment(
     ledger.post([], journal_id="jrn_1", sequence=9)
     ledger.post([settlement("r1")], journal_id="jrn_1", sequence=5)  # delivered again, late
     assert ledger.snapshot() == LedgerSnapshot(
-        {"ten_a": -100, "ten_b": -100}, {"jrn_1": 9, "jrn_2": 3}
+        {"ten_a": -100, "ten_b": -100},
+        {"jrn_1": 9, "jrn_2": 3},
+        {"ten_a": (0, 100), "ten_b": (0, 100)},
     )
 
 
