@@ -112,7 +112,8 @@ class LockLeadership:
             # The lock is this session's, so a session that answers still has it.
             self._connection.exec_driver_sql("SELECT 1")
         except DBAPIError:
-            self.release()
+            connection, self._connection = self._connection, None
+            discard(connection)
         return self._connection is not None
 
     def lost(self) -> bool:
