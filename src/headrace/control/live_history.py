@@ -26,6 +26,7 @@ from headrace.storage.store import Store
 
 sample_interval_s = 2.0
 samples_max = 180  # six minutes
+settling_s = 6.0  # after a start, until every gateway's totals so far were heard of
 rate_window_s = 10.0
 quantile_window_s = 60.0
 success_age_s_max = 60.0  # a success that is older proves nothing about now
@@ -74,6 +75,7 @@ class LiveHistory:
         self._clock = clock
         self._samples: deque[Sample] = deque(maxlen=samples_max)
         self._success_s: float | None = None
+        self._begin_s = clock.monotonic_s() + settling_s
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take samples until told to stop."""
@@ -89,16 +91,17 @@ class LiveHistory:
                 continue
 
     def take(self) -> None:
-        """Take one sample."""
+        """Take one sample; none while what is heard of may have happened before this start."""
         now_s = self._clock.monotonic_s()
+        if now_s < self._begin_s:
+            return
         models = [model.name for model in self._store.list(Model)]
         totals = [self._book.totals_of(item.id) for item in self._store.list(Deployment)]
         first_tokens = [0] * (len(first_token_bounds_s) + 1)
         for total in totals:
             for position, count in enumerate(total.first_tokens):
                 first_tokens[position] += count
-        before = sum(self._samples[-1].first_tokens) if self._samples else 0
-        if sum(first_tokens) > before:
+        if self._samples and sum(first_tokens) > sum(self._samples[-1].first_tokens):
             self._success_s = now_s
         self._samples.append(
             Sample(

@@ -38,7 +38,6 @@ function draw(box, width, times, lines, format) {
     ],
     series: [{}, ...lines.map((line) => ({
       label: line.label, stroke: colour(`--${line.colour}`), width: 2, spanGaps: true,
-      points: { show: false },
       fill: lines.length === 1 ? colour("--accent-soft") : undefined,
     }))],
   }, [times, ...lines.map((line) => line.values)], box);

@@ -93,7 +93,7 @@ function finalize(invoice, refresh) {
   }, { text: "It gets the next number, and never changes from then on." });
 }
 
-/** Fetch a document with the session and show it; a plain link would carry no console header. */
+/** Fetch a document with the session and save it; a plain link would carry no console header. */
 async function openDocument(invoice, format) {
   const answer = await fetch(`/admin/v1/invoices/${invoice.id}/document?format=${format}`, {
     headers: { "x-headrace-console": "1" },
@@ -101,7 +101,8 @@ async function openDocument(invoice, format) {
   if (!answer.ok) throw new Error((await answer.json()).error.message);
   const address = URL.createObjectURL(await answer.blob());
   const link = element("a", { href: address, target: "_blank", rel: "noopener",
-    download: format === "pdf" ? `${invoice.number ?? "draft"}.pdf` : null });
+    // Saved, not shown: as a page of this origin it would be under the console's style policy.
+    download: `${invoice.number ?? "draft"}.${format}` });
   link.click();
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
 }

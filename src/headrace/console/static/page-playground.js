@@ -82,6 +82,7 @@ async function loadModels() {
   at("model-A")?.replaceChildren(...options);
   at("model-B")?.replaceChildren(element("option", { value: "" }, "nothing"),
     ...options.map((option) => option.cloneNode(true)));
+  if (at("thread-B")) at("thread-B").hidden = true;
   at("chat").dispatchEvent(new Event("input"));
 }
 
