@@ -2,12 +2,15 @@
 
 import random
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import pytest
 
 from headrace.control.placement.cluster import Assignment, Device, Node, Option, Request
 from headrace.control.placement.schedule import Schedule, schedule
 
+T = TypeVar("T")
 gib = 1 << 30
 kinds = (("L4", 24), ("L40S", 48), ("H100", 80))
 clusters = 100
@@ -56,9 +59,9 @@ def fewest_devices(nodes: list[Node], requests: list[Request]) -> int | None:
     Devices of a node are alike here, so counting them is enough."""
     cp_model = pytest.importorskip("ortools.sat.python.cp_model", reason="ortools is missing")
     model = cp_model.CpModel()
-    used = [[] for _ in nodes]
+    used: list[list[Any]] = [[] for _ in nodes]  # the solver's package has no types
     for wanted in requests:
-        here = [[] for _ in nodes]
+        here: list[list[Any]] = [[] for _ in nodes]
         for _ in wanted.replicas:
             ways = []
             for position, node in enumerate(nodes):
@@ -80,7 +83,8 @@ def fewest_devices(nodes: list[Node], requests: list[Request]) -> int | None:
     solver.parameters.num_workers = 1
     if solver.solve(model) != cp_model.OPTIMAL:
         return None
-    return round(solver.objective_value)
+    fewest: int = round(solver.objective_value)
+    return fewest
 
 
 def feasible_cluster(rng: random.Random) -> tuple[list[Node], list[Request], int]:
@@ -92,7 +96,7 @@ def feasible_cluster(rng: random.Random) -> tuple[list[Node], list[Request], int
             return nodes, requests, fewest
 
 
-def test_all_that_can_have_a_place_gets_one_within_a_device_of_the_fewest():
+def test_all_that_can_have_a_place_gets_one_within_a_device_of_the_fewest() -> None:
     rng = random.Random(20261129)
     misses = []
     for number in range(clusters):
@@ -105,7 +109,7 @@ def test_all_that_can_have_a_place_gets_one_within_a_device_of_the_fewest():
 
 
 @pytest.mark.parametrize("seed", range(seeds_of_invariants))
-def test_places_are_sound_and_the_same_for_any_order(seed: int):
+def test_places_are_sound_and_the_same_for_any_order(seed: int) -> None:
     rng = random.Random(seed)
     nodes, requests = random_nodes(rng), random_requests(rng)
     cpu = Node("cpu", (Device("cpu0", "CPU", 60 * gib, is_shared=True),))
@@ -115,7 +119,7 @@ def test_places_are_sound_and_the_same_for_any_order(seed: int):
     outcome = schedule(nodes, running, requests[1:])
     check(nodes, running, requests[1:], outcome)
 
-    def shuffled(values):
+    def shuffled(values: Iterable[T]) -> list[T]:
         return rng.sample(list(values), len(values))
 
     mixed = [Node(node.id, tuple(shuffled(node.devices)), node.labels) for node in shuffled(nodes)]

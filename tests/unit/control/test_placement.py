@@ -1,5 +1,7 @@
 """Places on a few small clusters: topology, filters, gangs, preemption, the queue, explanations."""
 
+from typing import Any
+
 from headrace.control.placement.cluster import Assignment, Device, Node, Option, Request
 from headrace.control.placement.explain import explain
 from headrace.control.placement.schedule import schedule
@@ -17,50 +19,52 @@ def gpu_node(name: str, islands: str = "aaaabbbb", *, memory_gib: int = 80, **fi
     return Node(name, devices, **fields)
 
 
-def request(name: str, count: int = 1, *, devices: int = 1, memory_gib: int = 40, **fields):
+def request(
+    name: str, count: int = 1, *, devices: int = 1, memory_gib: int = 40, **fields: Any
+) -> Request:
     """`count` replicas of so many devices each."""
     replicas = tuple(f"{name}-{i}" for i in range(count))
     return Request(name, replicas, (Option(devices, memory_gib * gib),), **fields)
 
 
-def test_devices_that_share_layers_are_of_one_island():
+def test_devices_that_share_layers_are_of_one_island() -> None:
     taken = [Assignment("x", "x", "n", ("gpu0",), gib), Assignment("y", "y", "n", ("gpu1",), gib)]
     placed = schedule([gpu_node("n")], taken, [request("m", devices=4)]).assignments
     assert placed[0].device_ids == ("gpu4", "gpu5", "gpu6", "gpu7")
 
 
-def test_without_fast_links_devices_are_of_one_numa_node():
+def test_without_fast_links_devices_are_of_one_numa_node() -> None:
     taken = [Assignment("x", "x", "n", ("gpu1",), gib)]
     placed = schedule([gpu_node("n", "    ")], taken, [request("m", devices=2)]).assignments
     assert placed[0].device_ids == ("gpu2", "gpu3")
 
 
-def test_small_replicas_fill_broken_islands_and_leave_whole_ones():
+def test_small_replicas_fill_broken_islands_and_leave_whole_ones() -> None:
     taken = [Assignment("x", "x", "n", ("gpu0",), gib)]
     placed = schedule([gpu_node("n")], taken, [request("m", 3)]).assignments
     assert {d for a in placed for d in a.device_ids} == {"gpu1", "gpu2", "gpu3"}
 
 
-def test_small_replicas_fill_a_node_before_they_open_another():
+def test_small_replicas_fill_a_node_before_they_open_another() -> None:
     taken = [Assignment("x", "x", "b", ("gpu0",), gib)]
     placed = schedule([gpu_node("a"), gpu_node("b")], taken, [request("m", 3)]).assignments
     assert {a.node_id for a in placed} == {"b"}
 
 
-def test_a_gang_that_does_not_fit_whole_takes_nothing():
+def test_a_gang_that_does_not_fit_whole_takes_nothing() -> None:
     gang = request("gang", 3, devices=4, is_gang=True)
     outcome = schedule([gpu_node("n")], [], [gang, request("single", 2)])
     assert {a.request_name for a in outcome.assignments} == {"single"}
     assert outcome.queued[0].replicas == ("gang-0", "gang-1", "gang-2")
 
 
-def test_replicas_without_a_gang_start_as_far_as_they_fit():
+def test_replicas_without_a_gang_start_as_far_as_they_fit() -> None:
     outcome = schedule([gpu_node("n")], [], [request("m", 3, devices=4)])
     assert [a.replica for a in outcome.assignments] == ["m-0", "m-1"]
     assert outcome.queued[0].replicas == ("m-2",)
 
 
-def test_the_higher_priority_goes_first():
+def test_the_higher_priority_goes_first() -> None:
     outcome = schedule(
         [gpu_node("n")], [], [request("low", devices=8), request("high", devices=8, priority=1)]
     )
@@ -68,7 +72,7 @@ def test_the_higher_priority_goes_first():
     assert [q.request_name for q in outcome.queued] == ["low"]
 
 
-def test_preemption_ends_as_few_of_the_lowest_as_needed():
+def test_preemption_ends_as_few_of_the_lowest_as_needed() -> None:
     running = [
         Assignment("low", "low", "n", ("gpu0", "gpu1", "gpu2", "gpu3"), gib, priority=1),
         Assignment("mid", "mid", "n", ("gpu4", "gpu5", "gpu6", "gpu7"), gib, priority=2),
@@ -78,14 +82,14 @@ def test_preemption_ends_as_few_of_the_lowest_as_needed():
     assert outcome.assignments[0].device_ids == ("gpu0", "gpu1", "gpu2", "gpu3")
 
 
-def test_equal_priority_is_never_ended():
+def test_equal_priority_is_never_ended() -> None:
     running = [Assignment("x", "x", "n", tuple(f"gpu{i}" for i in range(8)), gib, priority=3)]
     outcome = schedule([gpu_node("n")], running, [request("m", priority=3)])
     assert not outcome.preempted
     assert outcome.queued[0].request_name == "m"
 
 
-def test_a_gang_is_ended_whole():
+def test_a_gang_is_ended_whole() -> None:
     running = [
         Assignment(f"g-{i}", "g", n, tuple(f"gpu{d}" for d in range(8)), gib, is_gang=True)
         for i, n in enumerate("ab")
@@ -94,25 +98,25 @@ def test_a_gang_is_ended_whole():
     assert [a.replica for a in outcome.preempted] == ["g-0", "g-1"]
 
 
-def test_replicas_that_are_to_be_apart_are_on_different_nodes():
+def test_replicas_that_are_to_be_apart_are_on_different_nodes() -> None:
     nodes = [gpu_node("a"), gpu_node("b")]
     outcome = schedule(nodes, [], [request("m", 3, apart_from=frozenset({"m"}))])
     assert sorted(a.node_id for a in outcome.assignments) == ["a", "b"]
     assert outcome.queued[0].replicas == ("m-2",)
 
 
-def test_processors_are_shared_within_their_memory():
+def test_processors_are_shared_within_their_memory() -> None:
     node = Node("n", (Device("cpu0", "CPU", 100 * gib, is_shared=True),))
     outcome = schedule([node], [], [request("m", 3)])
     assert len(outcome.assignments) == 2
 
 
-def test_a_node_with_the_weights_is_preferred():
+def test_a_node_with_the_weights_is_preferred() -> None:
     wanted = request("m", warm_nodes=frozenset({"b"}))
     assert schedule([gpu_node("a"), gpu_node("b")], [], [wanted]).assignments[0].node_id == "b"
 
 
-def test_every_rejection_has_its_reason():
+def test_every_rejection_has_its_reason() -> None:
     nodes = [
         gpu_node("closed", closed_reason="it is cordoned"),
         gpu_node("elsewhere", labels={"zone": "b"}),
