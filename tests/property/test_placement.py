@@ -120,7 +120,8 @@ def test_places_are_sound_and_the_same_for_any_order(seed: int) -> None:
     check(nodes, running, requests[1:], outcome)
 
     def shuffled(values: Iterable[T]) -> list[T]:
-        return rng.sample(list(values), len(values))
+        ordered = list(values)
+        return rng.sample(ordered, len(ordered))
 
     mixed = [Node(node.id, tuple(shuffled(node.devices)), node.labels) for node in shuffled(nodes)]
     asked = [

@@ -62,6 +62,7 @@ entries = (
     ),
     CommandEntry(("explain",), "Why: route, scaling.", "explain"),
     CommandEntry(("plan",), "How many devices a model needs, and why.", "plan"),
+    CommandEntry(("place",), "Where replicas would go on a described cluster, and why.", "place"),
     CommandEntry(("apply",), "Make the platform as files say: diff, prune.", "apply"),
     CommandEntry(("export",), "Write the platform's state as a file for apply.", "export"),
     CommandEntry(("replicas",), "Running engines: list.", "replicas"),

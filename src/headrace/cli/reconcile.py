@@ -32,7 +32,7 @@ def compare(
     data_dir: DataDir,
     database_url: DatabaseUrl = None,
     since: Annotated[
-        str | None, typer.Option(help="From then on: 7d ago, 2026-11-01 or a time, UTC.")
+        str | None, typer.Option(help="From then on: 7d (ago), 2026-11-01 or a time, UTC.")
     ] = None,
     until: Annotated[str | None, typer.Option(help="Before then; default: now.")] = None,
     as_json: AsJson = False,

@@ -58,10 +58,10 @@ def usage(
         str, typer.Option(help=f"Groups, comma-separated: {', '.join(groups)}.")
     ] = "tenant,model",
     since: Annotated[
-        str | None, typer.Option(help="From then on: 7d ago, 2026-11-01 or a time, UTC.")
+        str | None, typer.Option(help="From then on: 7d (ago), 2026-11-01 or a time, UTC.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option(help="Before then: 1d ago, a day or a time, UTC.")
+        str | None, typer.Option(help="Before then: 1d (ago), a day or a time, UTC.")
     ] = None,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     project: Annotated[str | None, typer.Option(help="Only this project's.")] = None,

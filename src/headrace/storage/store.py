@@ -141,7 +141,8 @@ class Store:
     @staticmethod
     def _name_taken(resource: Resource) -> Conflict:
         return Conflict(
-            f"a {resource.kind} named {resource.name!r} exists already; choose another name",
+            f"a {resource.kind.replace('_', ' ')} named {resource.name!r} exists already; "
+            "choose another name",
             kind=resource.kind,
             name=resource.name,
         )

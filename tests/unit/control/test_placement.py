@@ -9,7 +9,7 @@ from headrace.control.placement.schedule import schedule
 gib = 1 << 30
 
 
-def gpu_node(name: str, islands: str = "aaaabbbb", *, memory_gib: int = 80, **fields) -> Node:
+def gpu_node(name: str, islands: str = "aaaabbbb", *, memory_gib: int = 80, **fields: Any) -> Node:
     """A node with a device for each letter; devices of one letter are joined by fast links."""
     half = len(islands) // 2
     devices = tuple(

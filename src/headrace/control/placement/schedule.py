@@ -41,11 +41,13 @@ def schedule(
     kept = sorted(running)
     preempted: list[Assignment] = []
     for unit in units_without_place(requests, placed)[:preemptions_max]:
-        found = preempt(nodes, [*kept, *placed], kept, unit)
+        # A lower one that found its place in this very round gives way like one that runs.
+        found = preempt(nodes, [*kept, *placed], [*kept, *placed], unit)
         if found is not None:
             ended, places = found
+            preempted += [assignment for assignment in kept if assignment in ended]
             kept = [assignment for assignment in kept if assignment not in ended]
-            preempted += ended
+            placed = [assignment for assignment in placed if assignment not in ended]
             placed += places
     return Schedule(tuple(sorted(placed)), tuple(sorted(preempted)), queue(requests, placed))
 
