@@ -75,7 +75,11 @@ def write_rows(found: list[Reconciled]) -> None:
         )
         for row in found
     ]
-    output.write_table(columns, rows, empty="no replica was sampled twice in this time")
+    output.write_table(
+        columns,
+        rows,
+        empty="no replica was sampled twice in this time; each one that serves is sampled once a minute",
+    )
     for row in found:
         for reason in row.reasons if row.difference_tokens else ():
             typer.echo(f"{row.replica_id}: {reason}")
