@@ -78,7 +78,7 @@ def write_rows(found: list[Reconciled]) -> None:
     output.write_table(
         columns,
         rows,
-        empty="no replica was sampled twice in this time; each one that serves is sampled once a minute",
+        empty="no replica was sampled twice in this time; each that serves is, once a minute",
     )
     for row in found:
         for reason in row.reasons if row.difference_tokens else ():
