@@ -16,7 +16,7 @@ arguments = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-pages = ("overview", "keys", "usage", "deployments", "invoices")
+pages = ("overview", "keys", "usage", "deployments")
 
 
 def main(ready_file: Path) -> None:
