@@ -113,10 +113,14 @@ async def test_the_engines_refusals_keep_their_type_and_numbers(
 
 async def test_the_queue_is_bounded(run_engine: "RunEngine", make_submit: "MakeSubmit") -> None:
     async with run_engine() as (client, _):
-        streams = [client.submit(make_submit(f"r{i}", endless)) for i in range(60)]
+        running = [client.submit(make_submit(f"running{i}", endless)) for i in range(8)]
+        for stream in running:
+            await stream.next()
+        for i in range(16):
+            client.submit(make_submit(f"waits{i}", endless))
         with pytest.raises(RateLimited):
-            await streams[-1].next()
-        await streams[0].next()
+            await client.submit(make_submit("one too many", endless)).next()
+        await running[0].next()
 
 
 async def test_an_id_is_used_once_at_a_time(
