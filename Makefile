@@ -82,7 +82,7 @@ layers: $(STAMPS)/dev
 	$(BIN)/lint-imports
 
 unit: $(STAMPS)/dev
-	$(BIN)/pytest -m "not e2e"
+	$(BIN)/pytest -m "not e2e" -n auto --dist loadfile
 
 e2e: $(STAMPS)/dev
 	$(BIN)/pytest -m e2e
