@@ -46,7 +46,11 @@ def test_anything_else_has_not_the_shape_of_a_key(damage: Callable[[str], str]) 
     assert parse_key(damage(format_key(key_id, secret))) is None
 
 
-@pytest.mark.parametrize(("bad_id", "bad_secret"), [("ten_1", secret), (key_id, b"short")])
+@pytest.mark.parametrize(
+    ("bad_id", "bad_secret"),
+    [("ten_1", secret), (key_id, b"short")],
+    ids=["no key", "short"],  # the values are other ones each time
+)
 def test_a_key_is_not_written_from_bad_parts(bad_id: str, bad_secret: bytes) -> None:
     with pytest.raises(ValueError, match="not an API key id"):
         format_key(bad_id, bad_secret)
