@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from headrace.spec.prices import Price
-from headrace.spec.settlements import Charge, Settlement, TokenUsage
+from headrace.spec.settlements import Charge, Settlement, TokenUsage, platform_tenant_id
 
 
 class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +32,8 @@ def try_prices(
     """Rate each request whose model has a tried price; the others keep what they were charged."""
     sums: dict[tuple[str, str], list[int]] = {}
     for settlement in settlements:
+        if settlement.tenant_id == platform_tenant_id:
+            continue  # nobody pays for it at any price
         row = sums.setdefault((settlement.tenant_id, settlement.model), [0, 0, 0, 0])
         price = prices.get(settlement.model)
         charged = settlement.amount_nanousd

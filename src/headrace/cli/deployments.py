@@ -1,5 +1,6 @@
 """`headrace deployments`: models on engines, desired against observed."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -9,9 +10,11 @@ from headrace.cli import output, rollouts
 from headrace.cli.admin_client import path_of
 from headrace.cli.platform import Platform, platform_command, platform_group
 from headrace.cli.scaling_options import (
+    HedgingOptions,
     RolloutOptions,
     ScalingOptions,
     autoscaling_body,
+    hedging_body,
     rollout_body,
 )
 from headrace.cli.views import format_moment
@@ -37,6 +40,7 @@ class DeploymentView(msgspec.Struct, frozen=True):
     generation: int
     rollout_state: str
     scale_reason: str | None
+    hedging: dict[str, float | None] | None
     create_time: str
 
 
@@ -72,6 +76,7 @@ def create(
     ] = None,
     scaling: ScalingOptions,
     rollout: RolloutOptions,
+    hedging: HedgingOptions,
 ) -> None:
     """Ask for replicas of a model; the control plane starts them."""
     body = {
@@ -84,6 +89,7 @@ def create(
         "engine_arguments": engine_arguments,
         "autoscaling": autoscaling_body(scaling),
         "rollout": rollout_body(rollout),
+        "hedging": hedging_body(hedging),
     }
     platform.show(platform.client.send("POST", "/deployments", body), DeploymentView, _fields)
 
@@ -126,8 +132,12 @@ def update(
         list[str] | None, typer.Option("--engine-argument", help="Replaces all; repeatable.")
     ] = None,
     fixed: Annotated[bool, typer.Option("--fixed", help="Scale no more by traffic.")] = False,
+    no_hedge: Annotated[
+        bool, typer.Option("--no-hedge", help="Send no request to a second replica.")
+    ] = False,
     scaling: ScalingOptions,
     rollout: RolloutOptions,
+    hedging: HedgingOptions,
 ) -> None:
     """Change a deployment; a new look of its replicas is rolled out."""
     body = {
@@ -137,10 +147,13 @@ def update(
         "engine_arguments": engine_arguments,
         "autoscaling": autoscaling_body(scaling),
         "rollout": rollout_body(rollout),
+        "hedging": hedging_body(hedging),
     }
     given: dict[str, object] = {name: value for name, value in body.items() if value is not None}
     if fixed:
         given["autoscaling"] = msgspec.Raw(b"null")
+    if no_hedge:
+        given["hedging"] = msgspec.Raw(b"null")
     answer = platform.client.send("PATCH", _path(deployment), given)
     platform.show(answer, DeploymentView, _fields)
 
@@ -178,6 +191,7 @@ def _fields(deployment: DeploymentView) -> list[tuple[str, str]]:
         ("threads", "an equal share" if deployment.threads is None else str(deployment.threads)),
         ("generation", f"{deployment.generation}, rollout {deployment.rollout_state}"),
         *([("scaled", deployment.scale_reason)] if deployment.scale_reason else []),
+        *([("hedged", _hedging(deployment.hedging))] if deployment.hedging else []),
         ("created", format_moment(deployment.create_time)),
     ]
     return [*fields, *(("why not", reason) for reason in deployment.reasons)]
@@ -185,3 +199,10 @@ def _fields(deployment: DeploymentView) -> list[tuple[str, str]]:
 
 def _ready(deployment: DeploymentView) -> str:
     return f"{deployment.ready_replicas}/{deployment.replicas}"
+
+
+def _hedging(hedging: Mapping[str, float | None]) -> str:
+    """When a second replica is asked, in words."""
+    quantile = hedging.get("first_output_quantile")
+    later = f", and not before quantile {quantile:g} of first outputs" if quantile else ""
+    return f"after {hedging['after_s']:g} s{later}"

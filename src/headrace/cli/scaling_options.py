@@ -1,4 +1,4 @@
-"""The options of autoscaling and rollouts, declared once for `create` and `update`."""
+"""The options of autoscaling, rollouts and hedging, declared once for `create` and `update`."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -94,6 +94,26 @@ def rollout_body(options: RolloutOptions) -> dict[str, object] | None:
     if options.no_rollback:
         body["rolls_back"] = False
     return body or None
+
+
+@dataclass(frozen=True, slots=True)
+class HedgingOptions:
+    """When a second replica gets a request that the first is slow to answer."""
+
+    hedge_after: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Seconds without a first byte; turns hedging on."),
+    ] = None
+    hedge_quantile: Annotated[
+        float | None,
+        typer.Option(help="And not before this quantile of the deployment's first outputs."),
+    ] = None
+
+
+def hedging_body(options: HedgingOptions) -> dict[str, object] | None:
+    """The policy as the API takes it; None if no option was given."""
+    body = {"after_s": options.hedge_after, "first_output_quantile": options.hedge_quantile}
+    return {name: value for name, value in body.items() if value is not None} or None
 
 
 def step_of(text: str) -> dict[str, object]:

@@ -186,6 +186,7 @@ def endpoints_of(
             zone=replica.zone,
             cohort=str(replica.generation),
             cohort_weight=cohort_weight(deployments[replica.parent_id], replica),
+            hedging=deployments[replica.parent_id].hedging,
         )
         for replica in replicas
         if replica.address and replica.parent_id in deployments

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from headrace.ledger.windows import Calendar, CalendarUse, RollingUse
 from headrace.spec.limits import CalendarPeriod, Limits, Period
+from headrace.spec.settlements import platform_tenant_id
 
 
 class ScopeKind(StrEnum):
@@ -36,7 +37,9 @@ def scope_ids(tenant_id: str, project_id: str, key_id: str, model: str) -> tuple
     """What the scopes of a request are kept under, in the order of `ScopeLimits`.
 
     Ids of resources have different prefixes; a model's name could look like one, hence the slash,
-    which no id has."""
+    which no id has. What the platform does on its own account is in no scope but its own."""
+    if tenant_id == platform_tenant_id:
+        return (tenant_id,) * len(scope_kinds)
     return (tenant_id, project_id, key_id, f"model/{model}", f"{key_id}/{model}")
 
 

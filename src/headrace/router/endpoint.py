@@ -7,6 +7,7 @@ from headrace.router.adapters_loaded import LoadedAdapters
 from headrace.router.breaker import Breaker
 from headrace.router.capacity import Capacity
 from headrace.router.service_rate import ServiceRate
+from headrace.spec.hedging import Hedging
 
 kv_tokens_prior = 131_072  # of an engine that does not tell
 kv_pressure_s = 0.15  # of k / (1 - k), as in sglang's least_load
@@ -32,6 +33,7 @@ class EndpointSpec:
     kv_tokens: int = 0  # room for KV; 0: not known
     cohort: str = ""  # of a canary: old or new; empty: no split
     cohort_weight: int = 0  # its share of the pool's requests against the other cohorts
+    hedging: Hedging | None = None  # when its requests go to a second replica too
 
     def is_same_process(self, other: "EndpointSpec") -> bool:
         """Whether load and health of one hold for the other; a relaunch gets a new key."""

@@ -5,6 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from headrace.spec.autoscaling import Autoscaling, ScaleState
+from headrace.spec.hedging import Hedging
 from headrace.spec.resource import Resource
 from headrace.spec.rollout import RolloutPolicy, RolloutProgress, RolloutVerdict
 
@@ -45,6 +46,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
     verdict: RolloutVerdict | None = None  # likewise
     autoscaling: Autoscaling | None = None
     scale: ScaleState | None = None  # likewise
+    hedging: Hedging | None = None  # None: no request goes to two replicas at once
 
     @property
     def template(self) -> Template:

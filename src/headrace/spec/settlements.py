@@ -17,6 +17,10 @@ class Outcome(StrEnum):
     REJECTED = "rejected"  # the engine refused what the caller sent; nothing was used
 
 
+# Who bears what the platform does on its own account, as a second try beside one that ran: nobody
+# is billed for it, no limit counts it, and reconciliation finds it.
+platform_tenant_id = "platform"
+
 # The sums of a day count these apart; what is left of the requests was rejected.
 summed_outcomes = (Outcome.FINISHED, Outcome.ABORTED, Outcome.FAILED)
 

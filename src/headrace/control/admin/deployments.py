@@ -19,6 +19,7 @@ from headrace.control.admin.values import RequestBody, moment, optional_moment
 from headrace.control.model_targets import follow_version
 from headrace.spec.autoscaling import Autoscaling
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.hedging import Hedging
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.rollout import RolloutPolicy
 
@@ -45,6 +46,7 @@ class DeploymentCreate(RequestBody):
     engine_arguments: Arguments = ()
     rollout: Policy | None = None
     autoscaling: Policy | None = None
+    hedging: Policy | None = None
 
 
 class DeploymentChange(RequestBody):
@@ -59,6 +61,7 @@ class DeploymentChange(RequestBody):
     engine_arguments: Arguments | None = None
     rollout: Policy | None = None
     autoscaling: Policy | None = None  # null: a fixed number from now on
+    hedging: Policy | None = None  # null: no request goes to two replicas from now on
 
 
 class ReplicaView(BaseModel):
@@ -101,6 +104,7 @@ class DeploymentView(BaseModel):
     rollout_state: str
     autoscaling: Policy | None
     scale_reason: str | None  # of the last change by the autoscaler
+    hedging: Policy | None
     create_time: datetime.datetime
 
 
@@ -130,6 +134,7 @@ def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentVie
             if body.rollout is None
             else read(body.rollout, RolloutPolicy, "rollout"),
             autoscaling=autoscaling,
+            hedging=hedging_of(body.hedging),
         )
     )
     return _DeploymentViews(context).of(deployment)
@@ -184,6 +189,8 @@ def changed_deployment(
     changes: dict[str, object] = {}
     if body.rollout is not None:
         changes["rollout"] = read(body.rollout, RolloutPolicy, "rollout")
+    if "hedging" in body.model_fields_set:
+        changes["hedging"] = hedging_of(body.hedging)
     autoscaling = deployment.autoscaling
     if "autoscaling" in body.model_fields_set:
         changes["autoscaling"] = autoscaling = autoscaling_of(body.autoscaling)
@@ -215,6 +222,11 @@ def autoscaling_of(value: Policy | None) -> Autoscaling | None:
             f"autoscaling: min {policy.min} is over max {policy.max}", param="autoscaling"
         )
     return policy
+
+
+def hedging_of(value: Policy | None) -> Hedging | None:
+    """When to ask a second replica, as it came."""
+    return None if value is None else read(value, Hedging, "hedging")
 
 
 def first_replicas(replicas: int, autoscaling: Autoscaling | None) -> int:
@@ -309,6 +321,7 @@ class _DeploymentViews:
             rollout_state=state_of(deployment),
             autoscaling=shown(deployment.autoscaling),
             scale_reason=None if deployment.scale is None else deployment.scale.reason,
+            hedging=shown(deployment.hedging),
             create_time=moment(deployment.create_time),
         )
 
