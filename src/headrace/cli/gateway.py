@@ -18,7 +18,7 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.listening import ListenDescriptor, listener
 from headrace.cli.routing_options import RegionName, RoutingPolicyName, ZoneName
-from headrace.cli.settings import DatabaseUrl, DataDir, LimitsUrl
+from headrace.cli.settings import DatabaseUrl, DataDir, LimitsUrl, OtlpEndpoint
 from headrace.cli.tls_options import (
     Listeners,
     TlsCertificate,
@@ -26,6 +26,7 @@ from headrace.cli.tls_options import (
     TlsListen,
     tls_listener,
 )
+from headrace.cli.tracing_options import tracing
 from headrace.gateway.gateway import Gateway, GatewayConfig
 from headrace.gateway.pauses import shorten_pauses
 from headrace.gateway.posting_process import PostingProcess
@@ -70,6 +71,7 @@ def gateway(
     routing_policy: RoutingPolicyName = default_policy,
     region: RegionName = "",
     zone: ZoneName = "",
+    otlp_endpoint: OtlpEndpoint = None,
     listen_descriptor: ListenDescriptor = None,
 ) -> None:
     """Serve customers' requests from the replicas that the store names, until SIGTERM."""
@@ -94,6 +96,7 @@ def gateway(
         stack.callback(poster.close)
         config = GatewayConfig(
             pepper,
+            tracer=stack.enter_context(tracing(otlp_endpoint, "headrace-gateway")),
             content_directory=data_dir / "content",
             when_limits_away=when_limits_away,
             routing_policy=routing_policy,

@@ -20,6 +20,7 @@ from headrace.cli.engine_settings import (
     KvTokens,
     MaxNumSeqs,
     ModelArgument,
+    Quantize,
     StepTimeout,
     TargetStepMs,
     TenantCacheTokens,
@@ -32,12 +33,14 @@ from headrace.cli.engine_settings import (
 )
 from headrace.cli.model_files import resolve_model
 from headrace.cli.output import note
-from headrace.cli.settings import CacheDir
+from headrace.cli.settings import CacheDir, OtlpEndpoint
+from headrace.cli.tracing_options import tracing
 from headrace.engine_server.app import EngineServerApp
 from headrace.engine_server.dialect import check_parsers
 from headrace.engine_server.engine_client import EngineState
 from headrace.engine_server.service import ModelService
 from headrace.http import server
+from headrace.observability.tracing import Tracer
 from headrace.protocol.reasoning import reasoning_formats
 from headrace.protocol.tool_parsers import tool_formats
 
@@ -59,6 +62,7 @@ def serve(
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8000,
     kv_tokens: KvTokens = kv_tokens_default,
     kv_cache_dtype: KvCache = KvCacheDtype.F16,
+    quantize: Quantize = None,
     threads: Threads = None,
     max_num_seqs: MaxNumSeqs = max_num_seqs_default,
     context_length: ContextLength = None,
@@ -93,6 +97,7 @@ def serve(
         float,
         typer.Option("--drain-timeout", min=0, help="How long running requests may take (s)."),
     ] = drain_timeout_default_s,
+    otlp_endpoint: OtlpEndpoint = None,
 ) -> None:
     """Serve one model over an OpenAI-compatible API."""
     api_key = _read_key(api_key_env)
@@ -103,8 +108,8 @@ def serve(
         )
     check_parsers(tool_parser, reasoning_parser)
     sock = server.bind(host, port)  # before a download, so that a taken port is known at once
-    with sock:
-        resolved = resolve_model(model, cache_dir)
+    with sock, tracing(otlp_endpoint, "headrace-engine") as tracer:
+        resolved = resolve_model(model, cache_dir, quantize)
         config = service_config(
             resolved.path,
             served_model_name or resolved.name,
@@ -121,7 +126,7 @@ def serve(
         )
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
         service = ModelService(config, SystemClock())
-        server.run(_serve(service, sock, api_key, drain_timeout_s))
+        server.run(_serve(service, sock, api_key, drain_timeout_s, tracer))
 
 
 def _read_prefix_key() -> bytes | None:
@@ -153,10 +158,14 @@ def _read_key(variable: str) -> str | None:
 
 
 async def _serve(
-    service: ModelService, sock: socket.socket, api_key: str | None, drain_timeout_s: float
+    service: ModelService,
+    sock: socket.socket,
+    api_key: str | None,
+    drain_timeout_s: float,
+    tracer: Tracer | None,
 ) -> None:
     """Serve until a signal, or until the engine cannot run, which is raised as SetupError."""
-    app = EngineServerApp(service, api_key)
+    app = EngineServerApp(service, api_key, tracer=tracer)
     stop = asyncio.Event()
     keeper = asyncio.create_task(_keep_running(service, sock, api_key))
     keeper.add_done_callback(lambda _: stop.set())

@@ -46,6 +46,7 @@ class Setting:
     doc: str
     unit: str = ""
     secret: bool = False  # its value is never shown
+    also: tuple[str, ...] = ()  # variables that others know it by
 
     @property
     def flag(self) -> str:
@@ -63,7 +64,7 @@ class Setting:
         factory = self.default if callable(self.default) else None
         return typer.Option(
             self.flag,
-            envvar=self.variable,
+            envvar=[self.variable, *self.also],
             help=help_text,
             show_default=not self.secret and factory is None,
             default_factory=factory,
@@ -117,7 +118,17 @@ limits_url = Setting(
     secret=True,
 )
 
-all_settings = (data_dir, cache_dir, admin_url, admin_token, api_key, database_url, limits_url)
+otlp_endpoint = Setting(
+    "otlp-endpoint",
+    str,
+    None,
+    "A collector's OTLP/HTTP address, like http://127.0.0.1:4318; default: nothing is traced.",
+    also=("OTEL_EXPORTER_OTLP_ENDPOINT",),
+)
+
+all_settings = (
+    data_dir, cache_dir, admin_url, admin_token, api_key, database_url, limits_url, otlp_endpoint,
+)  # fmt: skip
 
 DataDir = Annotated[Path, data_dir.option()]
 CacheDir = Annotated[Path, cache_dir.option()]
@@ -126,4 +137,5 @@ AdminToken = Annotated[str | None, admin_token.option()]
 LimitsUrl = Annotated[str | None, limits_url.option()]
 DatabaseUrl = Annotated[str | None, database_url.option()]
 ApiKeyOption = Annotated[str | None, api_key.option()]
+OtlpEndpoint = Annotated[str | None, otlp_endpoint.option()]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON of a stable shape.")]

@@ -1,5 +1,6 @@
 """`headrace up`: the whole platform on this machine, until Ctrl-C or SIGTERM."""
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,8 @@ from headrace.base.errors import ConfigurationError
 from headrace.cli import tls_options
 from headrace.cli.model_files import resolve_model
 from headrace.cli.platform_files import PlatformFiles, local_launcher
-from headrace.cli.settings import CacheDir, DatabaseUrl, DataDir, Setting
+from headrace.cli.settings import CacheDir, DatabaseUrl, DataDir, OtlpEndpoint, Setting
+from headrace.cli.settings import otlp_endpoint as otlp_setting
 from headrace.cli.supervisor import data_dir as directory
 from headrace.cli.supervisor.demo import DemoModel, DemoSeed
 from headrace.cli.supervisor.platform import Platform, PlatformSetup, base_url
@@ -72,6 +74,7 @@ def up(
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     database_url: DatabaseUrl = None,
+    otlp_endpoint: OtlpEndpoint = None,
     data_dir: DataDir,
     cache_dir: CacheDir,
 ) -> None:
@@ -79,6 +82,8 @@ def up(
     check_demo(with_demo, replica_count, model_reference)
     check_ports(gateway_port, control_port)
     check_exposure(gateway_host, public)
+    if otlp_endpoint is not None:
+        os.environ[otlp_setting.variable] = otlp_endpoint  # gateways and engines inherit it
     tls_arguments = gateway_arguments(tls_listen, tls_certificate, tls_key)
     clock = SystemClock()
     files = PlatformFiles(data_dir.expanduser().absolute())

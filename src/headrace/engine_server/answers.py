@@ -10,6 +10,7 @@ from headrace.base.errors import ClientClosed, HeadraceError
 from headrace.engine_server.answer_bodies import AnswerBodies
 from headrace.engine_server.choices import Choice
 from headrace.engine_server.dialect import prompt_tail
+from headrace.engine_server.messages import Output
 from headrace.engine_server.metrics import Timings
 from headrace.engine_server.service import ModelService
 from headrace.engine_server.text_stream import TextPiece, TextStream
@@ -30,19 +31,38 @@ class Caller:
 
     request_id: str
     cache_salt: str = ""
+    traceparent: str | None = None
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far an answer got, and when, by the monotonic clock."""
+
+    start_s: float
+    first_s: float | None = None  # its first output
+    last_s: float = 0.0  # its newest
+    outputs: int = 0
 
 
 class Answer:
     """Answers one request that was parsed."""
 
     def __init__(
-        self, service: ModelService, timings: Timings, request: GeneratingRequest, caller: Caller
+        self,
+        service: ModelService,
+        timings: Timings,
+        request: GeneratingRequest,
+        caller: Caller,
+        *,
+        trace_id: str = "",
     ) -> None:
+        """`trace_id` is the request's trace, for exemplars; empty where there is none."""
         self._service = service
         self._timings = timings
         self._request = request
         self._caller = caller
-        self._start_s = self._last_s = service.clock.monotonic_s()
+        self._trace_id = trace_id
+        self.progress = Progress(service.clock.monotonic_s())
         self._choices: list[Choice] = []
         self._last_piece: TextPiece | None = None
 
@@ -126,6 +146,11 @@ class Answer:
         return bodies
 
     @property
+    def last_output(self) -> Output | None:
+        """What the engine said last; None if it said nothing."""
+        return None if self._last_piece is None else self._last_piece.output
+
+    @property
     def _is_open(self) -> bool:
         return any(choice.finish_reason is None for choice in self._choices)
 
@@ -147,14 +172,18 @@ class Answer:
 
     def _observe_piece(self) -> None:
         now_s = self._service.clock.monotonic_s()
-        if self._last_piece is None:
-            self._timings.first_token_s.observe(now_s - self._start_s)
+        progress = self.progress
+        if progress.first_s is None:
+            progress.first_s = now_s
+            self._timings.first_token_s.observe(now_s - progress.start_s, self._trace_id)
         else:
-            self._timings.inter_token_s.observe(now_s - self._last_s)
-        self._last_s = now_s
+            self._timings.inter_token_s.observe(now_s - progress.last_s, self._trace_id)
+        progress.last_s = now_s
+        progress.outputs += 1
 
     def _observe_end(self) -> None:
-        self._timings.request_s.observe(self._service.clock.monotonic_s() - self._start_s)
+        duration_s = self._service.clock.monotonic_s() - self.progress.start_s
+        self._timings.request_s.observe(duration_s, self._trace_id)
 
     def _headers(self, text: TextStream) -> list[Header]:
         headers = [(b"x-request-id", self._caller.request_id.encode())]

@@ -38,7 +38,12 @@ from headrace.http.asgi import (
     send_bytes,
     send_json,
 )
-from headrace.observability.metrics import content_type
+from headrace.observability.metrics import (
+    content_type,
+    openmetrics_content_type,
+    reads_openmetrics,
+)
+from headrace.observability.tracing import Tracer
 from headrace.protocol.errors import error_body
 from headrace.protocol.parsing import (
     parse_chat_request,
@@ -56,7 +61,12 @@ class EngineServerApp:
     """Everything that one model service answers."""
 
     def __init__(
-        self, service: ModelService, api_key: str | None, encoder: Encoder | None = None
+        self,
+        service: ModelService,
+        api_key: str | None,
+        encoder: Encoder | None = None,
+        *,
+        tracer: Tracer | None = None,
     ) -> None:
         """With an `api_key` the caller is taken for the gateway: its request ids are kept.
 
@@ -64,7 +74,10 @@ class EngineServerApp:
         self._service = service
         self._api_key = None if api_key is None else api_key.encode()
         self._timings = Timings()
-        self._generating = Generating(service, self._timings, trusts_callers=api_key is not None)
+        self._is_traced = tracer is not None
+        self._generating = Generating(
+            service, self._timings, trusts_callers=api_key is not None, tracer=tracer
+        )
         self.table = RouteTable(
             [
                 Route(
@@ -190,10 +203,16 @@ class EngineServerApp:
 
     async def _metrics(self, call: Call) -> None:
         service = self._service
+        with_exemplars = self._is_traced and reads_openmetrics(header(call.scope, b"accept"))
         text = await metrics_text(
-            service.engine, service.usage, self._timings, service.config.served_name
+            service.engine,
+            service.usage,
+            self._timings,
+            service.config.served_name,
+            with_exemplars=with_exemplars,
         )
-        await send_bytes(call.send, 200, text, [(b"content-type", content_type)])
+        kind = openmetrics_content_type if with_exemplars else content_type
+        await send_bytes(call.send, 200, text, [(b"content-type", kind)])
 
     # Probes.
 

@@ -2,12 +2,14 @@
 
 import re
 
-from headrace.base.errors import InvalidRequest, Unavailable
+from headrace.base.errors import HeadraceError, InvalidRequest, Unavailable
 from headrace.base.ids import new_id
 from headrace.engine_server.answers import Answer, Caller, GeneratingRequest
 from headrace.engine_server.metrics import Timings
 from headrace.engine_server.service import ModelService
+from headrace.engine_server.traces import end_trace
 from headrace.http.asgi import Receive, Scope, Send, header
+from headrace.observability.tracing import Tracer
 
 draining_retry_after_s = 1.0
 paused_retry_after_s = 5.0
@@ -18,8 +20,16 @@ cache_salt_length_max = 128
 class Generating:
     """Answers generating requests of any API, once they are chat or text completions."""
 
-    def __init__(self, service: ModelService, timings: Timings, *, trusts_callers: bool) -> None:
+    def __init__(
+        self,
+        service: ModelService,
+        timings: Timings,
+        *,
+        trusts_callers: bool,
+        tracer: Tracer | None = None,
+    ) -> None:
         """Callers are trusted where there is a key: whoever has it may be the gateway."""
+        self._tracer = tracer
         self.service = service
         self.timings = timings
         self.trusts_callers = trusts_callers
@@ -50,14 +60,38 @@ class Generating:
                 "The request id has 1 to 128 letters, digits and . : _ -", param="X-Request-Id"
             )
         if not self.trusts_callers:
-            return Caller(request_id)
+            return Caller(request_id, traceparent=self._traceparent(scope))
         cache_salt = header(scope, b"x-headrace-cache-salt") or ""
         if len(cache_salt) > cache_salt_length_max:
             raise InvalidRequest("The cache salt is too long.", param="X-Headrace-Cache-Salt")
-        return Caller(request_id, cache_salt)
+        return Caller(request_id, cache_salt, self._traceparent(scope))
+
+    def _traceparent(self, scope: Scope) -> str | None:
+        return None if self._tracer is None else header(scope, b"traceparent")
 
     async def answer(
         self, request: GeneratingRequest, caller: Caller, receive: Receive, send: Send
     ) -> None:
         """Answer; raises what failed before the first byte."""
-        await Answer(self.service, self.timings, request, caller).send(receive, send)
+        if self._tracer is None:  # nearly always
+            await Answer(self.service, self.timings, request, caller).send(receive, send)
+            return
+        started_s = self.service.clock.wall_s()
+        name = self.service.config.served_name
+        trace = self._tracer.begin(f"chat {name}", caller.traceparent, started_s)
+        answer = Answer(self.service, self.timings, request, caller, trace_id=trace.exemplar_id)
+        code: str | None = None
+        try:
+            await answer.send(receive, send)
+        except HeadraceError as error:
+            code = error.code
+            raise
+        finally:
+            end_trace(
+                trace,
+                answer,
+                request_id=caller.request_id,
+                model_name=name,
+                started_s=started_s,
+                error_code=code,
+            )

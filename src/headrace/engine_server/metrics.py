@@ -20,9 +20,14 @@ class Timings:
 
 
 async def metrics_text(
-    engine: EngineClient, usage: UsageLog, timings: Timings, model_name: str
+    engine: EngineClient,
+    usage: UsageLog,
+    timings: Timings,
+    model_name: str,
+    *,
+    with_exemplars: bool = False,
 ) -> bytes:
-    """Everything in Prometheus' text format."""
+    """Everything in Prometheus' text format, or in OpenMetrics', which has exemplars."""
     stats = await engine.stats()
     values = [*_usage_values(engine, usage), (names.restarts_total, engine.restart_count)]
     if stats is not None:  # what the engine does not say is left out: it is not zero
@@ -33,8 +38,9 @@ async def metrics_text(
         (names.inter_token_seconds, timings.inter_token_s),
         (names.request_seconds, timings.request_s),
         (names.disconnects_total, timings.disconnect_count),
+        (names.request_tokens, {"input": usage.input_tokens, "output": usage.output_tokens}),
     ]
-    return render(values, model_name)
+    return render(values, model_name, with_exemplars=with_exemplars)
 
 
 def _engine_values(engine: EngineClient, stats: Stats) -> list[tuple[MetricDeclaration, Value]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headrace.base.errors import Conflict, NotFound
 from headrace.engine_server.messages import Output
-from headrace.observability.metrics import Histogram
+from headrace.observability.metrics import Histogram, token_buckets
 from headrace.protocol.responses import EndedRequest, Usage
 
 ended_requests_max = 10_000
@@ -42,6 +42,8 @@ class UsageLog:
 
     def __init__(self) -> None:
         self.totals = TokenTotals()  # of ended requests
+        self.input_tokens = Histogram(token_buckets)  # of ended requests, each
+        self.output_tokens = Histogram(token_buckets)
         self.queue_s = Histogram()  # of ended requests that were ever computed
         self.ended_counts: dict[str, int] = {}  # by finish reason
         self._live: dict[str, asyncio.Event] = {}
@@ -71,6 +73,8 @@ class UsageLog:
         usage = no_usage
         if output is not None:
             self.totals.add(output)
+            self.input_tokens.observe(output.prompt_tokens)
+            self.output_tokens.observe(output.completion_tokens)
             if output.queue_s is not None:
                 self.queue_s.observe(output.queue_s)
             usage = usage_of(output)

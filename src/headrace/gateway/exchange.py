@@ -28,6 +28,7 @@ from headrace.gateway.metering import Metering
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.rewriter import StreamRewriter, WholeRewrite, rewrite_whole
 from headrace.gateway.signals import TrafficCounts
+from headrace.gateway.traces import attempt_attributes
 from headrace.gateway.upstream import (
     ask_usage,
     engine_headers,
@@ -39,6 +40,7 @@ from headrace.gateway.upstream import (
 from headrace.gateway.waiting_room import Errand, WaitingRoom
 from headrace.http.asgi import EventStream
 from headrace.http.client import Answer, HttpClient
+from headrace.observability.tracing import RequestTrace
 from headrace.router.endpoint import EndpointSpec
 from headrace.router.lease import Lease
 from headrace.router.picker import Picker
@@ -87,6 +89,7 @@ class EngineRequest:
     usage_chunk: bool = False  # what the caller wants of a stream's usage
     usage_in_every_chunk: bool = False
     metering: Metering = Metering.GENERATES
+    trace: RequestTrace | None = None
 
 
 class Exchange:
@@ -145,7 +148,10 @@ class Exchange:
         forwarding.retries.deposit()
         excluded: set[str] = set()
         failure: HeadraceError | None = None
+        trace = self._request.trace
         while True:
+            if trace is not None:
+                trace.phase("queue")
             try:
                 lease = await self._lease(excluded)
             except Unavailable as error:
@@ -154,9 +160,13 @@ class Exchange:
             self.endpoint_id = self._account.replica_id = lease.endpoint.spec.id
             self._attempt_s = forwarding.clock.monotonic_s()
             forwarding.traffic.attempted(lease.endpoint.spec)
+            if trace is not None:
+                trace.phase("attempt", attempt_attributes(lease, self.attempts))
             try:
                 return await attempt(lease)
             except HeadraceError as error:
+                if trace is not None:
+                    trace.failed(error.code)
                 if error.retryable:
                     forwarding.traffic.failed(lease.endpoint.spec)
                 if not self._is_worth_another(error):
@@ -246,12 +256,15 @@ class Exchange:
             cache_salt=self._request.cache_salt,
         )
         generates = self._request.metering is Metering.GENERATES
+        headers = engine_headers(spec, extras.headers)
+        if self._request.trace is not None:
+            headers["traceparent"] = self._request.trace.traceparent
         self._sent_to = spec
         try:
             answer = await client.open(
                 "POST",
                 engine_url(spec, self._request.path),
-                headers=engine_headers(spec, extras.headers),
+                headers=headers,
                 body=self._request.body_for(spec, extras.fields if generates else {}),
                 timeout_s=timeout_s,
             )

@@ -47,6 +47,7 @@ from headrace.ledger.meter import Meter
 from headrace.ledger.poster import BatchPoster, Poster
 from headrace.ledger.reservation import Settlement
 from headrace.ledger.shipper import Shipper
+from headrace.observability.tracing import Tracer
 from headrace.router.candidates import Place
 from headrace.router.decision_log import DecisionLog
 from headrace.router.endpoint_set import EndpointSet
@@ -70,6 +71,7 @@ class GatewayConfig:
     zone: str = ""
     certificate: Certificate | None = None  # of the TLS listener; its expiry is a metric
     when_limits_away: WhenAway = WhenAway.SPEND_LEASES  # of limits that gateways share
+    tracer: Tracer | None = None  # of whoever made it, who closes it; None: nothing is traced
 
 
 class Gateway:
@@ -166,6 +168,7 @@ class Gateway:
             pepper=config.pepper,
             lag=lag,
             certificate=config.certificate,
+            tracer=config.tracer,
         )
         self._batches: BatchRunner | None = None
         self.app = self._make_app(state, config.content_directory)

@@ -36,6 +36,7 @@ from headrace.ledger.admission import Admission
 from headrace.ledger.lease_keeper import LeaseKeeper
 from headrace.ledger.meter import Meter
 from headrace.ledger.reservation import Outcome
+from headrace.observability.tracing import RequestTrace
 from headrace.protocol.errors import error_event
 from headrace.protocol.sse import done_event
 from headrace.router.lease import Work
@@ -72,8 +73,10 @@ class Generation:
         priority: Priority,
         *,
         deadline_s: float | None = None,
+        trace: RequestTrace | None = None,
     ) -> None:
         """`deadline_s` is how long the caller waits for the whole answer."""
+        self._trace = trace
         self._services = services
         self._principal = principal
         self._record = record
@@ -121,6 +124,8 @@ class Generation:
             request_id = f"{request_id}.{number}"
             headers.append((fallback_header, name.encode()))
         self._record.model = name
+        if self._trace is not None:
+            self._trace.phase("admission")
         admitted = await self._admitter.admit(request_id, asked, served)
         headers += admitted.headers
         account = admitted.account
@@ -167,6 +172,7 @@ class Generation:
             usage_chunk=request.wants_usage_chunk,
             usage_in_every_chunk=request.wants_usage_in_every_chunk,
             metering=asked.metering,
+            trace=self._trace,
         )
 
     def _work(self, asked: Asked, served: ServedModel, output_limit: int | None) -> Work:
@@ -259,8 +265,13 @@ class Generation:
         await self._durable(account)
 
     async def _durable(self, account: Account) -> None:
-        if not await account.durable():
+        if self._trace is not None:
+            self._trace.phase("settle", {"headrace.usage.source": account.source.value})
+        is_durable = await account.durable()
+        if not is_durable:
             self._services.counters.undurable_settlements += 1
+        if self._trace is not None:
+            self._trace.note({"headrace.settlement.durable": is_durable})
 
     def _note(self, account: Account, exchange: Exchange) -> None:
         """Count the settlement and put its numbers into the access record."""
@@ -274,7 +285,8 @@ class Generation:
         record.attempts = exchange.attempts
         record.endpoint_id = exchange.endpoint_id or None
         if exchange.first_output_s is not None:
-            counters.first_output_s.observe(exchange.first_output_s)
+            exemplar_id = "" if self._trace is None else self._trace.exemplar_id
+            counters.first_output_s.observe(exchange.first_output_s, exemplar_id)
             record.first_output_ms = round(exchange.first_output_s * 1000, 2)
 
     def _judge(

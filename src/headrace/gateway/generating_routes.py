@@ -10,8 +10,10 @@ from headrace.gateway.generate import Generation
 from headrace.gateway.priorities import priority_of
 from headrace.gateway.route_table import Call, Handler, Route, answer_error
 from headrace.gateway.state import GatewayState
+from headrace.gateway.traces import begin, end
 from headrace.http.asgi import Receive, Send, header, read_body
 from headrace.ledger.reservation import Outcome
+from headrace.observability.tracing import RequestTrace
 
 body_bytes_max = 10 * 1024 * 1024
 
@@ -33,6 +35,17 @@ class GeneratingRoutes:
 
     def _handler(self, api: GeneratingApi) -> Handler:
         async def handle(call: Call) -> None:
+            tracer = self._state.tracer
+            if tracer is None:  # nearly always
+                await answer(call, None)
+                return
+            trace = begin(tracer, call)
+            try:
+                await answer(call, trace)
+            finally:
+                end(trace, call.record)
+
+        async def answer(call: Call, trace: RequestTrace | None) -> None:
             body = await read_body(call.receive, body_bytes_max)
             priority = priority_of(call.scope, body, call.principal.tenant)
             deadline_s = deadline_of(call.scope)
@@ -45,6 +58,7 @@ class GeneratingRoutes:
                 call.record,
                 priority,
                 deadline_s=deadline_s,
+                trace=trace,
             )
             try:
                 if may_have_been_answered(call, asked):

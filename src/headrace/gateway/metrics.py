@@ -69,8 +69,10 @@ class GatewayGauges:
     now_s: float
 
 
-def metrics_text(counters: GatewayCounters, gauges: GatewayGauges) -> bytes:
-    """The Prometheus text of a gateway."""
+def metrics_text(
+    counters: GatewayCounters, gauges: GatewayGauges, *, with_exemplars: bool = False
+) -> bytes:
+    """The Prometheus text of a gateway, or OpenMetrics', which has exemplars."""
     values: list[tuple[MetricDeclaration, Value]] = [
         (declared.requests_total, {str(k): float(v) for k, v in counters.answers.items()}),
         (
@@ -126,7 +128,7 @@ def metrics_text(counters: GatewayCounters, gauges: GatewayGauges) -> bytes:
         (declared.request_duration_seconds, counters.duration_s),
         (declared.first_output_seconds, counters.first_output_s),
     ]
-    return render(values, "")
+    return render(values, "", with_exemplars=with_exemplars)
 
 
 def by_model(counts: Counter[str], model_names: Iterable[str]) -> dict[str, float]:

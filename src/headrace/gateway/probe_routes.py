@@ -3,8 +3,12 @@
 from headrace.gateway.metrics import GatewayGauges, metrics_text
 from headrace.gateway.route_table import Access, Call, Route, encode_json
 from headrace.gateway.state import GatewayState
-from headrace.http.asgi import send_bytes
-from headrace.observability.metrics import content_type
+from headrace.http.asgi import header, send_bytes
+from headrace.observability.metrics import (
+    content_type,
+    openmetrics_content_type,
+    reads_openmetrics,
+)
 
 
 class ProbeRoutes:
@@ -43,8 +47,12 @@ class ProbeRoutes:
             now_s=state.clock.monotonic_s(),
         )
         call.record.status = 200
-        text = metrics_text(state.counters, gauges)
-        await send_bytes(call.send, 200, text, [(b"content-type", content_type)])
+        with_exemplars = state.tracer is not None and reads_openmetrics(
+            header(call.scope, b"accept")
+        )
+        text = metrics_text(state.counters, gauges, with_exemplars=with_exemplars)
+        kind = openmetrics_content_type if with_exemplars else content_type
+        await send_bytes(call.send, 200, text, [(b"content-type", kind)])
 
     def _certificate_expiry_s(self) -> float | None:
         certificate = self._state.certificate

@@ -11,6 +11,7 @@ from headrace.gateway.ledger_lag import WatchedPoster
 from headrace.gateway.metrics import GatewayCounters
 from headrace.http.tls import Certificate
 from headrace.ledger.journal import Journal
+from headrace.observability.tracing import Tracer
 from headrace.router.endpoint_set import EndpointSet
 
 
@@ -29,3 +30,4 @@ class GatewayState:
     pepper: bytes
     lag: WatchedPoster
     certificate: Certificate | None = None  # of the TLS listener, where there is one
+    tracer: Tracer | None = None  # None: nothing is traced

@@ -130,16 +130,27 @@ first_token_seconds = MetricDeclaration(
     histogram,
     "From a request's arrival here to its first output.",
     alias="vllm:time_to_first_token_seconds",
+    gen_ai="gen_ai_server_time_to_first_token_seconds",
 )
 inter_token_seconds = MetricDeclaration(
     "headrace_engine_inter_token_latency_seconds",
     histogram,
     "Between two outputs of a request.",
     alias="vllm:inter_token_latency_seconds",
+    gen_ai="gen_ai_server_time_per_output_token_seconds",
 )
 request_seconds = MetricDeclaration(
     "headrace_engine_request_duration_seconds",
     histogram,
     "From a request's arrival here to its last output.",
     alias="vllm:e2e_request_latency_seconds",
+    gen_ai="gen_ai_server_request_duration_seconds",
+)
+request_tokens = MetricDeclaration(
+    "headrace_engine_request_tokens",
+    histogram,
+    "Tokens of a request that ended, by type: input (cached ones included), output.",
+    label="type",
+    gen_ai="gen_ai_client_token_usage",
+    gen_ai_label="gen_ai_token_type",
 )

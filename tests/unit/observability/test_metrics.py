@@ -50,7 +50,7 @@ def test_names_say_kind_and_unit(declaration: MetricDeclaration) -> None:
     assert declaration.name.startswith("headrace_engine_")
     assert declaration.name.endswith("_total") == (declaration.kind is MetricKind.COUNTER)
     if declaration.kind is MetricKind.HISTOGRAM:
-        assert declaration.name.endswith("_seconds")
+        assert declaration.name.endswith(("_seconds", "_tokens"))
     assert declaration.doc.endswith(".")
 
 
@@ -58,3 +58,26 @@ def test_no_name_is_declared_twice() -> None:
     names = [declaration.name for declaration in declarations]
     names += [declaration.alias for declaration in declarations if declaration.alias]
     assert len(set(names)) == len(names)
+
+
+def test_opentelemetrys_names_carry_its_labels() -> None:
+    sizes = Histogram((4.0,))
+    sizes.observe(3)
+    text = lines(render([(engine_metrics.request_tokens, {"input": sizes})], "m"))
+    assert (
+        'gen_ai_client_token_usage_count{gen_ai_operation_name="chat",'
+        'gen_ai_provider_name="headrace",gen_ai_request_model="m",gen_ai_token_type="input"} 1.0'
+    ) in text
+    assert 'headrace_engine_request_tokens_count{type="input"} 1.0' in text
+
+
+def test_a_bucket_has_the_trace_of_its_last_traced_observation() -> None:
+    histogram = Histogram((1.0, 2.0))
+    histogram.observe(0.5, "0" * 31 + "a")
+    histogram.observe(0.7, "0" * 31 + "b")
+    histogram.observe(0.9)
+    declaration = MetricDeclaration("x_seconds", MetricKind.HISTOGRAM, "doc")
+    text = render([(declaration, histogram)], "m", with_exemplars=True)
+    assert f'x_seconds_bucket{{le="1.0"}} 3.0 # {{trace_id="{"0" * 31}b"}} 0.7' in lines(text)
+    assert text.endswith(b"# EOF\n")
+    assert b"trace_id" not in render([(declaration, histogram)], "m")
