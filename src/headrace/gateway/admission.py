@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from headrace.ledger.limits import Room
-from headrace.ledger.rating import worst_case_nanousd
+from headrace.ledger.rating import output_nanousd_per_million_max, worst_case_nanousd
 from headrace.protocol.requests import ChatMessage, ChatRequest, CompletionRequest
 from headrace.spec.prices import PriceVersion
 
@@ -158,7 +158,7 @@ def covered_output_tokens(
     """How much output the credit pays for after the prompt; None: it does not matter."""
     if price is None or spendable_nanousd is None:
         return None
-    output_price = price.price.output_nanousd_per_million
+    output_price = output_nanousd_per_million_max(price.price, prompt_tokens)
     if output_price == 0:
         return None
     left_nanousd = spendable_nanousd - worst_case_nanousd(price.price, prompt_tokens, 0)

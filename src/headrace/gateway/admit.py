@@ -90,7 +90,7 @@ class Admitter:
         request = asked.request
         books = self._books
         tenant = self._principal.tenant
-        price = price_for(served, self._priority, books.clock.wall_s())
+        price = price_for(served, tenant.id, self._priority, books.clock.wall_s())
         bounds, may_be_too_high = self._bounds(request, served, price)
         prompt_tokens = None
         if may_be_too_high and books.counter is not None:

@@ -8,7 +8,8 @@
     output    =       the rest of the completion x output price
     draft     =             refused draft tokens x draft price
 
-Each line is rounded once, by `base.money`. Every token is in one line.
+Each line is rounded once, by `base.money`. Every token is in one line. Where a price has tiers for
+longer prompts, the length of the prompt decides of all its lines.
 """
 
 from headrace.base.money import cost_nanousd
@@ -23,7 +24,32 @@ output_lines_max = 2
 def worst_case_nanousd(price: Price, prompt_tokens_max: int, output_tokens_max: int) -> int:
     """The most that so many tokens can cost: each at the dearest class it can turn out to be.
 
-    Refused drafts count as many as output tokens; what goes beyond is waived by `rate`."""
+    Refused drafts count as many as output tokens; what goes beyond is waived by `rate`. A prompt
+    may turn out shorter, so every tier that it can fall in counts."""
+    return max(
+        _flat_worst_case(each, prompt_tokens_max, output_tokens_max)
+        for each in reachable(price, prompt_tokens_max)
+    )
+
+
+def output_nanousd_per_million_max(price: Price, prompt_tokens_max: int) -> int:
+    """The most that an output token can turn out to cost, its refused drafts with it."""
+    return max(
+        max(each.output_nanousd_per_million, each.reasoning) + each.draft
+        for each in reachable(price, prompt_tokens_max)
+    )
+
+
+def reachable(price: Price, prompt_tokens_max: int) -> list[Price]:
+    """The prices that a prompt of at most so many tokens can turn out to have."""
+    longer = [
+        tier.price for tier in price.context_tiers if prompt_tokens_max > tier.over_prompt_tokens
+    ]
+    return [price, *longer]
+
+
+def _flat_worst_case(price: Price, prompt_tokens_max: int, output_tokens_max: int) -> int:
+    """The same at a price without tiers."""
     dearest_input = max(
         price.input_nanousd_per_million,
         price.cached_input_nanousd_per_million,
@@ -60,6 +86,7 @@ def rate(price: Price, usage: TokenUsage, reserved_nanousd: int) -> Charge:
 
     A class that nobody counted, or that has no price of its own, stays in the line it is part of.
     Cached tokens are taken as text first, since an image's are rarely kept apart."""
+    price = price.of_prompt(usage.prompt_tokens)
     fresh = usage.prompt_tokens - usage.cached_tokens
     image = 0 if price.image_nanousd_per_million is None else usage.image_tokens or 0
     embedding = 0 if price.embedding_nanousd_per_million is None else usage.embedding_tokens or 0

@@ -1,6 +1,7 @@
 """Versioned prices. A price book never changes; a new one takes effect at its date."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -22,14 +23,44 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     draft_nanousd_per_million: int | None = None
     embedding_nanousd_per_million: int | None = None
     image_nanousd_per_million: int | None = None
+    context_tiers: tuple["ContextTier", ...] = ()  # other prices of longer prompts, the short first
 
     def __post_init__(self) -> None:
-        for amount in msgspec.structs.astuple(self):
+        for amount in self.amounts():
             if amount is not None and not 0 <= amount <= price_nanousd_per_million_max:
                 raise ValueError(
                     "a price is at least 0 and at most "
                     f"{price_nanousd_per_million_max} nano-dollars a million tokens"
                 )
+        starts = [tier.over_prompt_tokens for tier in self.context_tiers]
+        if starts != sorted(set(starts)) or any(start < 0 for start in starts):
+            raise ValueError("context tiers start at growing numbers of prompt tokens, from 0 on")
+        if any(tier.price.context_tiers for tier in self.context_tiers):
+            raise ValueError("the price of a context tier has no tiers of its own")
+
+    def amounts(self) -> tuple[int | None, ...]:
+        """The price of each token class that has one of its own, None of the others."""
+        return tuple(getattr(self, name) for name in amount_names)
+
+    def of_prompt(self, prompt_tokens: int) -> "Price":
+        """What all tokens of a request cost whose prompt is so long."""
+        found = self
+        for tier in self.context_tiers:
+            if prompt_tokens > tier.over_prompt_tokens:
+                found = tier.price
+        return found
+
+    def shared(self, percent: int) -> "Price":
+        """The same at a share of each amount, rounded down."""
+        changes: dict[str, Any] = {
+            name: None if amount is None else amount * percent // 100
+            for name, amount in zip(amount_names, self.amounts(), strict=True)
+        }
+        tiers = tuple(
+            ContextTier(tier.over_prompt_tokens, tier.price.shared(percent))
+            for tier in self.context_tiers
+        )
+        return msgspec.structs.replace(self, **changes, context_tiers=tiers)
 
     @property
     def reasoning(self) -> int:
@@ -55,6 +86,16 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         return self.draft_nanousd_per_million or 0
 
 
+class ContextTier(msgspec.Struct, frozen=True):
+    """What every token of a request costs whose prompt has more than so many tokens."""
+
+    over_prompt_tokens: int
+    price: Price
+
+
+amount_names = tuple(name for name in Price.__struct_fields__ if name.endswith("_per_million"))
+
+
 class PriceBook(Resource, frozen=True, kw_only=True, tag="price_book"):
     """Immutable prices by logical model, in force from `effective_time` on."""
 
@@ -63,6 +104,7 @@ class PriceBook(Resource, frozen=True, kw_only=True, tag="price_book"):
 
     effective_time: float
     prices: dict[str, Price]
+    tenant_id: str | None = None  # whose prices these are; None: everybody's without own ones
 
 
 class PriceVersion(msgspec.Struct, frozen=True):
@@ -72,13 +114,30 @@ class PriceVersion(msgspec.Struct, frozen=True):
     price: Price
 
 
-def price_at(books: Iterable[PriceBook], model: str, time_s: float) -> PriceVersion | None:
+def price_at(
+    books: Iterable[PriceBook], model: str, time_s: float, tenant_id: str | None = None
+) -> PriceVersion | None:
     """The price of a logical model in force at `time_s`, or None if it has none.
 
     The book with the latest effective date that names the model decides, so that a new book
-    need not repeat what it leaves alone; of two with the same date the one made later."""
-    candidates = [book for book in books if book.effective_time <= time_s and model in book.prices]
+    need not repeat what it leaves alone; of two with the same date the one made later. A tenant's
+    own books go before everybody's, whatever their dates."""
+    candidates = [
+        book
+        for book in books
+        if book.effective_time <= time_s
+        and model in book.prices
+        and book.tenant_id in (None, tenant_id)
+    ]
     if not candidates:
         return None
-    book = max(candidates, key=lambda book: (book.effective_time, book.create_time, book.id))
+    book = max(
+        candidates,
+        key=lambda book: (
+            book.tenant_id is not None,
+            book.effective_time,
+            book.create_time,
+            book.id,
+        ),
+    )
     return PriceVersion(book.id, book.prices[model])

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.ledger.rating import rate, worst_case_nanousd
-from headrace.spec.prices import Price
+from headrace.spec.prices import ContextTier, Price
 from headrace.spec.settlements import Charge, TokenUsage
 
 amounts = st.integers(0, 10**8)
-prices = st.builds(
+flat_prices = st.builds(
     Price,
     input_nanousd_per_million=amounts,
     cached_input_nanousd_per_million=amounts,
@@ -19,6 +19,13 @@ prices = st.builds(
     embedding_nanousd_per_million=st.none() | amounts,
     image_nanousd_per_million=st.none() | amounts,
 )
+
+
+@st.composite
+def prices(draw: st.DrawFn) -> Price:
+    starts = draw(st.lists(st.integers(0, 10**6), unique=True, max_size=3).map(sorted))
+    tiers = tuple(ContextTier(start, draw(flat_prices)) for start in starts)
+    return msgspec.structs.replace(draw(flat_prices), context_tiers=tiers)
 
 
 def some_of(draw: st.DrawFn, most: int) -> int | None:
@@ -52,7 +59,7 @@ def test_cached_tokens_are_not_charged_as_input_too() -> None:
     )
 
 
-@given(prices, st.integers(0, 10**6), st.integers(0, 10**6), st.data())
+@given(prices(), st.integers(0, 10**6), st.integers(0, 10**6), st.data())
 def test_usage_within_the_limits_never_exceeds_the_worst_case(
     any_price: Price, prompt_max: int, output_max: int, data: st.DataObject
 ) -> None:
@@ -63,7 +70,7 @@ def test_usage_within_the_limits_never_exceeds_the_worst_case(
     assert charge.amount_nanousd <= worst
 
 
-@given(prices, st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
+@given(prices(), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6))
 def test_usage_beyond_the_limits_is_waived_and_said(
     any_price: Price, prompt: int, output: int, reserved: int
 ) -> None:
@@ -124,3 +131,20 @@ def test_cached_images_are_not_charged_as_images_too() -> None:
     dear = msgspec.structs.replace(price, image_nanousd_per_million=50_000_000)
     charge = rate(dear, TokenUsage(100, 90, 0, image_tokens=100), 10**9)
     assert (charge.image_nanousd, charge.cached_input_nanousd, charge.input_nanousd) == (500, 90, 0)
+
+
+def test_the_length_of_the_prompt_decides_the_price_of_all_of_its_request() -> None:
+    long = msgspec.structs.replace(
+        price, input_nanousd_per_million=20_000_000, output_nanousd_per_million=45_000_000
+    )
+    tiered = msgspec.structs.replace(price, context_tiers=(ContextTier(100, long),))
+    assert rate(tiered, TokenUsage(100, 0, 7), 10**9) == rate(price, TokenUsage(100, 0, 7), 10**9)
+    assert rate(tiered, TokenUsage(101, 1, 7), 10**9) == rate(long, TokenUsage(101, 1, 7), 10**9)
+
+
+def test_a_shorter_prompt_may_be_the_dearer_one_and_is_reserved_for() -> None:
+    cheap = msgspec.structs.replace(
+        price, input_nanousd_per_million=0, cached_input_nanousd_per_million=0
+    )
+    tiered = msgspec.structs.replace(price, context_tiers=(ContextTier(100, cheap),))
+    assert worst_case_nanousd(tiered, 101, 0) >= rate(price, TokenUsage(100), 10**9).amount_nanousd

@@ -1,8 +1,9 @@
 """Which price is in force."""
 
+import msgspec
 import pytest
 
-from headrace.spec.prices import Price, PriceBook, price_at
+from headrace.spec.prices import ContextTier, Price, PriceBook, price_at
 
 
 def price(amount: int) -> Price:
@@ -47,3 +48,22 @@ def test_a_model_that_no_book_names_yet_has_no_price(model: str, time_s: float) 
 def test_a_price_out_of_bounds_cannot_be_made(amount: int) -> None:
     with pytest.raises(ValueError, match="a price is at least 0 and at most"):
         price(amount)
+
+
+def test_a_tenants_own_book_goes_before_everybodys_newer_one() -> None:
+    own = msgspec.structs.replace(book("own", 5, a=9), tenant_id="ten_a")
+    for tenant_id, book_id in (("ten_a", "own"), ("ten_b", "three"), (None, "three")):
+        found = price_at([*books, own], "a", 99, tenant_id)
+        assert found is not None
+        assert found.price_book_id == book_id
+
+
+def test_context_tiers_begin_at_growing_numbers_and_have_none_themselves() -> None:
+    tiers = (ContextTier(10, price(2)), ContextTier(20, price(3)))
+    tiered = msgspec.structs.replace(price(1), context_tiers=tiers)
+    found = [tiered.of_prompt(count).input_nanousd_per_million for count in (10, 11, 20, 21)]
+    assert found == [1, 2, 2, 3]
+    assert tiered.shared(50).of_prompt(21) == price(1)
+    for wrong in (tiers[::-1], (tiers[0], tiers[0]), (ContextTier(1, tiered),)):
+        with pytest.raises(ValueError, match="tier"):
+            msgspec.structs.replace(price(1), context_tiers=wrong)
