@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.base.errors import ConfigurationError
+from headrace.cli.model_files import QuantizeTo
 from headrace.cli.settings import Setting
 from headrace.engine_server.messages import EngineConfig
 from headrace.engine_server.service import ServiceConfig
@@ -44,6 +45,12 @@ kv_cache_dtype = Setting(
     KvCacheDtype,
     KvCacheDtype.F16,
     "How keys and values are kept: f16, or q8 (int8, a scale a token and head) in half the memory.",
+)
+quantize = Setting(
+    "quantize",
+    QuantizeTo,
+    None,
+    "Load float weights in this type; the copy is made once and kept in the cache.",
 )
 threads = Setting("threads", int, None, "Compute threads; default: chosen from the machine.")
 context_length = Setting(
@@ -99,6 +106,7 @@ ModelArgument = Annotated[
 ]
 KvTokens = Annotated[int, kv_tokens.option()]
 KvCache = Annotated[KvCacheDtype, kv_cache_dtype.option()]
+Quantize = Annotated[QuantizeTo | None, quantize.option()]
 Threads = Annotated[int | None, threads.option()]
 ContextLength = Annotated[int | None, context_length.option()]
 MaxNumSeqs = Annotated[int, max_num_seqs.option()]

@@ -47,7 +47,7 @@ def model_work(
         if name.startswith(layer_prefix) and len(tensor.shape) == 2
     ]
     return ModelWork(
-        matrix_bytes=sum(tensor.data.nbytes for tensor in [*layers, output]),
+        matrix_bytes=sum(tensor.byte_count for tensor in [*layers, output]),
         layer_weights=sum(tensor.value_count for tensor in layers),
         output_weights=output.value_count,
         kv_bytes_per_token=kv_bytes_per_token,

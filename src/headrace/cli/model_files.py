@@ -1,23 +1,41 @@
 """From what a person typed to a model file on this machine, with a bar for what takes long."""
 
+from enum import StrEnum
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from headrace.cli.output import note
+from headrace.weights.quantized_copy import quantized_copy
 from headrace.weights.sources import ResolvedModel, resolve
+from headrace.weights.tensor import TensorType
+
+
+class QuantizeTo(StrEnum):
+    """What a model's weights may become as it is loaded."""
+
+    Q8_0 = "q8_0"
+    Q4_K = "q4_k"
+    Q4_0 = "q4_0"
+
 
 line_bytes_min = 256 * 1024 * 1024  # steps below this are over before a line is read
 
 
-def resolve_model(reference: str, cache_dir: Path) -> ResolvedModel:
+def resolve_model(
+    reference: str, cache_dir: Path, quantize: QuantizeTo | None = None
+) -> ResolvedModel:
     """The model's file, fetched and verified if it is not in the cache; SourceError if it cannot.
 
-    Progress goes to standard error."""
+    With `quantize` its copy in that type, made if it is not in the cache. Progress goes to
+    standard error."""
     progress = ProgressBar()
     try:
-        return resolve(reference, cache_dir, progress)
+        model = resolve(reference, cache_dir, progress)
+        if quantize is None:
+            return model
+        return quantized_copy(model, TensorType[quantize.name], cache_dir, progress)
     finally:
         progress.finish()
 

@@ -64,7 +64,7 @@ def run(
     resolved = resolve_model(model, cache_dir)
     progress = ProgressBar()
     with open_model(resolved.path) as file:
-        before = sum(len(tensor.data) for tensor in file.tensors.values())
+        before = sum(tensor.byte_count for tensor in file.tensors.values())
         quantize_model(file, out, TensorType[kind.name], progress)
     note(f"{out}: {format_bytes(out.stat().st_size)}, from {format_bytes(before)} of weights.")
     if report is not None and report_text is not None:

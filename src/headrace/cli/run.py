@@ -18,6 +18,7 @@ from headrace.cli.engine_settings import (
     ContextLength,
     KvTokens,
     ModelArgument,
+    Quantize,
     Threads,
     kv_tokens_default,
     service_config,
@@ -88,6 +89,7 @@ def run(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same answers.")] = None,
     kv_tokens: KvTokens = kv_tokens_default,
+    quantize: Quantize = None,
     threads: Threads = None,
     context_length: ContextLength = None,
 ) -> None:
@@ -96,7 +98,7 @@ def run(
     for stream in (sys.stdin, sys.stdout):
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(errors="replace")  # a terminal's odd bytes must not end the chat
-    resolved = resolve_model(model, cache_dir)
+    resolved = resolve_model(model, cache_dir, quantize)
     config = service_config(
         resolved.path,
         resolved.name,

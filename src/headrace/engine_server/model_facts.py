@@ -52,7 +52,7 @@ def read_facts(path: Path) -> ModelFacts:
         by_type: Counter[str] = Counter()
         parameters = 0
         for tensor in file.tensors.values():
-            by_type[tensor.type.name] += tensor.data.nbytes
+            by_type[tensor.type.name] += tensor.byte_count
             parameters += prod(tensor.shape)
     quantization = by_type.most_common(1)[0][0] if by_type else unknown
     return ModelFacts(

@@ -6,12 +6,11 @@ along their outputs, where a quantized matrix can be cut without touching a byte
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from math import prod
 
 from headrace.base.errors import ModelFileError
 from headrace.weights.architecture import ArchitectureSpec
 from headrace.weights.families import families
-from headrace.weights.tensor import Tensor, block_layouts
+from headrace.weights.tensor import Bytes, Tensor
 
 Shapes = dict[str, tuple[int, ...]]
 # Divisors of rotations are read by headrace.kernels.rotation.
@@ -160,7 +159,10 @@ def _experts(tensor: Tensor, prefix: str, kind: str) -> Iterator[Tensor]:
 
 def _rows(tensor: Tensor, name: str, first: int, end: int) -> Tensor:
     """A tensor's outputs [first, end) as a tensor of their own, over the same bytes."""
-    layout = block_layouts[tensor.type]
-    row_bytes = prod(tensor.shape[1:]) // layout.values * layout.bytes
+    start_byte, end_byte = first * tensor.row_bytes, end * tensor.row_bytes
+
+    def cut() -> Bytes:
+        return tensor.data[start_byte:end_byte]
+
     shape = (end - first, *tensor.shape[1:])
-    return Tensor(name, tensor.type, shape, tensor.data[first * row_bytes : end * row_bytes])
+    return Tensor(name, tensor.type, shape, cut if callable(tensor.source) else cut())

@@ -2,7 +2,8 @@
 
 Norms, biases, routers and tables of positions stay float32. The output matrix, or the embedding
 that stands for it, keeps more bits. A row that is no whole number of blocks gets the nearest type
-whose blocks fit. One stretch of rows is in memory at a time.
+whose blocks fit. One stretch of rows is in memory at a time, or one tensor that its file
+stores in another way.
 """
 
 import re
@@ -18,7 +19,7 @@ from headrace.kernels.reference.quantize import quantize
 from headrace.weights.gguf_writer import TensorPlan, write_gguf
 from headrace.weights.model_file import ModelFile
 from headrace.weights.progress import Progress
-from headrace.weights.tensor import Tensor, TensorType, block_layouts
+from headrace.weights.tensor import Tensor, TensorType, block_layouts, bytes_of
 
 values_at_once = 1 << 20
 # llama.cpp's number of each kind of file.
@@ -104,12 +105,12 @@ def _converted(tensor: Tensor, target: TensorType) -> Iterator[bytes]:
     """A tensor's bytes in another type, some rows at a time."""
     length = tensor.shape[-1]
     rows = prod(tensor.shape[:-1])
-    layout = block_layouts[tensor.type]
-    row_bytes = length // layout.values * layout.bytes
+    row_bytes = bytes_of(tensor.type, length)
     step = max(1, values_at_once // length)
+    whole = tensor.data
     for start in range(0, rows, step):
         count = min(step, rows - start)
-        data = tensor.data[start * row_bytes : (start + count) * row_bytes]
+        data = whole[start * row_bytes : (start + count) * row_bytes]
         if tensor.type is target:
             yield data.tobytes()
         else:

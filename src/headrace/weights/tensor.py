@@ -1,5 +1,10 @@
-"""A tensor of a model file: name, type, shape and its bytes, still where the file maps them."""
+"""A tensor of a model file: name, type, shape and its bytes, still where the file maps them.
 
+Bytes that are stored in another way (another order, another quantization) are made when they are
+asked for and kept by nobody, so that a model of any size can be read tensor by tensor.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
@@ -7,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
 
 
 class TensorType(IntEnum):
@@ -100,9 +107,30 @@ class Tensor:
     name: str
     type: TensorType
     shape: tuple[int, ...]
-    data: NDArray[np.uint8]  # (byte_count,) read-only, into the mapped file
+    source: Bytes | Callable[[], Bytes]  # (byte_count,) read-only; or what makes it
+
+    @property
+    def data(self) -> Bytes:
+        """Its bytes, (byte_count,); made anew at each call where the file stores them otherwise."""
+        return self.source() if callable(self.source) else self.source
 
     @property
     def value_count(self) -> int:
         """How many numbers it holds."""
         return prod(self.shape)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of what one index of the first dimension holds."""
+        return bytes_of(self.type, prod(self.shape[1:]))
+
+    @property
+    def byte_count(self) -> int:
+        """Bytes of its data; nothing is read."""
+        return bytes_of(self.type, self.value_count)
+
+
+def bytes_of(tensor_type: TensorType, value_count: int) -> int:
+    """Bytes of so many values in whole blocks."""
+    layout = block_layouts[tensor_type]
+    return value_count // layout.values * layout.bytes

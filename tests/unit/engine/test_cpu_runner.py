@@ -368,7 +368,7 @@ def test_a_poisoned_model_gives_no_token() -> None:
     data = model.tensors["output_norm.weight"].data.copy()
     data.view(np.float32)[3] = np.nan
     tensors = model.tensors | {
-        "output_norm.weight": replace(model.tensors["output_norm.weight"], data=data)
+        "output_norm.weight": replace(model.tensors["output_norm.weight"], source=data)
     }
     with runner_of(replace(model, tensors=tensors)) as runner:
         result = runner.execute(step([Work([1, 2], 0, [0])]))
