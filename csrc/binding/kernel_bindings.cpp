@@ -131,7 +131,8 @@ nb::tuple sample(const Vector<float>& logits, float temperature, int top_k, floa
                  const Vector<std::int32_t>& edit_ids, const Vector<float>& edit_factors,
                  const Vector<float>& edit_addends,
                  const std::optional<Vector<std::uint32_t>>& mask, int top_count,
-                 const std::string& isa_limit) {
+                 const std::string& isa_limit, float typical_p, float xtc_threshold,
+                 float xtc_probability) {
   std::vector<float> row(logits.data(), logits.data() + logits.shape(0));
   std::vector<std::int32_t> top_ids(static_cast<std::size_t>(top_count));
   std::vector<float> top_logprobs(static_cast<std::size_t>(top_count));
@@ -140,7 +141,8 @@ nb::tuple sample(const Vector<float>& logits, float temperature, int top_k, floa
   if (mask) require_length(*mask, (row.size() + 31) / 32, "mask");
   Sampler sampler(choose_kernels(isa_limit), int_size(logits.shape(0)));
   const SampledToken token =
-      sampler.sample(row.data(), {temperature, top_k, top_p, min_p, seed, position},
+      sampler.sample(row.data(), {temperature, top_k, top_p, min_p, seed, position, typical_p,
+                                  xtc_threshold, xtc_probability},
                      {int_size(edit_ids.shape(0)), edit_ids.data(), edit_factors.data(),
                       edit_addends.data(), mask ? mask->data() : nullptr},
                      {top_count, top_ids.data(), top_logprobs.data()});
@@ -179,7 +181,8 @@ void bind_kernels(nb::module_& module) {
   module.def("sample", &sample, "logits"_a.noconvert(), "temperature"_a, "top_k"_a, "top_p"_a,
              "min_p"_a, "seed"_a, "position"_a, "edit_ids"_a.noconvert(),
              "edit_factors"_a.noconvert(), "edit_addends"_a.noconvert(),
-             "mask"_a.noconvert().none(), "top_count"_a, "isa_limit"_a);
+             "mask"_a.noconvert().none(), "top_count"_a, "isa_limit"_a,
+             "typical_p"_a = 1.0f, "xtc_threshold"_a = 1.0f, "xtc_probability"_a = 0.0f);
 }
 
 }  // namespace headrace

@@ -206,6 +206,21 @@ void set_top(StepBatch& batch, StepResults& results, const nb::tuple& fields) {
   results.top_logprobs = logprobs.data();
 }
 
+void set_filters(StepBatch& batch, const nb::tuple& fields) {
+  if (fields.size() != 3)
+    throw nb::value_error("filters are (typical_p, xtc_threshold, xtc_probability)");
+  const auto typical_p = field_of<Vector<float>>(fields, 0);
+  const auto xtc_threshold = field_of<Vector<float>>(fields, 1);
+  const auto xtc_probability = field_of<Vector<float>>(fields, 2);
+  const auto samples = static_cast<std::size_t>(batch.sampled_count);
+  require_length(typical_p, samples, "typical_p");
+  require_length(xtc_threshold, samples, "xtc_threshold");
+  require_length(xtc_probability, samples, "xtc_probability");
+  batch.typical_p = typical_p.data();
+  batch.xtc_threshold = xtc_threshold.data();
+  batch.xtc_probability = xtc_probability.data();
+}
+
 void execute(CpuTransformer& self, const Vector<std::int32_t>& token_ids,
              const Vector<std::int32_t>& row_starts, const Vector<std::int32_t>& context_lens,
              const Vector<std::int32_t>& block_ids, const Vector<std::int32_t>& block_starts,
@@ -217,7 +232,8 @@ void execute(CpuTransformer& self, const Vector<std::int32_t>& token_ids,
              const std::optional<OutMatrix<float>>& out_logits,
              const std::optional<nb::tuple>& edits, const std::optional<nb::tuple>& masks,
              const std::optional<nb::tuple>& top,
-             const std::optional<OutMatrix<float>>& out_hidden) {
+             const std::optional<OutMatrix<float>>& out_hidden,
+             const std::optional<nb::tuple>& filters) {
   const std::size_t sequences = context_lens.shape(0);
   const std::size_t samples = sampled.shape(0);
   require_length(row_starts, sequences + 1, "row_starts");
@@ -251,6 +267,7 @@ void execute(CpuTransformer& self, const Vector<std::int32_t>& token_ids,
   if (edits) set_edits(batch, *edits);
   if (masks) set_masks(batch, *masks, self.transformer().shape().vocab_size);
   if (top) set_top(batch, results, *top);
+  if (filters) set_filters(batch, *filters);
   nb::gil_scoped_release release;
   const std::lock_guard lock(self.mutex());
   self.transformer().execute(batch, results);
@@ -305,7 +322,8 @@ void bind_transformer(nb::module_& module) {
            "position"_a.noconvert(), "out_token_ids"_a.noconvert(), "out_logprobs"_a.noconvert(),
            "out_logits"_a.noconvert().none() = nb::none(),
            "edits"_a.none() = nb::none(), "masks"_a.none() = nb::none(),
-           "top"_a.none() = nb::none(), "out_hidden"_a.noconvert().none() = nb::none())
+           "top"_a.none() = nb::none(), "out_hidden"_a.noconvert().none() = nb::none(),
+           "filters"_a.none() = nb::none())
       .def("copy_blocks", &copy_blocks, "pairs"_a)
       .def("export_blocks", &export_blocks, "block_ids"_a)
       .def("import_blocks", &import_blocks, "block_ids"_a, "data"_a)

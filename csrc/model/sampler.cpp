@@ -13,6 +13,8 @@ constexpr int bound_chunks = 256;      // maxima that bound the k-th logit from 
 constexpr int mass_buckets = 512;      // of the top-p histogram
 constexpr float buckets_per_log2 = 16;  // covers weights down to 2^-32 of the peak
 constexpr int chunk_tokens = 512;       // whose mass is summed at once
+constexpr std::uint64_t xtc_stream = 0xD1B54A32D192ED03u;   // tells its numbers from the draws'
+constexpr std::size_t typical_first = 64;   // candidates that are ordered at first; then 4 times more
 constexpr float banned_logit = -std::numeric_limits<float>::max();   // never chosen
 
 std::uint64_t mix64(std::uint64_t value) {   // splitmix64's finalizer (Steele, Lea, Flood 2014)
@@ -114,33 +116,97 @@ std::int32_t Sampler::draw(const float* logits, float peak, const SamplingParams
     }
   } else {
     total = weigh_all(logits, peak, 1.0f / params.temperature);
-    if (params.top_p >= 1 && params.min_p <= 0) return draw_all(uniform);
+    if (params.keeps_all()) return draw_all(uniform);
     keep_plausible(logits, total, params);
   }
+  if (params.typical_p < 1) {
+    keep_typical(peak, total, params);
+    total = candidates_mass();
+  }
   if (params.top_p < 1) keep_top_p(params.top_p * total);
-  return draw_candidate(params.min_p, uniform);
+  if (params.min_p > 0) keep_min_p(params.min_p);
+  if (params.xtc_probability > 0) leave_out_top_choices(params);
+  return draw_candidate(uniform);
 }
 
-// All tokens that top-p or min-p could keep; those far below both limits are left out at once.
+// All tokens that top-p or min-p could keep; those far below both limits are left out at once,
+// unless typical tokens are asked for, which may be far below the peak.
 void Sampler::keep_plausible(const float* logits, double total, const SamplingParams& params) {
   const double spare = params.top_p < 1 ? (1.0 - params.top_p) * total / vocab_size_ : 0.0;
-  const float least = std::max(static_cast<float>(spare * 0.5), params.min_p * 0.5f);
+  const float least = params.typical_p < 1
+                          ? 0.0f
+                          : std::max(static_cast<float>(spare * 0.5), params.min_p * 0.5f);
   candidates_.clear();
-  for (int i = 0; i < vocab_size_; ++i)
-    if (weights_[static_cast<std::size_t>(i)] >= least)
-      candidates_.push_back({logits[i], weights_[static_cast<std::size_t>(i)], i});
+  for (int i = 0; i < vocab_size_; ++i) {
+    const float weight = weights_[static_cast<std::size_t>(i)];
+    if (weight > 0 && weight >= least) candidates_.push_back({logits[i], weight, i});
+  }
 }
 
-std::int32_t Sampler::draw_candidate(float min_p, double uniform) {
+double Sampler::candidates_mass() const {
+  double mass = 0;
+  for (const Candidate& candidate : candidates_) mass += candidate.weight;
+  return mass;
+}
+
+// Keeps those whose surprise, -log p, is nearest to the expected one, the entropy, up to a mass
+// (Meister et al. 2023).
+void Sampler::keep_typical(float peak, double total, const SamplingParams& params) {
+  double expected = 0;
+  const double log_total = std::log(total);
+  for (Candidate& candidate : candidates_) {
+    const double exponent = (static_cast<double>(candidate.logit) - peak) / params.temperature;
+    candidate.surprise = log_total - exponent;
+    expected += candidate.weight / total * candidate.surprise;
+  }
+  for (Candidate& candidate : candidates_)
+    candidate.surprise = std::abs(candidate.surprise - expected);
+  const auto nearer = [](const Candidate& a, const Candidate& b) {
+    return a.surprise < b.surprise || (a.surprise == b.surprise && a.id < b.id);
+  };
+  const double wanted = params.typical_p * total;
+  for (std::size_t ordered = typical_first;; ordered *= 4) {
+    ordered = std::min(ordered, candidates_.size());
+    const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(ordered);
+    std::partial_sort(candidates_.begin(), end, candidates_.end(), nearer);
+    double mass = 0;
+    auto kept = candidates_.begin();
+    while (kept != end && (kept == candidates_.begin() || mass < wanted)) mass += (kept++)->weight;
+    if (mass < wanted && ordered < candidates_.size()) continue;
+    candidates_.erase(kept, candidates_.end());
+    return;
+  }
+}
+
+void Sampler::keep_min_p(float min_p) {
+  float most = 0;
+  for (const Candidate& candidate : candidates_) most = std::max(most, candidate.weight);
+  const float least = min_p * most;
+  std::erase_if(candidates_, [least](const Candidate& c) { return c.weight < least; });
+}
+
+// XTC: where two or more tokens reach the threshold, only the least likely of them stays.
+void Sampler::leave_out_top_choices(const SamplingParams& params) {
+  if (uniform_of(params.seed ^ xtc_stream, params.position) >= params.xtc_probability) return;
+  const double threshold = params.xtc_threshold * candidates_mass();
+  const Candidate* kept = nullptr;
+  for (const Candidate& candidate : candidates_)
+    if (candidate.weight >= threshold && (kept == nullptr || better(*kept, candidate)))
+      kept = &candidate;
+  if (kept == nullptr) return;
+  const std::int32_t kept_id = kept->id;
+  std::erase_if(candidates_, [threshold, kept_id](const Candidate& c) {
+    return c.weight >= threshold && c.id != kept_id;
+  });
+}
+
+std::int32_t Sampler::draw_candidate(double uniform) {
   std::sort(candidates_.begin(), candidates_.end(),
             [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
-  double total = 0;
-  for (const Candidate& candidate : candidates_)
-    if (candidate.weight >= min_p) total += candidate.weight;
+  const double total = candidates_mass();
   double running = 0;
   std::int32_t last = candidates_.front().id;
   for (const Candidate& candidate : candidates_) {
-    if (candidate.weight < min_p) continue;   // the peak's weight is 1
     last = candidate.id;
     running += candidate.weight;
     if (running > uniform * total) break;

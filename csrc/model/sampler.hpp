@@ -1,8 +1,10 @@
 // One token from one row of logits, by the rules of docs/concepts/sampling.md:
 //
 //   edits of single logits, then a mask of allowed tokens; greedy if temperature == 0; else
-//   logits / temperature -> keep top-k -> softmax -> keep top-p -> keep min-p -> draw
+//   logits / temperature -> keep top-k -> softmax -> keep typical -> keep top-p -> keep min-p
+//   -> leave out top choices (XTC) -> draw
 //   u = (mix64(seed + 0x9E3779B97F4A7C15 * (position + 1)) >> 11) * 2^-53
+//   XTC has a number of its own: u of the seed xor 0xD1B54A32D192ED03
 //
 // Ties go to the lower id. Nothing sorts the vocabulary: top-k filters by a lower bound of the k-th
 // logit, top-p finds its threshold in a histogram of mass, and only the candidates at the edge are
@@ -24,6 +26,13 @@ struct SamplingParams {
   float min_p;
   std::uint64_t seed;
   std::int64_t position;
+  float typical_p = 1;         // (0, 1], 1 is off
+  float xtc_threshold = 1;     // probability of a top choice
+  float xtc_probability = 0;   // with which top choices are left out
+
+  bool keeps_all() const {
+    return top_p >= 1 && min_p <= 0 && typical_p >= 1 && xtc_probability <= 0;
+  }
 };
 
 // Changes to one row's logits, all optional: for each edited token, divide by the factor if positive
@@ -63,6 +72,7 @@ class Sampler {
     float logit;
     float weight;   // exp((logit - peak) / temperature)
     std::int32_t id;
+    double surprise = 0;   // how far from the expected one, where typical tokens are asked for
   };
 
   void apply(float* logits, const LogitEdits& edits) const;
@@ -74,8 +84,12 @@ class Sampler {
   void keep_top_k(const float* logits, int top_k);
   float kth_lower_bound(const float* logits, int top_k) const;
   void keep_plausible(const float* logits, double total, const SamplingParams& params);
+  void keep_typical(float peak, double total, const SamplingParams& params);
   void keep_top_p(double wanted);
-  std::int32_t draw_candidate(float min_p, double uniform);
+  void keep_min_p(float min_p);
+  void leave_out_top_choices(const SamplingParams& params);
+  double candidates_mass() const;
+  std::int32_t draw_candidate(double uniform);
   std::int32_t draw_all(double uniform) const;
   double weigh_all(const float* logits, float peak, float scale);
 

@@ -37,6 +37,11 @@ void check_sampling(const StepBatch& b) {
     require(b.top_k[i] >= 0, "top_k must be 0 or positive");
     require(b.top_p[i] > 0 && b.top_p[i] <= 1, "top_p must be in (0, 1]");
     require(b.min_p[i] >= 0 && b.min_p[i] <= 1, "min_p must be in [0, 1]");
+    if (b.typical_p == nullptr) continue;
+    require(b.typical_p[i] > 0 && b.typical_p[i] <= 1, "typical_p must be in (0, 1]");
+    require(b.xtc_threshold[i] > 0 && b.xtc_threshold[i] <= 1, "xtc_threshold must be in (0, 1]");
+    require(b.xtc_probability[i] >= 0 && b.xtc_probability[i] <= 1,
+            "xtc_probability must be in [0, 1]");
   }
 }
 

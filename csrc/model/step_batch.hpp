@@ -36,10 +36,22 @@ struct StepBatch {
   const std::int32_t* mask_rows = nullptr;      // (N,) row of `masks`, -1 is none
   const std::uint32_t* masks = nullptr;         // (M, vocab_size / 32 rounded up)
   const std::int32_t* top_counts = nullptr;     // (N,) likeliest tokens to list
+  const float* typical_p = nullptr;             // (N,) null, with the next two, where all are off
+  const float* xtc_threshold = nullptr;         // (N,)
+  const float* xtc_probability = nullptr;       // (N,)
 
   int rows_of(int sequence) const { return row_starts[sequence + 1] - row_starts[sequence]; }
   // Position of the sequence's first row in its context.
   int first_position(int sequence) const { return context_lens[sequence] - rows_of(sequence); }
+  SamplingParams sampling_of(int sample) const {
+    SamplingParams params{temperature[sample], top_k[sample],  top_p[sample],
+                          min_p[sample],       seed[sample],   position[sample]};
+    if (typical_p == nullptr) return params;
+    params.typical_p = typical_p[sample];
+    params.xtc_threshold = xtc_threshold[sample];
+    params.xtc_probability = xtc_probability[sample];
+    return params;
+  }
   LogitEdits edits_of(int sample, int vocab_size) const {
     LogitEdits edits;
     if (edit_starts != nullptr) {

@@ -297,11 +297,9 @@ void Transformer::sample(Member& member, const StepBatch& batch, const StepResul
         if (results.logits != nullptr)
           std::memcpy(results.logits + static_cast<std::size_t>(n) * shape_.vocab_size, logits,
                       static_cast<std::size_t>(shape_.vocab_size) * sizeof(float));
-        const SampledToken token = scratch.sampler.sample(
-            logits,
-            {batch.temperature[n], batch.top_k[n], batch.top_p[n], batch.min_p[n], batch.seed[n],
-             batch.position[n]},
-            batch.edits_of(n, shape_.vocab_size), results.top_of(batch, n));
+        const SampledToken token =
+            scratch.sampler.sample(logits, batch.sampling_of(n),
+                                   batch.edits_of(n, shape_.vocab_size), results.top_of(batch, n));
         results.token_ids[n] = token.token_id;
         results.logprobs[n] = token.logprob;
       }

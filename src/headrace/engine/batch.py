@@ -19,7 +19,7 @@ from headrace.engine.logit_edits import (
     step_edits,
 )
 from headrace.engine.request import SamplingParams
-from headrace.engine.runner import StepBatch
+from headrace.engine.runner import RareFilters, StepBatch
 from headrace.engine.scheduler import ScheduledSequence
 from headrace.engine.sequence import Sequence
 
@@ -92,6 +92,10 @@ class BatchBuilder:
         self._top_k = np.zeros(sequences_max, np.int32)
         self._top_p = np.zeros(sequences_max, np.float32)
         self._min_p = np.zeros(sequences_max, np.float32)
+        self._typical_p = np.ones(sequences_max, np.float32)
+        self._xtc_threshold = np.ones(sequences_max, np.float32)
+        self._xtc_probability = np.zeros(sequences_max, np.float32)
+        self._is_filtered = np.zeros(sequences_max, np.bool_)  # by one of the last three
         self._seed = np.zeros(sequences_max, np.uint64)
         self._top_counts = np.zeros(sequences_max, np.int32)
         self._prompt_top_counts = np.zeros(sequences_max, np.int32)
@@ -174,6 +178,14 @@ class BatchBuilder:
             edits=edits,
             masks=masks,
             top_counts=top_counts if top_counts.any() else None,
+            filters=self._filters(by_slot),
+        )
+
+    def _filters(self, by_slot: NDArray[np.intp]) -> RareFilters | None:
+        if not self._is_filtered[by_slot].any():
+            return None
+        return RareFilters(
+            self._typical_p[by_slot], self._xtc_threshold[by_slot], self._xtc_probability[by_slot]
         )
 
     def _put_tokens(self, sequence: Sequence, row: int, row_count: int) -> None:
@@ -192,6 +204,10 @@ class BatchBuilder:
         self._top_k[slot] = sampling.top_k
         self._top_p[slot] = sampling.top_p
         self._min_p[slot] = sampling.min_p
+        self._typical_p[slot] = sampling.typical_p
+        self._xtc_threshold[slot] = sampling.xtc_threshold
+        self._xtc_probability[slot] = sampling.xtc_probability
+        self._is_filtered[slot] = sampling.typical_p < 1 or sampling.xtc_probability > 0
         self._seed[slot] = sequence.seed & seed_mask
         self._top_counts[slot] = sampling.top_logprobs or 0
         self._prompt_top_counts[slot] = sampling.prompt_logprobs or 0

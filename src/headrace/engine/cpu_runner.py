@@ -136,6 +136,7 @@ class CpuRunner:
         token_ids = np.empty(len(batch.sampled), np.int32)
         logprobs = np.empty(len(batch.sampled), np.float32)
         edits, masks, top = batch.edits, batch.masks, _top_outputs(batch)
+        rare = batch.filters
         self._open().execute(
             batch.token_ids,
             batch.row_starts,
@@ -155,6 +156,9 @@ class CpuRunner:
             None if edits is None else (edits.starts, edits.ids, edits.factors, edits.addends),
             None if masks is None else (masks.rows, masks.words),
             top,
+            filters=None
+            if rare is None
+            else (rare.typical_p, rare.xtc_threshold, rare.xtc_probability),
         )
         if top is None:
             return StepResult(token_ids, logprobs)

@@ -36,13 +36,16 @@ class SamplingParams:
     """How one token is chosen from logits, in the order of docs/concepts/sampling.md.
 
     Penalties (repetition, frequency, presence), logit bias and bans, then temperature, then top-k,
-    then top-p, then min-p, then a draw from (seed, position).
+    then typical, then top-p, then min-p, then XTC, then a draw from (seed, position).
     """
 
     temperature: float = 1.0  # 0 means greedy
     top_k: int = 0  # 0 means off
     top_p: float = 1.0  # (0, 1]
     min_p: float = 0.0  # [0, 1)
+    typical_p: float = 1.0  # (0, 1] mass of the tokens nearest to the expected surprise; 1 is off
+    xtc_threshold: float = 0.1  # (0, 1] probability from which on a token is a top choice
+    xtc_probability: float = 0.0  # [0, 1] with which all top choices but the last go; 0 is off
     seed: int = 0  # 64 bits; the server draws one where the client gave none
     max_tokens: int = 16  # 0 only with `prompt_logprobs`: the prompt alone is computed
     min_tokens: int = 0

@@ -46,6 +46,15 @@ class TokenMasks:
 
 
 @dataclass(frozen=True, slots=True)
+class RareFilters:
+    """What few requests ask for: typical sampling and XTC; 1, 1 and 0 of the samples without."""
+
+    typical_p: NDArray[np.float32]  # (N,) 1 is off
+    xtc_threshold: NDArray[np.float32]  # (N,)
+    xtc_probability: NDArray[np.float32]  # (N,) 0 is off
+
+
+@dataclass(frozen=True, slots=True)
 class StepBatch:
     """One step's work; S sequences with R rows in all, of which the sampled ones are N."""
 
@@ -61,9 +70,10 @@ class StepBatch:
     min_p: NDArray[np.float32]  # (N,)
     seed: NDArray[np.uint64]  # (N,)
     position: NDArray[np.int64]  # (N,) index of the sampled token in its output; counter of the rng
-    edits: LogitEdits | None = None  # these three are None in a step where nobody asks for them
+    edits: LogitEdits | None = None  # these four are None in a step where nobody asks for them
     masks: TokenMasks | None = None
     top_counts: NDArray[np.int32] | None = None  # (N,) likeliest tokens to list; K at most
+    filters: RareFilters | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,9 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
     dry_allowed_length: int = 2
     dry_breakers: tuple[int, ...] = ()
     thought_budget: ThoughtBudget | None = None
+    typical_p: float = 1.0
+    xtc_threshold: float = 0.1
+    xtc_probability: float = 0.0
 
     @property
     def choices(self) -> int:

@@ -71,6 +71,8 @@ notes = """## What parameters mean where it is not plain
   tokens longer by `dry_multiplier * dry_base ^ (length - dry_allowed_length)`; a token that has one
   of `dry_sequence_breakers` in it ends a repetition. By default 1.75, 2, and line ends, colons,
   double quotes and asterisks.
+* `typical_p` and XTC (`xtc_probability`, `xtc_threshold`, 0.1 by default) act where
+  `docs/concepts/sampling.md` says, also together with DRY.
 * Sampling is a function of the seed and the token's position alone, with these parameters, too: the
   same request has the same answer at any load.
 * Where grammar, bans and `allowed_token_ids` leave no token, the request fails with 400.

@@ -21,6 +21,7 @@ from headrace.tokenizer.tokenizer import Tokenizer
 completion_max_tokens_default = 16  # OpenAI's, for text completions
 dry_base_default = 1.75
 dry_allowed_length_default = 2
+xtc_threshold_default = 0.1  # llama.cpp's, as are those of DRY
 seed_mask = 2**64 - 1
 
 # The tokens that have one of these texts in them.
@@ -76,6 +77,9 @@ def submission(
         dry_allowed_length=request.dry_allowed_length or dry_allowed_length_default,
         dry_breakers=_breakers(request, find_breakers),
         thought_budget=_thought_budget(request, dialect, tokenizer, first),
+        typical_p=_or_default(request.typical_p, 1.0),
+        xtc_threshold=_or_default(request.xtc_threshold, xtc_threshold_default),
+        xtc_probability=_or_default(request.xtc_probability, 0.0),
     )
 
 

@@ -42,6 +42,7 @@ class CpuTransformer:
         masks: tuple[NDArray[np.int32], NDArray[np.uint32]] | None = None,
         top: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]] | None = None,
         out_hidden: NDArray[np.float32] | None = None,
+        filters: tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]] | None = None,
     ) -> None: ...
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None: ...
     def export_blocks(self, block_ids: Sequence[int]) -> bytes: ...
@@ -113,4 +114,7 @@ def sample(
     mask: NDArray[np.uint32] | None,
     top_count: int,
     isa_limit: str,
+    typical_p: float = 1.0,
+    xtc_threshold: float = 1.0,
+    xtc_probability: float = 0.0,
 ) -> tuple[int, float, list[int], list[float]]: ...

@@ -19,6 +19,7 @@ option_names = {
     "top_k": "top_k",
     "top_p": "top_p",
     "min_p": "min_p",
+    "typical_p": "typical_p",
     "seed": "seed",
     "stop": "stop",
     "repeat_penalty": "repetition_penalty",
@@ -53,6 +54,7 @@ class Options(msgspec.Struct, frozen=True):
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    typical_p: float | None = None
     seed: int | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=stop_strings_max)] | None = None
     repeat_penalty: float | None = None

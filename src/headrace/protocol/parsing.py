@@ -44,11 +44,8 @@ unsupported_fields: Mapping[str, tuple[object, ...]] = {
     "suffix": ("",),
     "tool_choice": ("none", "auto"),
     "tools": ([],),
-    "typical_p": (1,),
     "verbosity": (),
     "web_search_options": (),
-    "xtc_probability": (0,),
-    "xtc_threshold": (),
 }
 
 # What generating requests may have, by the names of chat and text completions.

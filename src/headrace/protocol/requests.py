@@ -128,6 +128,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=token_id_max)] | None = None  # 0 and -1 are off
     min_p: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    typical_p: Annotated[float, Meta(gt=0, le=1)] | None = None  # 1 is off
+    xtc_threshold: Annotated[float, Meta(gt=0, le=1)] | None = None  # of a top choice
+    xtc_probability: Annotated[float, Meta(ge=0, le=1)] | None = None  # 0 is off
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=stop_strings_max)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=stop_token_ids_max)] | None = None

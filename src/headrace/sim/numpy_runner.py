@@ -23,7 +23,7 @@ from headrace.kernels.reference.transformer import (
     run_layer,
 )
 from headrace.kernels.rotation import rotations_of
-from headrace.sim.runner import check_batch, table_of
+from headrace.sim.runner import check_batch, filters_of, table_of
 
 
 class NumpyRunner:
@@ -79,6 +79,7 @@ class NumpyRunner:
                 position=int(batch.position[row]),
                 edits=edits_of(batch, row),
                 mask=mask_of(batch, row),
+                **filters_of(batch, row),
             )
             for row, logits in enumerate(all_logits)
         ]

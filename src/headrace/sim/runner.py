@@ -167,6 +167,7 @@ class FakeRunner:
             top_p=float(batch.top_p[row]),
             min_p=float(batch.min_p[row]),
             seed=int(batch.seed[row]),
+            **filters_of(batch, row),
         )
         total = int(mixed.sum(dtype=np.uint64)) + draw_of(sampling, int(batch.position[row]))
         return mix64(total) % self.model.vocab_size
@@ -181,11 +182,33 @@ def draw_of(sampling: SamplingParams, position: int) -> int:
     """The random part of a token; every parameter has a say, so that a mix-up shows."""
     if sampling.temperature == 0:
         return 0
-    shape = np.array([sampling.temperature, sampling.top_p, sampling.min_p], np.float32)
+    shape = np.array(
+        [
+            sampling.temperature,
+            sampling.top_p,
+            sampling.min_p,
+            sampling.typical_p,
+            sampling.xtc_threshold,
+            sampling.xtc_probability,
+        ],
+        np.float32,
+    )
     mixed = sampling.seed + golden_gamma * (position + 1)
     for bits in [*shape.view(np.uint32).tolist(), sampling.top_k]:
         mixed = mix64(mixed + bits)
     return mixed
+
+
+def filters_of(batch: StepBatch, row: int) -> dict[str, float]:
+    """The parameters of a sample that a batch has only where somebody asks for one."""
+    filters = batch.filters
+    if filters is None or (filters.typical_p[row] == 1 and filters.xtc_probability[row] == 0):
+        return {}
+    return {
+        "typical_p": float(filters.typical_p[row]),
+        "xtc_threshold": float(filters.xtc_threshold[row]),
+        "xtc_probability": float(filters.xtc_probability[row]),
+    }
 
 
 def mix64_array(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -37,6 +37,9 @@ def native_with_top(
         params.get("mask"),
         top_count,
         isa,
+        params.get("typical_p", 1.0),
+        params.get("xtc_threshold", 1.0),
+        params.get("xtc_probability", 0.0),
     )
 
 
@@ -54,6 +57,13 @@ def native_with_top(
         {"temperature": 1.0, "min_p": 0.05},
         {"temperature": 1.0, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
         {"temperature": 1.0, "top_p": 0.99, "min_p": 0.1},
+        {"temperature": 1.0, "typical_p": 0.2},
+        {"temperature": 0.7, "typical_p": 0.9},
+        {"temperature": 2.0, "typical_p": 0.95, "top_p": 0.9, "min_p": 0.1},
+        {"temperature": 1.0, "top_k": 50, "typical_p": 0.5},
+        {"temperature": 1.0, "xtc_threshold": 0.1, "xtc_probability": 1.0},
+        {"temperature": 2.0, "xtc_threshold": 0.02, "xtc_probability": 0.5, "min_p": 0.02},
+        {"temperature": 1.5, "top_k": 9, "xtc_threshold": 0.05, "xtc_probability": 0.7},
     ],
 )
 def test_the_token_is_that_of_the_reference(
@@ -95,6 +105,56 @@ def test_a_logit_that_is_not_finite_gives_no_token(isa: str, poison: float, plac
     assert np.isnan(logprob)
 
 
+def test_typical_sampling_leaves_out_what_surprises_too_little(isa: str) -> None:
+    # One token of a quarter of the mass, a thousand of the rest: the peak is far from typical.
+    logits = np.zeros(1001, np.float32)
+    logits[7] = np.log(300.0)
+    drawn = {native(logits, isa, seed=seed, typical_p=0.3)[0] for seed in range(50)}
+    assert 7 not in drawn
+    assert len(drawn) > 10
+
+
+def test_min_p_measures_against_the_likeliest_that_is_left(isa: str) -> None:
+    logits = np.zeros(1001, np.float32)
+    logits[7] = np.log(300.0)
+    for seed in range(20):
+        params: dict[str, Any] = {"seed": seed, "typical_p": 0.3, "min_p": 0.5}
+        assert native(logits, isa, **params)[0] == sample(logits, temperature=1, **params).token_id
+
+
+def test_xtc_leaves_out_all_top_choices_but_the_least_likely(isa: str) -> None:
+    logits = np.log(np.array([0.4, 0.3, 0.2, 0.06, 0.04], np.float32))
+    kept = {"xtc_threshold": 0.1, "xtc_probability": 1.0}
+    drawn = {native(logits, isa, seed=seed, **kept)[0] for seed in range(200)}
+    assert drawn == {2, 3, 4}
+
+
+def test_xtc_leaves_a_single_top_choice(isa: str) -> None:
+    logits = np.log(np.array([0.97, 0.02, 0.01], np.float32))
+    drawn = [
+        native(logits, isa, seed=seed, xtc_threshold=0.1, xtc_probability=1.0)[0]
+        for seed in range(100)
+    ]
+    assert drawn.count(0) > 80
+
+
+def test_xtc_acts_as_often_as_it_is_asked_to(isa: str) -> None:
+    logits = np.log(np.array([0.5, 0.5], np.float32))
+    logits[0] += 1e-3  # the likelier of the two is what XTC leaves out
+    drawn = [
+        native(logits, isa, seed=3, position=i, xtc_threshold=0.1, xtc_probability=0.5)[0]
+        for i in range(2000)
+    ]
+    assert abs(drawn.count(0) / len(drawn) - 0.25) < 0.04
+
+
+def test_xtc_that_never_acts_changes_no_draw(isa: str) -> None:
+    logits = np.random.default_rng(5).normal(size=900).astype(np.float32) * 3
+    for seed in range(30):
+        plain = native(logits, isa, seed=seed, top_k=40)
+        assert native(logits, isa, seed=seed, top_k=40, xtc_probability=1.0) == plain
+
+
 def test_large_seeds_and_positions_are_taken_whole(isa: str) -> None:
     logits = np.random.default_rng(0).normal(size=500).astype(np.float32)
     for seed in (2**63 + 11, 2**64 - 1):
@@ -109,6 +169,8 @@ sampling_choices: list[dict[str, Any]] = [
     {"temperature": 0.8, "top_p": 0.95},
     {"temperature": 1.0, "min_p": 0.05},
     {"temperature": 1.0, "top_k": 40, "top_p": 0.9, "min_p": 0.02},
+    {"temperature": 1.0, "typical_p": 0.7},
+    {"temperature": 1.0, "xtc_threshold": 0.05, "xtc_probability": 0.6},
 ]
 
 

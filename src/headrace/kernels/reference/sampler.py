@@ -1,7 +1,8 @@
 """One token from one row of logits, by the exact rules of docs/concepts/sampling.md.
 
     edits of single logits, then a mask of allowed tokens; greedy if temperature == 0; else
-    logits / temperature -> keep top-k -> softmax -> keep top-p -> keep min-p -> draw
+    logits / temperature -> keep top-k -> softmax -> keep typical -> keep top-p -> keep min-p
+    -> leave out top choices (XTC) -> draw
     u = (mix64(seed + 0x9E3779B97F4A7C15 * (position + 1)) >> 11) * 2^-53
 
 The random number is a pure function of (seed, position) (Salmon et al. 2011, counter-based), so a
@@ -20,9 +21,11 @@ mask_64 = (1 << 64) - 1
 golden_gamma = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, splitmix64's increment
 not_finite_token_id = -1
 all_banned_token_id = -2
+xtc_stream = 0xD1B54A32D192ED03  # tells XTC's random numbers from the draws'
 no_edits = (np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.float32))
 
 Edits = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]
+Kept = tuple[NDArray[np.intp], Doubles]  # token ids with their probabilities
 
 
 class SampledToken(NamedTuple):
@@ -43,6 +46,9 @@ def sample(
     position: int = 0,
     edits: Edits = no_edits,  # (ids, factors, addends)
     mask: NDArray[np.uint32] | None = None,  # bit i % 32 of word i // 32 allows token i
+    typical_p: float = 1.0,
+    xtc_threshold: float = 1.0,
+    xtc_probability: float = 0.0,
 ) -> SampledToken:
     """Choose a token; with a NaN log-probability id -1 if a logit is not finite, -2 if no token
     is allowed."""
@@ -55,8 +61,10 @@ def sample(
     if temperature == 0:
         token_id = int(np.argmax(edited))
     else:
-        kept_ids, probabilities = kept_distribution(edited / temperature, top_k, top_p, min_p)
-        token_id = draw(kept_ids, probabilities, uniform(seed, position))
+        kept = kept_distribution(edited / temperature, top_k, top_p, min_p, typical_p)
+        if uniform(seed ^ xtc_stream, position) < xtc_probability:
+            kept = without_top_choices(*kept, xtc_threshold)
+        token_id = draw(*kept, uniform(seed, position))
     return SampledToken(token_id, log_probability(raw, token_id))
 
 
@@ -82,14 +90,18 @@ def top_tokens(logits: NDArray[np.float32], count: int) -> list[SampledToken]:
 
 
 def kept_distribution(
-    scaled: Doubles, top_k: int, top_p: float, min_p: float
-) -> tuple[NDArray[np.intp], Doubles]:
+    scaled: Doubles, top_k: int, top_p: float, min_p: float, typical_p: float = 1.0
+) -> Kept:
     """The token ids that survive, ascending, with their unnormalised probabilities."""
     order = np.argsort(-scaled, kind="stable")  # descending; ties by lower id
     if top_k > 0:
         order = order[:top_k]
     weights = np.exp(scaled[order] - scaled[order[0]])
     probabilities = weights / weights.sum()
+    if typical_p < 1:
+        typical = typical_places(probabilities, typical_p)
+        order, probabilities = order[typical], probabilities[typical]
+        probabilities = probabilities / probabilities.sum()
     if top_p < 1:
         reached = np.cumsum(probabilities) >= top_p
         count = int(np.argmax(reached)) + 1 if reached.any() else len(order)
@@ -98,6 +110,30 @@ def kept_distribution(
     order, probabilities = order[survives], probabilities[survives]
     ascending = np.argsort(order)
     return order[ascending], probabilities[ascending]
+
+
+def typical_places(probabilities: Doubles, typical_p: float) -> NDArray[np.intp]:
+    """The tokens whose surprise is nearest to the entropy, up to a mass, in the order given.
+
+    Meister, Pimentel, Wiher, Cotterell: Locally Typical Sampling (2023)."""
+    with np.errstate(divide="ignore"):
+        surprise = -np.log(probabilities)
+    possible = probabilities > 0
+    entropy = float(np.sum(probabilities[possible] * surprise[possible]))
+    nearest = np.argsort(np.abs(surprise - entropy), kind="stable")  # ties: the likelier first
+    count = int(np.searchsorted(np.cumsum(probabilities[nearest]), typical_p)) + 1
+    return np.sort(nearest[:count])
+
+
+def without_top_choices(kept_ids: NDArray[np.intp], probabilities: Doubles, least: float) -> Kept:
+    """XTC: of the tokens whose probability reaches `least`, only the least likely stays."""
+    reaches = probabilities >= least * probabilities.sum()
+    if not reaches.any():
+        return kept_ids, probabilities
+    top = np.flatnonzero(reaches)
+    stays = ~reaches
+    stays[top[len(top) - 1 - np.argmin(probabilities[top][::-1])]] = True  # of ties the higher id
+    return kept_ids[stays], probabilities[stays]
 
 
 def draw(kept_ids: NDArray[np.intp], probabilities: Doubles, uniform_number: float) -> int:
