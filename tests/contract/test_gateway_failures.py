@@ -13,7 +13,7 @@ import pytest
 
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ContextLengthExceeded, Unavailable
-from headrace.gateway.exchange import Timeouts
+from headrace.gateway.forwarding import Timeouts
 from headrace.http.asgi import Message
 from headrace.ledger.admission import Admission
 from headrace.ledger.journal import Journal, JournalLimits

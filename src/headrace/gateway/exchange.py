@@ -5,15 +5,14 @@
          '--- retry -------'--------'------------'   within the budget, never twice the same one
 
 An unstreamed answer goes out whole, so it may be retried until it is complete. A stream may be
-until its first event; heartbeats are none. What a broken attempt used is not charged.
+until its first event; heartbeats are none. What a broken attempt used is not charged. A deployment
+may want its slow attempts raced by another one: see `hedging`.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from headrace.adapters.registry import find_adapter
-from headrace.base.clock import Clock
 from headrace.base.errors import (
     DeadlineExceeded,
     HeadraceError,
@@ -23,11 +22,11 @@ from headrace.base.errors import (
 )
 from headrace.gateway.account import Account
 from headrace.gateway.admission import bytes_per_token
+from headrace.gateway.forwarding import EngineRequest, Forwarding
 from headrace.gateway.heartbeat import Heartbeat
+from headrace.gateway.hedging import Attempt, Race, Run, header_name
 from headrace.gateway.metering import Metering
-from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.rewriter import StreamRewriter, WholeRewrite, rewrite_whole
-from headrace.gateway.signals import TrafficCounts
 from headrace.gateway.traces import attempt_attributes
 from headrace.gateway.upstream import (
     ask_usage,
@@ -37,59 +36,15 @@ from headrace.gateway.upstream import (
     small_answer_bytes_max,
     stream_error,
 )
-from headrace.gateway.waiting_room import Errand, WaitingRoom
-from headrace.http.asgi import EventStream
-from headrace.http.client import Answer, HttpClient
-from headrace.observability.tracing import RequestTrace
-from headrace.router.endpoint import EndpointSpec
+from headrace.http.asgi import EventStream, Header
+from headrace.http.client import Answer
 from headrace.router.lease import Lease
-from headrace.router.picker import Picker
-from headrace.router.retry_budget import RetryBudget
 from headrace.spec.settlements import TokenUsage
 
 Result = TypeVar("Result")
 
 attempts_max = 3
 answer_bytes_max = 64 * 1024 * 1024  # of an unstreamed answer: a whole context as text
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long an engine may be silent."""
-
-    first_output_s: float = 600.0  # the queue and a long prompt on a slow machine
-    stall_s: float = 120.0  # between chunks
-    whole_s: float = 1800.0  # for an unstreamed answer, which shows no sign of life before its end
-
-
-@dataclass(frozen=True, slots=True)
-class Forwarding:
-    """What every request shares on its way."""
-
-    client: HttpClient
-    picker: Picker
-    room: WaitingRoom
-    retries: RetryBudget
-    clock: Clock
-    timeouts: Timeouts
-    counters: GatewayCounters
-    traffic: TrafficCounts
-
-
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """What an engine is asked, whichever it is."""
-
-    path: str
-    request_id: str
-    errand: Errand
-    cache_salt: str
-    body_for: Callable[[EndpointSpec, Mapping[str, object]], bytes]  # with the adapter's fields
-    streams: bool = False
-    usage_chunk: bool = False  # what the caller wants of a stream's usage
-    usage_in_every_chunk: bool = False
-    metering: Metering = Metering.GENERATES
-    trace: RequestTrace | None = None
 
 
 class Exchange:
@@ -100,8 +55,8 @@ class Exchange:
         self._request = request
         self._account = account
         self._start_s = forwarding.clock.monotonic_s()
-        self._attempt_s = self._start_s
-        self._sent_to: EndpointSpec | None = None  # where it may have used something
+        self._counted: Attempt | None = None  # whose use the caller pays for
+        self._race: Race[Any] | None = None  # there is one at most
         self._may_retry = True
         self.first_output_s: float | None = None  # seconds from the start
         self.last_output_s: float | None = None  # the same, of a stream that ended well
@@ -119,11 +74,11 @@ class Exchange:
         beat = Heartbeat(out)
         beat.start()
 
-        async def attempt(lease: Lease) -> bool:
-            return await self._attempt_stream(lease, out, beat)
+        async def run(attempt: Attempt) -> bool:
+            return await self._attempt_stream(attempt, out, beat)
 
         try:
-            return await self._with_retries(attempt)
+            return await self._with_retries(run)
         finally:
             beat.stop()
 
@@ -131,11 +86,18 @@ class Exchange:
         """What a request that did not end well used, by the engine's record; None: it is unknown.
 
         Zero if no engine got it."""
-        if self._sent_to is None:
+        sent_to = None if self._counted is None else self._counted.sent_to
+        if self._counted is None or sent_to is None:
             return TokenUsage()
-        if not find_adapter(self._sent_to.engine).keeps_usage_records:
+        if not find_adapter(sent_to.engine).keeps_usage_records:
             return None
-        return await ask_usage(self._forwarding.client, self._sent_to, self._request.request_id)
+        return await ask_usage(self._forwarding.client, sent_to, self._counted.request_id)
+
+    @property
+    def hedge_headers(self) -> list[Header]:
+        """Which of two attempts answered, once that is known; empty if there was one."""
+        result = None if self._race is None else self._race.result
+        return [] if result is None else [(header_name, result.encode())]
 
     def estimate(self, body: bytes) -> TokenUsage:
         """A guess at what an unstreamed answer used, for engines that never tell."""
@@ -143,7 +105,7 @@ class Exchange:
         guess = TokenUsage(prompt_tokens, 0, len(body) // bytes_per_token)
         return self._request.metering.of(guess)
 
-    async def _with_retries(self, attempt: Callable[[Lease], Awaitable[Result]]) -> Result:
+    async def _with_retries(self, run: Run[Result]) -> Result:
         forwarding = self._forwarding
         forwarding.retries.deposit()
         excluded: set[str] = set()
@@ -156,28 +118,100 @@ class Exchange:
                 lease = await self._lease(excluded)
             except Unavailable as error:
                 raise failure or error from None
-            self.attempts += 1
-            self.endpoint_id = self._account.replica_id = lease.endpoint.spec.id
-            self._attempt_s = forwarding.clock.monotonic_s()
-            forwarding.traffic.attempted(lease.endpoint.spec)
+            attempt = self._begin(lease, self._request.request_id)
+            self._count(attempt)
             if trace is not None:
                 trace.phase("attempt", attempt_attributes(lease, self.attempts))
+            excluded.add(lease.endpoint.spec.id)
             try:
-                return await attempt(lease)
+                delay_s = self._hedge_delay_s(attempt)
+                if delay_s is None:
+                    return await self._tried(run, attempt)
+                return await self._raced(run, attempt, delay_s, excluded)
             except HeadraceError as error:
                 if trace is not None:
                     trace.failed(error.code)
-                if error.retryable:
-                    forwarding.traffic.failed(lease.endpoint.spec)
                 if not self._is_worth_another(error):
                     raise
                 failure = error
-            finally:
-                lease.release()
-                forwarding.room.pump(self._request.errand.model_name)
-            excluded.add(self.endpoint_id)
             self._account.restart()
             forwarding.counters.retries += 1
+
+    def _begin(self, lease: Lease, request_id: str) -> Attempt:
+        self.attempts += 1
+        self._forwarding.traffic.attempted(lease.endpoint.spec)
+        return Attempt(lease, request_id, self._forwarding.clock.monotonic_s())
+
+    def _count(self, attempt: Attempt) -> None:
+        """The caller pays for this attempt from now on."""
+        self._counted = attempt
+        self.endpoint_id = self._account.replica_id = attempt.spec.id
+
+    async def _tried(self, run: Run[Result], attempt: Attempt) -> Result:
+        try:
+            return await run(attempt)
+        except HeadraceError as error:
+            if error.retryable:
+                self._forwarding.traffic.failed(attempt.spec)
+            raise
+        finally:
+            attempt.lease.release()
+            self._forwarding.room.pump(self._request.errand.model_name)
+
+    def _hedge_delay_s(self, attempt: Attempt) -> float | None:
+        """How long to wait before another replica is asked too; None: for ever."""
+        if attempt.spec.hedging is None:  # nearly always
+            return None
+        if self._request.hedge_account is None or self._race is not None:
+            return None
+        return self._forwarding.hedger.delay_s(attempt.spec, shows_progress=self._shows_progress)
+
+    @property
+    def _shows_progress(self) -> bool:
+        """Whether the first byte comes before the work is done."""
+        return self._request.streams or self._request.metering is not Metering.GENERATES
+
+    async def _raced(
+        self, run: Run[Result], first: Attempt, delay_s: float, excluded: set[str]
+    ) -> Result:
+        """As `_tried`, with a second attempt if the first is slow."""
+        self._race = race = Race[Result](first)
+        try:
+            return await race.run(
+                lambda each: self._tried(run, each), delay_s, lambda: self._begin_second(excluded)
+            )
+        finally:
+            prompt_tokens = self._request.errand.work.prefill_tokens
+            self._forwarding.hedger.ended(race, prompt_tokens)
+
+    def _begin_second(self, excluded: set[str]) -> tuple[Attempt, Account] | None:
+        """A second attempt where there is room, a retry in the budget, and its worst case held."""
+        forwarding, errand = self._forwarding, self._request.errand
+        reserve = self._request.hedge_account
+        assert reserve is not None, "only requests that may be hedged get here"
+        now_s = forwarding.clock.monotonic_s()
+        try:
+            lease = forwarding.picker.lease(errand.pools, errand.work, now_s, excluded)
+        except Unavailable:
+            return None
+        account = None
+        if forwarding.retries.withdraw(now_s):
+            with suppress(HeadraceError):
+                account = reserve()
+        if account is None:
+            lease.release()
+            return None
+        excluded.add(lease.endpoint.spec.id)
+        return self._begin(lease, account.reservation.request_id), account
+
+    def _claim(self, attempt: Attempt) -> None:
+        """The attempt has its first byte; ends it here if another one had its own before."""
+        attempt.has_output = True
+        if self._race is not None:
+            self._race.claim(attempt)
+            if attempt is not self._counted:
+                self._account.restart()
+                self._count(attempt)
 
     async def _lease(self, excluded: set[str]) -> Lease:
         """A place at an endpoint: the first one in the request's turn, others at once.
@@ -201,16 +235,17 @@ class Exchange:
             and self._forwarding.retries.withdraw(self._forwarding.clock.monotonic_s())
         )
 
-    async def _attempt_whole(self, lease: Lease) -> WholeRewrite:
-        timeout_s = self._forwarding.timeouts.whole_s
-        async with await self._open(lease, timeout_s) as answer:
+    async def _attempt_whole(self, attempt: Attempt) -> WholeRewrite:
+        lease, timeout_s = attempt.lease, self._forwarding.timeouts.whole_s
+        async with await self._open(attempt, timeout_s) as answer:
             try:
                 body = await answer.read_all(answer_bytes_max, timeout_s)
             except HeadraceError:
                 self._eject(lease)
                 raise
+        self._claim(attempt)
         lease.prefilled(None)
-        self.first_output_s = self._forwarding.clock.monotonic_s() - self._start_s
+        self._note_first_byte(attempt)
         whole = rewrite_whole(body, self._request.errand.model_name)
         self._learn(lease, whole.usage)
         metering = self._request.metering
@@ -218,25 +253,28 @@ class Exchange:
             return whole
         return WholeRewrite(whole.body, metering.of(whole.usage))
 
-    async def _attempt_stream(self, lease: Lease, out: EventStream, beat: Heartbeat) -> bool:
+    async def _attempt_stream(self, attempt: Attempt, out: EventStream, beat: Heartbeat) -> bool:
+        lease = attempt.lease
         rewriter = StreamRewriter(
             self._request.errand.model_name,
-            find_adapter(lease.endpoint.spec.engine),
+            find_adapter(attempt.spec.engine),
             usage_chunk=self._request.usage_chunk,
             usage_in_every_chunk=self._request.usage_in_every_chunk,
         )
         timeouts = self._forwarding.timeouts
-        async with await self._open(lease, timeouts.first_output_s) as answer:
+        async with await self._open(attempt, timeouts.first_output_s) as answer:
             timeout_s = timeouts.first_output_s
             while not rewriter.is_done:
                 chunk = await self._read_chunk(lease, answer, timeout_s, rewriter.may_end)
                 events = rewriter.feed(chunk) if chunk else rewriter.finish()
-                self._observe(rewriter)
+                if events and not attempt.has_output:
+                    self._claim(attempt)
+                    beat.stop()
+                    self._may_retry = False
+                    self._note_first_output(attempt)
+                    out.add_headers(self.hedge_headers)
+                self._observe(rewriter, attempt)
                 if events:
-                    if self.first_output_s is None:
-                        beat.stop()
-                        self._may_retry = False
-                        self._note_first_output(lease)
                     await out.write(events)
                     timeout_s = timeouts.stall_s
                 if rewriter.error_body is not None:
@@ -245,21 +283,21 @@ class Exchange:
         self._learn(lease, rewriter.usage)
         return rewriter.usage is not None
 
-    async def _open(self, lease: Lease, timeout_s: float) -> Answer:
+    async def _open(self, attempt: Attempt, timeout_s: float) -> Answer:
         """Send the request; an answer of status 200, or what its refusal means."""
-        spec = lease.endpoint.spec
+        lease, spec = attempt.lease, attempt.spec
         client = self._forwarding.client
         adapter = find_adapter(spec.engine)
         extras = adapter.extras(
             stream=self._request.streams,
-            request_id=self._request.request_id,
+            request_id=attempt.request_id,
             cache_salt=self._request.cache_salt,
         )
         generates = self._request.metering is Metering.GENERATES
         headers = engine_headers(spec, extras.headers)
         if self._request.trace is not None:
             headers["traceparent"] = self._request.trace.traceparent
-        self._sent_to = spec
+        attempt.sent_to = spec
         try:
             answer = await client.open(
                 "POST",
@@ -270,13 +308,13 @@ class Exchange:
             )
         except HeadraceError as error:
             if isinstance(error, Unavailable):
-                self._sent_to = None  # there was no connection
+                attempt.sent_to = None  # there was no connection
             self._eject(lease)
             raise
         if answer.status != 200:
             async with answer:
                 body = await answer.read_all(small_answer_bytes_max, timeout_s)
-            self._sent_to = None
+            attempt.sent_to = None
             if answer.status in (502, 503):
                 self._eject(lease)
             else:
@@ -305,11 +343,19 @@ class Exchange:
         lease.fail(self._forwarding.clock.monotonic_s())
         self._forwarding.counters.ejections += 1
 
-    def _note_first_output(self, lease: Lease) -> None:
+    def _note_first_output(self, attempt: Attempt) -> None:
+        now_s = self._note_first_byte(attempt)
+        attempt.lease.prefilled(now_s)
+        self._forwarding.traffic.first_output(attempt.spec, now_s - attempt.start_s)
+
+    def _note_first_byte(self, attempt: Attempt) -> float:
+        """When it came."""
         now_s = self._forwarding.clock.monotonic_s()
-        lease.prefilled(now_s)
-        self._forwarding.traffic.first_output(lease.endpoint.spec, now_s - self._attempt_s)
         self.first_output_s = now_s - self._start_s
+        self._forwarding.hedger.observe(
+            attempt.spec, now_s - attempt.start_s, shows_progress=self._shows_progress
+        )
+        return now_s
 
     def _learn(self, lease: Lease, usage: TokenUsage | None) -> None:
         """An attempt ended well: what it used says how good the router's prediction was."""
@@ -318,8 +364,10 @@ class Exchange:
         self._forwarding.picker.answered(lease, usage.cached_tokens)
         self._forwarding.traffic.used(lease.endpoint.spec, usage)
 
-    def _observe(self, rewriter: StreamRewriter) -> None:
+    def _observe(self, rewriter: StreamRewriter, attempt: Attempt) -> None:
         """Tell the account what passed; without the engine's counts a chunk is a token."""
+        if attempt is not self._counted:
+            return
         usage = rewriter.usage
         if usage is None and rewriter.content_chunks:
             usage = TokenUsage(self._request.errand.work.prefill_tokens, 0, rewriter.content_chunks)

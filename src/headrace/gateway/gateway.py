@@ -18,10 +18,11 @@ from headrace.gateway.batches import BatchRoutes
 from headrace.gateway.cache_follower import CacheFollower
 from headrace.gateway.content_store import ContentStore
 from headrace.gateway.contexts import ContextLengths
-from headrace.gateway.exchange import Forwarding, Timeouts
 from headrace.gateway.files import FileRoutes, FileStore
 from headrace.gateway.follower import SnapshotFollower
+from headrace.gateway.forwarding import Forwarding, Timeouts
 from headrace.gateway.generate import GenerationServices
+from headrace.gateway.hedging import Hedger
 from headrace.gateway.idempotency import Replays
 from headrace.gateway.inside import InsideRequests
 from headrace.gateway.ledger_lag import WatchedPoster
@@ -118,6 +119,7 @@ class Gateway:
         self._client = HttpClient()
         self.endpoints = EndpointSet()
         counters = GatewayCounters()
+        self._hedger = Hedger(self._client, counters)
         self.follower = SnapshotFollower(database.store, self.endpoints, clock)
         self._contexts = ContextLengths(self.endpoints, self._client)
         self.access_log = AccessLog(access_log)
@@ -144,6 +146,7 @@ class Gateway:
             timeouts=config.timeouts,
             counters=counters,
             traffic=TrafficCounts(new_id("gwy", clock)),
+            hedger=self._hedger,
         )
         services = GenerationServices(
             meter=self._meter,
@@ -229,6 +232,7 @@ class Gateway:
     ) -> None:
         """Stop what was started; the shipper drains the journal once more."""
         await self.replays.close()
+        await self._hedger.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -24,8 +24,10 @@ from headrace.gateway.admission import bytes_per_token, expected_output_tokens
 from headrace.gateway.admit import Admitted, Admitter, Books
 from headrace.gateway.asked import Asked
 from headrace.gateway.contexts import ContextLengths
-from headrace.gateway.exchange import EngineRequest, Exchange, Forwarding
+from headrace.gateway.exchange import Exchange
+from headrace.gateway.forwarding import EngineRequest, Forwarding
 from headrace.gateway.goodput import is_good
+from headrace.gateway.hedging import hedge_reservation
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
 from headrace.gateway.token_counter import TokenCounter
@@ -173,7 +175,14 @@ class Generation:
             usage_in_every_chunk=request.wants_usage_in_every_chunk,
             metering=asked.metering,
             trace=self._trace,
+            hedge_account=lambda: self._hedge_account(admitted.account),
         )
+
+    def _hedge_account(self, account: Account) -> Account:
+        """What another attempt of a request may use, on the platform's account."""
+        services = self._services
+        reservation = hedge_reservation(services.meter, account.reservation)
+        return Account(services.meter, reservation, services.clock)
 
     def _work(self, asked: Asked, served: ServedModel, output_limit: int | None) -> Work:
         """What the router may know: sizes, the prompt's beginnings, and what it goes with."""
@@ -210,7 +219,7 @@ class Generation:
             account.settle(Outcome.FINISHED, answer.usage, exact=True)
             await self._durable(account)
         self._record.status = 200
-        await send_json(send, 200, answer.body, headers)
+        await send_json(send, 200, answer.body, headers + exchange.hedge_headers)
 
     async def _answer_stream(
         self,

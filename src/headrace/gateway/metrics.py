@@ -29,6 +29,8 @@ class GatewayCounters:
     retries: int = 0
     fallbacks: int = 0
     ejections: int = 0
+    hedges: Counter[str] = field(default_factory=Counter)  # by which attempt answered
+    hedge_lost_tokens: int = 0
     model_requests: Counter[str] = field(default_factory=Counter)  # by logical model
     model_good_requests: Counter[str] = field(default_factory=Counter)
     duration_s: Histogram = field(default_factory=Histogram)
@@ -92,6 +94,11 @@ def metrics_text(
         (declared.retries_total, counters.retries),
         (declared.fallbacks_total, counters.fallbacks),
         (declared.ejections_total, counters.ejections),
+        (
+            declared.hedges_total,
+            {result: float(counters.hedges[result]) for result in ("won", "lost", "none")},
+        ),
+        (declared.hedge_lost_tokens_total, counters.hedge_lost_tokens),
         (
             declared.predicted_tokens_total,
             {

@@ -116,6 +116,11 @@ class EventStream:
         self._headers = [*stream_headers, *headers]
         self.started = False
 
+    def add_headers(self, headers: Iterable[Header]) -> None:
+        """Send these too, unless the headers are sent already."""
+        if not self.started:
+            self._headers += headers
+
     async def write(self, data: bytes) -> None:
         """Send whole events; the first call sends the status and headers before them.
 

@@ -42,6 +42,17 @@ ejections_total = MetricDeclaration(
     counter,
     "Failures that ejected a replica from routing for a while.",
 )
+hedges_total = MetricDeclaration(
+    "headrace_gateway_hedges_total",
+    counter,
+    "Requests that a second replica got too, by whether it answered first.",
+    label="result",
+)
+hedge_lost_tokens_total = MetricDeclaration(
+    "headrace_gateway_hedge_lost_tokens_total",
+    counter,
+    "Tokens of attempts that another one outran; nobody is billed for them.",
+)
 predicted_tokens_total = MetricDeclaration(
     "headrace_gateway_predicted_prefix_tokens_total",
     counter,

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from headrace.base.clock import SystemClock
-from headrace.gateway.exchange import Timeouts
+from headrace.gateway.forwarding import Timeouts
 from headrace.gateway.gateway import Gateway, GatewayConfig
 from headrace.http.asgi import App
 from headrace.http.server import address_of, bind, serve
