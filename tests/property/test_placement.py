@@ -13,7 +13,7 @@ from headrace.control.placement.schedule import Schedule, schedule
 T = TypeVar("T")
 gib = 1 << 30
 kinds = (("L4", 24), ("L40S", 48), ("H100", 80))
-clusters = 100
+clusters = 500
 seeds_of_invariants = 60
 
 

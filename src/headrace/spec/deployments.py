@@ -7,6 +7,7 @@ import msgspec
 from headrace.spec.autoscaling import Autoscaling, ScaleState
 from headrace.spec.hedging import Hedging
 from headrace.spec.resource import Resource
+from headrace.spec.resources import PlacementPolicy, ReplicaResources
 from headrace.spec.rollout import RolloutPolicy, RolloutProgress, RolloutVerdict
 
 
@@ -18,6 +19,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     threads: int | None
     engine_arguments: tuple[str, ...]
+    resources: ReplicaResources = ReplicaResources()
 
     def looks_like(self, other: "Template") -> bool:
         """Whether replicas of both would be the same."""
@@ -38,6 +40,8 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
     replicas: int = 1  # set by the autoscaler where there is one
     threads: int | None = None  # CPU threads of each replica; None: an equal share of the cores
     engine_arguments: tuple[str, ...] = ()
+    resources: ReplicaResources = ReplicaResources()
+    placement: PlacementPolicy = PlacementPolicy()
     generation: int = 1  # grows with every change of what a replica must look like
     generation_max: int = 1  # the highest that was given out; a rollback lowers `generation` only
     former: Template | None = None
@@ -57,6 +61,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
             engine=self.engine,
             threads=self.threads,
             engine_arguments=self.engine_arguments,
+            resources=self.resources,
         )
 
     def template_of(self, generation: int) -> Template | None:
@@ -103,6 +108,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
             engine=template.engine,
             threads=template.threads,
             engine_arguments=template.engine_arguments,
+            resources=template.resources,
             former=former,
             progress=progress,
         )
@@ -118,6 +124,14 @@ class ReplicaState(StrEnum):
     FAILED = "failed"  # the process ended or never became ready; retried after `retry_time`
 
 
+class Leaving(StrEnum):
+    """Whether a replica is to give up its place."""
+
+    NOT = ""
+    WHEN_REPLACED = "when_replaced"  # its node is drained: once another serves in its stead
+    AT_ONCE = "at_once"  # one of a higher priority needs the place
+
+
 class Replica(Resource, frozen=True, kw_only=True, tag="replica"):
     """One engine instance as the control plane sees it; `parent_id` is the deployment."""
 
@@ -129,6 +143,10 @@ class Replica(Resource, frozen=True, kw_only=True, tag="replica"):
     address: str = ""  # base URL, for the gateway alone
     engine_key: str = ""  # the engine's own credential; never leaves store and gateway
     engine: str = "headrace"
+    node_id: str = ""  # where it has its place; empty: none yet, or a platform that places itself
+    device_ids: tuple[str, ...] = ()  # of the node, that are its own or its share
+    device_memory_bytes: int = 0  # of each of them
+    leaving: Leaving = Leaving.NOT
     region: str = ""  # where it runs; gateways there prefer it
     zone: str = ""
     model_name: str = ""  # the logical model

@@ -8,6 +8,7 @@ from headrace.spec.events import Webhook
 from headrace.spec.grants import Grant
 from headrace.spec.invoices import BillingProfile, Seller
 from headrace.spec.models import Model, ModelVersion
+from headrace.spec.nodes import Node, NodeLaunch
 from headrace.spec.prices import PriceBook
 from headrace.spec.resource import Resource
 from headrace.spec.tenancy import ApiKey, Project, Tenant
@@ -30,5 +31,7 @@ resource_types: Mapping[str, type[Resource]] = {
         Seller,
         BillingProfile,
         Grant,
+        Node,
+        NodeLaunch,
     )
 }

@@ -97,14 +97,15 @@ amount_names = tuple(name for name in Price.__struct_fields__ if name.endswith("
 
 
 class PriceBook(Resource, frozen=True, kw_only=True, tag="price_book"):
-    """Immutable prices by logical model, in force from `effective_time` on."""
+    """Immutable prices by logical model, in force from `effective_time` on.
+
+    `parent_id` is the tenant whose own prices these are; empty: everybody's without own ones."""
 
     kind = "price_book"
     id_prefix = "prb"
 
     effective_time: float
     prices: dict[str, Price]
-    tenant_id: str | None = None  # whose prices these are; None: everybody's without own ones
 
 
 class PriceVersion(msgspec.Struct, frozen=True):
@@ -115,7 +116,7 @@ class PriceVersion(msgspec.Struct, frozen=True):
 
 
 def price_at(
-    books: Iterable[PriceBook], model: str, time_s: float, tenant_id: str | None = None
+    books: Iterable[PriceBook], model: str, time_s: float, tenant_id: str = ""
 ) -> PriceVersion | None:
     """The price of a logical model in force at `time_s`, or None if it has none.
 
@@ -127,14 +128,14 @@ def price_at(
         for book in books
         if book.effective_time <= time_s
         and model in book.prices
-        and book.tenant_id in (None, tenant_id)
+        and book.parent_id in ("", tenant_id)
     ]
     if not candidates:
         return None
     book = max(
         candidates,
         key=lambda book: (
-            book.tenant_id is not None,
+            book.parent_id != "",
             book.effective_time,
             book.create_time,
             book.id,

@@ -36,6 +36,8 @@ class ModelSignals(msgspec.Struct, frozen=True, kw_only=True):
     arrived_tokens_total: int = 0  # prompts, and answers by estimate
     waiting_requests: int = 0
     waiting_tokens: int = 0
+    judged_requests_total: int = 0  # that ended other than by their caller's doing
+    good_requests_total: int = 0  # of them, those within the model's objectives
 
 
 class GatewaySignals(msgspec.Struct, frozen=True, kw_only=True):

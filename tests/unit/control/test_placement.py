@@ -144,3 +144,25 @@ def test_every_rejection_has_its_reason() -> None:
         "shared": "a replica of enemy runs there, and they are to be apart",
         "special": "it has the taint lab, which is not tolerated",
     }
+
+
+def test_what_runs_apart_from_others_keeps_them_away() -> None:
+    running = [Assignment("y", "shy", "a", ("gpu0",), gib, apart_from=frozenset({"m"}))]
+    outcome = schedule([gpu_node("a"), gpu_node("b")], running, [request("m")])
+    assert outcome.assignments[0].node_id == "b"
+
+
+def test_replicas_on_processors_spread_over_the_nodes() -> None:
+    nodes = [
+        Node(name, (Device("cpu0", "CPU", 100 * gib, is_shared=True),), cpu_count=8)
+        for name in "ab"
+    ]
+    options = (Option(1, gib),)
+    outcome = schedule(nodes, [], [Request("m", ("m-0", "m-1"), options, cpu_count=8)])
+    assert sorted(a.node_id for a in outcome.assignments) == ["a", "b"]
+
+
+def test_a_node_with_too_few_processors_says_so() -> None:
+    node = Node("a", (Device("cpu0", "CPU", 100 * gib, is_shared=True),), cpu_count=8)
+    wanted = Request("m", ("m-0",), (Option(1, gib),), cpu_count=9)
+    assert explain([node], [], wanted)[0].reason == "9 processors wanted; it has 8"

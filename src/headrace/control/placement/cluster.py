@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: frozenset[str] = frozenset()  # only replicas that tolerate them all come here
     closed_reason: str = ""  # cordoned, silent, quarantined: nothing new comes here
+    cpu_count: float | None = None  # None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,14 @@ class Request:
     node_labels: Mapping[str, str] = field(default_factory=dict)
     tolerations: frozenset[str] = frozenset()
     warm_nodes: frozenset[str] = frozenset()  # they have the weights already
+    cpu_count: float | None = None  # that a node must have; they are not reserved
+
+
+class Tenant(NamedTuple):
+    """A request that has replicas on a node, and whom they are to be apart from."""
+
+    name: str
+    apart_from: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, order=True)

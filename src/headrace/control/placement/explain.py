@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headrace.control.placement.cluster import Assignment, Node, Request
+from headrace.control.placement.cluster import Assignment, Node, Request, Tenant
 from headrace.control.placement.filters import capacity_reason, company_reason, standing_reason
 from headrace.control.placement.fit import best_fit
 from headrace.control.placement.search import cluster_of
@@ -33,7 +33,7 @@ def explain(
 
 
 def verdict(
-    node: Node, free_bytes: tuple[int, ...], company: frozenset[str], request: Request
+    node: Node, free_bytes: tuple[int, ...], company: frozenset[Tenant], request: Request
 ) -> NodeVerdict:
     """The first filter's reason, or the terms of the best of its options there."""
     reason = standing_reason(node, request) or company_reason(company, request)

@@ -1,8 +1,9 @@
 """Why a node cannot take a replica, in words; None where it can."""
 
+import math
 from collections.abc import Sequence
 
-from headrace.control.placement.cluster import Node, Option, Request
+from headrace.control.placement.cluster import Node, Option, Request, Tenant
 
 taken = -1  # bytes free on a device that a replica has alone
 
@@ -19,12 +20,18 @@ def standing_reason(node: Node, request: Request) -> str | None:
     unwelcome = sorted(node.taints - request.tolerations)
     if unwelcome:
         return f"it has the taint {unwelcome[0]}, which is not tolerated"
+    if request.cpu_count is not None and request.cpu_count > (node.cpu_count or math.inf):
+        return f"{request.cpu_count:g} processors wanted; it has {node.cpu_count:g}"
     return None
 
 
-def company_reason(tenants: frozenset[str], request: Request) -> str | None:
-    """What is against a node because of who runs there; `tenants` are names of requests."""
-    unwelcome = sorted(tenants & request.apart_from)
+def company_reason(tenants: frozenset[Tenant], request: Request) -> str | None:
+    """What is against a node because of who runs there; being apart goes both ways."""
+    unwelcome = sorted(
+        tenant.name
+        for tenant in tenants
+        if tenant.name in request.apart_from or request.name in tenant.apart_from
+    )
     if not unwelcome:
         return None
     if unwelcome[0] == request.name:

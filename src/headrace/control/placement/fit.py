@@ -1,9 +1,10 @@
 """The best devices of one node for one replica, and how good they are.
 
-    score = 4 topology + fill + memory fit + warm
+    score = 4 topology + fill (or room) + memory fit + warm
 
     topology    1 alone or in one island (NVLink), 0.6 on one NUMA node, 0.3 over PCIe between them
     fill        share of the node's devices that are in use then: full nodes leave whole ones free
+    room        of a socket instead: the share of its memory that stays free, so that load spreads
     memory fit  bytes used of the bytes that become unusable for others
     warm        1/2 where the weights are cached
 
@@ -101,6 +102,9 @@ def score_terms(
         free != device.memory_bytes for device, free in zip(node.devices, free_bytes, strict=True)
     )
     bound = sum(free_bytes[position] for position in positions)
+    if node.devices[positions[0]].is_shared:
+        whole = sum(node.devices[position].memory_bytes for position in positions)
+        return {"room": (bound - option.memory_bytes * len(positions)) / max(1, whole)}
     return {
         "fill": min(1.0, (used + len(positions)) / len(node.devices)),
         "memory fit": option.memory_bytes * len(positions) / max(1, bound),

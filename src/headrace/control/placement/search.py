@@ -9,7 +9,7 @@ could be. Alike nodes are tried once, which is what makes large fleets cheap.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.control.placement.cluster import Assignment, Node, Option, Request
+from headrace.control.placement.cluster import Assignment, Node, Option, Request, Tenant
 from headrace.control.placement.filters import company_reason, standing_reason, taken
 from headrace.control.placement.fit import Fit, best_fit, free_after
 
@@ -17,7 +17,7 @@ width_max = 48  # partial placements that are kept
 extensions_max = 40_000  # tried in one pass, about; large fleets get a narrower beam
 
 FreeBytes = tuple[tuple[int, ...], ...]  # by node and device
-Company = tuple[frozenset[str], ...]  # by node: names of the requests that have replicas there
+Company = tuple[frozenset[Tenant], ...]  # by node: the requests that have replicas there
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,12 @@ def cluster_of(nodes: Sequence[Node], running: Sequence[Assignment]) -> Cluster:
             node.labels,
             node.taints,
             node.closed_reason,
+            node.cpu_count,
         )
         for node in sorted(nodes, key=lambda node: node.id)
     )
     free: list[tuple[int, ...]] = []
-    company: list[frozenset[str]] = []
+    company: list[frozenset[Tenant]] = []
     for node in ordered:
         here = [assignment for assignment in running if assignment.node_id == node.id]
         left = []
@@ -65,7 +66,7 @@ def cluster_of(nodes: Sequence[Node], running: Sequence[Assignment]) -> Cluster:
             else:
                 left.append(taken if bytes_held else device.memory_bytes)
         free.append(tuple(left))
-        company.append(frozenset(assignment.request_name for assignment in here))
+        company.append(frozenset(Tenant(each.request_name, each.apart_from) for each in here))
     return Cluster(ordered, tuple(free), tuple(company))
 
 
@@ -202,7 +203,7 @@ class Pass:
             is_gang=request.is_gang,
             apart_from=request.apart_from,
         )
-        company = state.company[position] | {request.name}
+        company = state.company[position] | {Tenant(request.name, request.apart_from)}
         left = free_after(node, state.free[position], fit)
         return State(
             free=(*state.free[:position], left, *state.free[position + 1 :]),
