@@ -69,13 +69,13 @@ class OllamaRoutes:
     async def _generate(self, call: Call) -> None:
         self._generating.check_accepting()
         request = parse_ollama_generate(await call.body())
-        if not request.prompt:
+        if not request.prompt and not request.suffix:
             await self._load(request, call.send)
             return
         translator = OllamaTranslator(request.model, self._generating.service.clock, is_chat=False)
         send = translated_send(call.send, TranslatedAnswer(translator))
         caller = self._generating.caller(call.scope)
-        if request.raw:
+        if request.raw or request.suffix:
             completion = parse_completion_request(completion_of_generate(request))
             await self._generating.answer(completion, caller, call.receive, send)
         else:

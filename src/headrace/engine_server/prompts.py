@@ -89,6 +89,8 @@ class PromptReader:
         context_length: int,
     ) -> Prompt:
         """The prompt's tokens; as text it may write control tokens, for it is the whole prompt."""
+        if request.suffix:
+            return await self._gap(prompt, request.suffix, request, tokenizer, context_length)
         if not isinstance(prompt, str):
             return Prompt(prompt, "prompt")
         self._check_size("prompt", len(prompt), request, tokenizer, context_length)
@@ -96,6 +98,20 @@ class PromptReader:
             len(prompt), lambda: tokenizer.encode(prompt, add_special=True, parse_special=True)
         )
         return Prompt(token_ids, "prompt", prompt)
+
+    async def _gap(
+        self,
+        before: str | list[int],
+        after: str,
+        request: CompletionRequest,
+        tokenizer: Tokenizer,
+        context_length: int,
+    ) -> Prompt:
+        """The prompt for what is between two texts."""
+        characters = len(after) + (len(before) if isinstance(before, str) else 0)
+        self._check_size("prompt", characters, request, tokenizer, context_length)
+        token_ids = await self._encode(characters, lambda: tokenizer.encode_gap(before, after))
+        return Prompt(token_ids, "prompt")
 
     def _check_size(
         self,

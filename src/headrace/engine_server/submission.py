@@ -45,6 +45,8 @@ def submission(
     stop_token_ids = set(request.stop_token_ids or ())
     if not request.ignore_eos:
         stop_token_ids |= tokenizer.eos_ids
+        if isinstance(request, CompletionRequest) and request.suffix and tokenizer.fill:
+            stop_token_ids |= tokenizer.fill.end_ids
     seed = secrets.randbits(64) if request.seed is None else request.seed & seed_mask
     return Submit(
         request_id=request_id,

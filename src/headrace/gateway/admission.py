@@ -23,6 +23,7 @@ message_tokens_max = 64  # and around each message: markers, role, name
 completion_tokens_default = 16  # OpenAI's, for text completions without max_tokens
 context_tokens_default = 32_768  # while neither the operator nor the engine has told
 tool_writing_max = 4  # a template may write a tool's schema twice, indented, with escapes
+fill_tokens_max = 3  # around the parts of a prompt that is to be filled in the middle
 bytes_per_token = 4  # typical; estimates load, never money
 expected_output_tokens = 256  # of a request that sets no limit; estimates load
 tokens_per_price_unit = 1_000_000
@@ -65,8 +66,9 @@ def prompt_bound(request: TextRequest, context_length: int | None = None) -> int
 
 def _prompt_bounds(request: TextRequest) -> list[int]:
     if isinstance(request, CompletionRequest):
+        after = fill_tokens_max + utf8_length(request.suffix) if request.suffix else 0
         return [
-            1 + (utf8_length(prompt) if isinstance(prompt, str) else len(prompt))
+            1 + after + (utf8_length(prompt) if isinstance(prompt, str) else len(prompt))
             for prompt in request.prompts
         ]
     texts = sum(message_bytes(message) for message in request.messages)

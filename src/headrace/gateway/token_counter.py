@@ -83,6 +83,6 @@ def question(asked: Asked, spec: EndpointSpec) -> bytes | None:
         return None
     if not isinstance(request, CompletionRequest):
         return engine_body(asked.body, spec, {}, None)
-    if len(request.prompts) != 1 or not isinstance(request.prompts[0], str):
+    if request.suffix or len(request.prompts) != 1 or not isinstance(request.prompts[0], str):
         return None
     return msgspec.json.encode({"model": spec.served_model_name, "prompt": request.prompts[0]})

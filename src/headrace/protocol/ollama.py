@@ -117,6 +117,7 @@ class OllamaGenerateRequest(OllamaRequest, frozen=True, kw_only=True):
     """POST /api/generate."""
 
     prompt: str = ""
+    suffix: str | None = None  # what comes after the answer, which fills the gap before it
     system: str | None = None
     raw: bool | None = None  # the prompt as it is, without the model's template
 
@@ -148,7 +149,6 @@ _show = msgspec.json.Decoder(OllamaShowRequest)
 unsupported_fields: dict[str, tuple[object, ...]] = {
     "context": ([],),
     "images": ([],),
-    "suffix": ("",),
     "template": ("",),
     "logprobs": (False,),
     "top_logprobs": (0,),
@@ -208,14 +208,17 @@ def chat_of_generate(request: OllamaGenerateRequest) -> bytes:
 
 
 def completion_of_generate(request: OllamaGenerateRequest) -> bytes:
-    """The completion request of a prompt as it is, as a body."""
+    """The completion request of a prompt as it is, or of a gap to fill, as a body."""
     if request.system:
         raise InvalidRequest(
-            "A raw prompt has its own system message; leave system out.", param="system"
+            "A raw prompt, or one with a suffix, has no system message beside it; leave system out.",
+            param="system",
         )
     fields = _shared(request)
     fields.pop("reasoning_effort", None)
     fields["prompt"] = request.prompt
+    if request.suffix:
+        fields["suffix"] = request.suffix
     return msgspec.json.encode(fields)
 
 

@@ -108,6 +108,7 @@ def parse_completion_request(
     if isinstance(request.prompt, list):
         _check_prompt_list(request.prompt)
     _check_counts(request)
+    _check_suffix(request)
     _check_token_id_keys(request)
     return request
 
@@ -273,6 +274,21 @@ def _check_counts(request: CompletionRequest) -> None:
             f"One request may ask for {answers_max} answers over all its prompts, not "
             f"{request.sequences_count}.",
             param="n" if best_of is None else "best_of",
+        )
+
+
+def _check_suffix(request: CompletionRequest) -> None:
+    if not request.suffix:
+        return
+    if request.echo:
+        raise InvalidRequest(
+            "With suffix the prompt is not one text that could be echoed; leave echo out.",
+            param="echo",
+        )
+    if request.truncate_prompt_tokens is not None:
+        raise InvalidRequest(
+            "With suffix the prompt cannot be cut; shorten prompt or suffix.",
+            param="truncate_prompt_tokens",
         )
 
 

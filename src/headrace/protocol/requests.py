@@ -251,6 +251,7 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
     )
 
     logprobs: Annotated[int, Meta(ge=0, le=top_logprobs_max)] | None = None
+    suffix: str | None = None  # what comes after the answer, which fills the gap before it
     echo: bool | None = None  # the prompt's text before the answer's
     # Answers that are made, of which the `n` with the likeliest tokens on average are sent.
     best_of: Annotated[int, Meta(ge=1, le=answers_max)] | None = None

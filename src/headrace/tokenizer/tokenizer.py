@@ -16,6 +16,7 @@ from headrace.tokenizer.byte_level import ByteLevelEncoder
 from headrace.tokenizer.chat_template import ChatTemplate
 from headrace.tokenizer.content_guard import ContentGuard
 from headrace.tokenizer.detokenizer import IncrementalDetokenizer
+from headrace.tokenizer.fill_in_middle import FillTokens, read_fill_tokens
 from headrace.tokenizer.pre_tokenizers import find_rule
 from headrace.tokenizer.sentence_piece import read_sentence_piece
 from headrace.tokenizer.special_tokens import SpecialTokens, read_special_tokens
@@ -55,8 +56,10 @@ class Tokenizer:
         encoder: PieceEncoder,
         special: SpecialTokens,
         chat_template: ChatTemplate | None,
+        fill: FillTokens | None = None,
     ) -> None:
         self.chat_template = chat_template
+        self.fill = fill  # None where the model cannot fill a gap
         self.vocab_size = len(vocabulary)
         self.bos_id = special.bos_id
         self.eos_ids = special.eos_ids
@@ -104,7 +107,7 @@ class Tokenizer:
                 for name, token_id in named.items()
             }
             template = ChatTemplate(source, tokens, clock or SystemClock())
-        return cls(vocabulary, encoder, special, template)
+        return cls(vocabulary, encoder, special, template, read_fill_tokens(metadata, vocabulary))
 
     def encode(
         self, text: str, add_special: bool = False, parse_special: bool = False
@@ -148,6 +151,23 @@ class Tokenizer:
         if guarded.marker is None:
             return self.encode(text, parse_special=True)
         return self._encode_around(text, self._unmarked_literals(guarded.marker), guarded.marker)
+
+    def encode_gap(self, before: str | Sequence[int], after: str) -> list[int]:
+        """The prompt for what is between two texts; control tokens in them are plain characters.
+
+        InvalidRequest if the model has no tokens for that."""
+        if self.fill is None:
+            raise InvalidRequest(
+                "This model cannot fill in the middle: its tokenizer has no tokens for prefix, "
+                "suffix and middle. Leave suffix out, or serve a model of code that has them.",
+                param="suffix",
+            )
+        first = [self.bos_id] if self._adds_bos and self.bos_id is not None else []
+        ids = self.encode(before) if isinstance(before, str) else list(before)
+        _require_unicode(after)
+        # The text after the gap goes on in the middle of a line: no space is put before it.
+        rest = self._encoder.encode(after, is_first=False) if after else []
+        return first + self.fill.around(ids, rest)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of these tokens: control tokens have none, what is not UTF-8 becomes U+FFFD.

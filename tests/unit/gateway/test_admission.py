@@ -36,6 +36,10 @@ def test_the_prompt_bound_covers_a_token_for_every_byte(text: str) -> None:
     assert prompt_bound(completion(text)) > len(text.encode(errors="surrogatepass"))
 
 
+def test_what_is_after_a_gap_is_counted_too() -> None:
+    assert prompt_bound(completion("abc", suffix="é")) == prompt_bound(completion("abc")) + 3 + 2
+
+
 def test_token_ids_are_counted_as_they_are() -> None:
     assert prompt_bound(completion([1, 2, 3])) == 4
 

@@ -44,6 +44,19 @@ def test_options_have_their_openai_names() -> None:
     assert "max_tokens" not in chat(options={"num_predict": -1})
 
 
+def test_a_suffix_asks_for_what_fills_the_gap() -> None:
+    sent = json.dumps({"model": "m", "prompt": "a(", "suffix": ")", "stream": False}).encode()
+    completion = parse_completion_request(completion_of_generate(parse_ollama_generate(sent)))
+    assert (completion.prompt, completion.suffix) == ("a(", ")")
+
+
+def test_a_suffix_has_no_system_message_beside_it() -> None:
+    sent = json.dumps({"model": "m", "prompt": "a", "suffix": "b", "system": "be kind"}).encode()
+    with pytest.raises(InvalidRequest) as caught:
+        completion_of_generate(parse_ollama_generate(sent))
+    assert caught.value.param == "system"
+
+
 def test_calls_without_ids_find_their_results() -> None:
     made = chat(
         messages=[

@@ -230,7 +230,8 @@ def test_prompts_are_texts_or_token_ids(sent: object, prompts: object) -> None:
         ({"best_of": 2, "stream": True}, "best_of"),
         ({"prompt": ["a"] * 129}, "prompt"),
         ({"prompt": ["a"] * 65, "n": 2}, "n"),
-        ({"suffix": "end"}, "suffix"),
+        ({"suffix": "end", "echo": True}, "echo"),
+        ({"suffix": "end", "truncate_prompt_tokens": 4}, "truncate_prompt_tokens"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ],
 )
