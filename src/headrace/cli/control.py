@@ -43,6 +43,7 @@ from headrace.control.gateway_poll import GatewayPoll
 from headrace.control.insight import Insight
 from headrace.control.leader import Leader
 from headrace.control.live_history import LiveHistory
+from headrace.control.metrics import ControlMetrics
 from headrace.control.model_files import ModelFiles
 from headrace.control.observer import Observer
 from headrace.control.probe import EngineProbe
@@ -189,7 +190,7 @@ def make_sampler(plane: ControlPlane, client: HttpClient, clock: SystemClock) ->
 
 async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
     """Run the loops beside the HTTP server; they end when the server does."""
-    stop = asyncio.Event()
+    stop, closing = asyncio.Event(), asyncio.Event()
     client = HttpClient()
     clock = SystemClock()
     leader = Leader(plane.database.leadership())
@@ -218,6 +219,7 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
         single_sign_on=management.single_sign_on,
         egress=management.settings.egress,
         insight=Insight(poll, scaler, live),
+        closing=closing,
     )
     try:
         site = create_admin_site(
@@ -225,8 +227,9 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
             create_console_app(),
             gateway_url=next(iter(plane.gateway_addresses), plane.gateway_url),
             client=client,
+            metrics=ControlMetrics(plane.database, clock, lambda: leader.leads).text,
         )
-        await server.serve(site, sock, drain_timeout_s=drain_timeout_s)
+        await server.serve(site, sock, drain_timeout_s=drain_timeout_s, on_drain=closing.set)
     finally:
         stop.set()
         await asyncio.gather(*loops)

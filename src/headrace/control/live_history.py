@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.base.clock import Clock
+from headrace.control.goodput_history import GoodputHistory
 from headrace.control.rollout_health import quantile, share_within
 from headrace.control.traffic import PresentLoad, TrafficBook
 from headrace.spec.deployments import Deployment
@@ -76,6 +77,7 @@ class LiveHistory:
         self._samples: deque[Sample] = deque(maxlen=samples_max)
         self._success_s: float | None = None
         self._begin_s = clock.monotonic_s() + settling_s
+        self.goodput = GoodputHistory(book, clock)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take samples until told to stop."""
@@ -96,6 +98,7 @@ class LiveHistory:
         if now_s < self._begin_s:
             return
         models = [model.name for model in self._store.list(Model)]
+        self.goodput.take(models)
         totals = [self._book.totals_of(item.id) for item in self._store.list(Deployment)]
         first_tokens = [0] * (len(first_token_bounds_s) + 1)
         for total in totals:

@@ -54,6 +54,8 @@ class ModelTotals:
 
     requests: int = 0
     tokens: int = 0
+    judged: int = 0  # that ended other than by their caller's doing
+    good: int = 0  # of them, those within the model's objectives
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,8 @@ class TrafficBook:
         before = before or ModelSignals(model=now.model)
         totals.requests += max(0, now.arrived_requests_total - before.arrived_requests_total)
         totals.tokens += max(0, now.arrived_tokens_total - before.arrived_tokens_total)
+        totals.judged += max(0, now.judged_requests_total - before.judged_requests_total)
+        totals.good += max(0, now.good_requests_total - before.good_requests_total)
 
 
 def difference(now: GenerationHealth, before: GenerationHealth | None) -> GenerationHealth:

@@ -25,8 +25,10 @@ class PlatformRoutes:
         )
 
     async def _signals(self, call: Call) -> None:
-        forwarding = self._state.services.forwarding
-        await call.answer_value(forwarding.traffic.view(self._state.endpoints, forwarding.room))
+        forwarding, counters = self._state.services.forwarding, self._state.counters
+        goodput = (counters.model_requests, counters.model_good_requests)
+        view = forwarding.traffic.view(self._state.endpoints, forwarding.room, goodput)
+        await call.answer_value(view)
 
     async def _decisions(self, call: Call) -> None:
         """How the router chose for one request, oldest attempt first."""

@@ -5,8 +5,10 @@ its replicas do, and not by what retries hid. Models and generations that are go
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+import msgspec
 
 from headrace.gateway.waiting_room import WaitingRoom
 from headrace.router.endpoint import Endpoint, EndpointSpec
@@ -74,8 +76,15 @@ class TrafficCounts:
         counts.cached_tokens += usage.cached_tokens
         counts.completion_tokens += usage.completion_tokens
 
-    def view(self, endpoints: Iterable[Endpoint], room: WaitingRoom) -> GatewaySignals:
-        """All counts, with the present load; forgets what nothing belongs to any more."""
+    def view(
+        self,
+        endpoints: Iterable[Endpoint],
+        room: WaitingRoom,
+        goodput: tuple[Mapping[str, int], Mapping[str, int]] = ({}, {}),
+    ) -> GatewaySignals:
+        """All counts, with the present load; forgets what nothing belongs to any more.
+
+        `goodput` is how many requests were judged and how many were good, by model."""
         members: dict[Generation, list[Endpoint]] = {}
         for endpoint in endpoints:
             members.setdefault(generation_of(endpoint.spec), []).append(endpoint)
@@ -83,13 +92,21 @@ class TrafficCounts:
             name: counts for name, counts in self._generations.items() if name in members
         }
         waiting = room.waiting_by_model()
-        names = {*self._models, *waiting}
+        judged, good = goodput
+        names = {*self._models, *waiting, *judged}
         return GatewaySignals(
             gateway_id=self._gateway_id,
             generations=tuple(
                 self._generation_view(name, present) for name, present in sorted(members.items())
             ),
-            models=tuple(self._model_view(name, *waiting.get(name, (0, 0))) for name in names),
+            models=tuple(
+                msgspec.structs.replace(
+                    self._model_view(name, *waiting.get(name, (0, 0))),
+                    judged_requests_total=judged.get(name, 0),
+                    good_requests_total=good.get(name, 0),
+                )
+                for name in names
+            ),
         )
 
     def _of(self, spec: EndpointSpec) -> GenerationCounts:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from headrace.observability import engine_metrics, gateway_metrics
+from headrace.observability import control_metrics, engine_metrics, gateway_metrics
 from headrace.observability.metrics import MetricDeclaration
 
 header = "# Made by `python -m headrace.observability.alert_rules`; change that, not this.\n"
@@ -183,6 +183,27 @@ conditions = (
         "15m",
         "ticket",
         "Running requests keep giving up their KV blocks; give the engine more KV or less load.",
+    ),
+    Condition(
+        "HeadraceReconciliationDiffers",
+        f"{control_metrics.unexplained_tokens.name} > 0",
+        "10m",
+        "ticket",
+        "Engines counted other tokens than were billed in the last hour, and nothing explains it.",
+    ),
+    Condition(
+        "HeadraceNoLeader",
+        f"max({control_metrics.leads.name}) == 0",
+        "2m",
+        "page",
+        "No control plane leads: nothing is repaired, scaled or rolled out.",
+    ),
+    Condition(
+        "HeadraceDeploymentShort",
+        f"max({control_metrics.short_deployments.name}) > 0",
+        "15m",
+        "ticket",
+        "A deployment has had fewer active replicas than wanted for a quarter of an hour.",
     ),
 )
 

@@ -109,6 +109,31 @@ cases = {
         [series("headrace_gateway_waiting_requests", "0+3x60")],
         [told("50m", "HeadraceQueueGrows", ["ticket"])],
     ),
+    "bills that differ": (
+        [series("headrace_control_unexplained_tokens", "0x5 7x20")],
+        [
+            told("10m", "HeadraceReconciliationDiffers", []),
+            told("17m", "HeadraceReconciliationDiffers", ["ticket"]),
+        ],
+    ),
+    "outputs": (
+        [
+            series('headrace_engine_inter_token_latency_seconds_bucket{le="0.25"}', "0+50x120"),
+            series("headrace_engine_inter_token_latency_seconds_count", "0+100x120"),
+        ],
+        [told("2h", "HeadraceInterTokenBurns", ["page", "page", "ticket"])],
+    ),
+    "nobody leads": (
+        [
+            series('headrace_control_leads{instance="a"}', "1x5 0x10"),
+            series('headrace_control_leads{instance="b"}', "0x15"),
+        ],
+        [told("4m", "HeadraceNoLeader", []), told("9m", "HeadraceNoLeader", ["page"])],
+    ),
+    "a deployment is short": (
+        [series("headrace_control_short_deployments", "0x5 1x30")],
+        [told("25m", "HeadraceDeploymentShort", ["ticket"])],
+    ),
     "a queue that drains": (
         [series("headrace_gateway_waiting_requests", "300-3x60")],
         [told("50m", "HeadraceQueueGrows", [])],
@@ -171,6 +196,27 @@ def test_each_alert_has_a_runbook() -> None:
         r"^## (\w+)$", (root / alert_rules.runbook).read_text(), flags=re.MULTILINE
     )
     assert sections == list(alert_rules.alert_names())
+
+
+def test_every_alert_that_operators_need_is_there_and_links_its_runbook() -> None:
+    told_of = {
+        rule["alert"]: rule["annotations"]["runbook"]
+        for group in alert_rules.rules()["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+    assert told_of.keys() >= {
+        "HeadraceFirstTokenBurns",
+        "HeadraceInterTokenBurns",
+        "HeadraceAvailabilityBurns",
+        "HeadraceQueueGrows",
+        "HeadraceLedgerLags",
+        "HeadraceLimiterDegraded",
+        "HeadraceReconciliationDiffers",
+        "HeadraceCertificateExpires",
+    }
+    for name, link in told_of.items():
+        assert link == f"{alert_rules.runbook}#{name.lower()}"
 
 
 def test_dashboards_are_what_grafana_imports() -> None:

@@ -1,5 +1,6 @@
 """The admin API as one ASGI application: routes, the guard around them, errors in one shape."""
 
+import asyncio
 import logging
 from collections.abc import Collection
 from importlib.metadata import version
@@ -24,7 +25,9 @@ from headrace.control.admin import (
     audit,
     billing,
     deployments,
+    events,
     explain,
+    goodput,
     invoices,
     keys,
     manifest,
@@ -63,6 +66,8 @@ route_modules = (
     rollouts,
     explain,
     overview,
+    goodput,
+    events,
     manifest,
     billing,
     invoices,
@@ -92,13 +97,15 @@ def create_admin_app(
     single_sign_on: SingleSignOn | None = None,
     insight: Insight | None = None,
     egress: EgressPolicy = no_hosts_allowed,
+    closing: asyncio.Event | None = None,
 ) -> ASGIApp:
     """The admin API over `database`, for the bearer of `admin_token`.
 
     `pepper` is the server's secret for the keys that are made here. `allowed_hosts` are the names
     besides loopback's that a Host header may carry, without a port. `gateway_url` is where
     customers reach the gateway, for the console's examples; `single_sign_on` is an identity
-    provider to sign in at, and `egress` says where webhooks may lead. Every route works in a
+    provider to sign in at, and `egress` says where webhooks may lead; `closing` ends what is sent
+    for as long as somebody listens. Every route works in a
     thread, because the store waits for its disk."""
     context = AdminContext(
         database=database,
@@ -109,6 +116,7 @@ def create_admin_app(
         single_sign_on=single_sign_on,
         insight=insight,
         egress=egress,
+        closing=closing or asyncio.Event(),
     )
     return AdminGuard(
         Frame(build_api(context)),

@@ -1,5 +1,6 @@
 """What every admin route works with, handed to it by FastAPI."""
 
+import asyncio
 import threading
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -51,6 +52,7 @@ class AdminContext:
     single_sign_on: SingleSignOn | None = None
     egress: EgressPolicy = no_hosts_allowed  # where webhooks may lead
     insight: Insight | None = None  # None: nobody follows the gateways
+    closing: asyncio.Event = field(default_factory=asyncio.Event)  # set once this one drains
     passwords: PasswordSignIn = field(init=False)
     refusals: RefusalLog = field(init=False)
 

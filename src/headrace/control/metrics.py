@@ -1,0 +1,72 @@
+"""What a control plane tells Prometheus: whether it leads, what is not as wanted, and whether what
+was billed is what engines counted."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+from headrace.base.clock import Clock
+from headrace.ledger.reconciliation import Reconciled, reconcile
+from headrace.observability import control_metrics as declared
+from headrace.observability.metrics import render
+from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.storage import Database
+
+span_s = 3600.0  # that is compared
+compare_interval_s = 30.0  # so often at most, however often somebody scrapes
+
+
+class ControlMetrics:
+    """The metrics of one control plane; any thread may ask."""
+
+    def __init__(self, database: Database, clock: Clock, leads: Callable[[], bool]) -> None:
+        self._database = database
+        self._clock = clock
+        self._leads = leads
+        self._lock = threading.Lock()
+        self._compared_s: float | None = None
+        self._unexplained_tokens = 0
+        self._difference_tokens = 0
+
+    def text(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        store = self._database.store
+        replicas = store.list(Replica)
+        states = Counter(replica.state for replica in replicas)
+        ready = Counter(
+            replica.parent_id for replica in replicas if replica.state is ReplicaState.ACTIVE
+        )
+        short = sum(ready[item.id] < item.replicas for item in store.list(Deployment))
+        with self._lock:
+            self._compare()
+            difference, unexplained = self._difference_tokens, self._unexplained_tokens
+        return render(
+            [
+                (declared.leads, float(self._leads())),
+                (declared.store_revision, store.revision()),
+                (declared.replicas, {state.value: float(states[state]) for state in ReplicaState}),
+                (declared.short_deployments, short),
+                (declared.difference_tokens, difference),
+                (declared.unexplained_tokens, unexplained),
+            ],
+            "",
+        )
+
+    def _compare(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._compared_s is not None and now_s - self._compared_s < compare_interval_s:
+            return
+        self._compared_s = now_s
+        samples, wall_s = self._database.engine_samples, self._clock.wall_s()
+        rows = reconcile(samples.read(wall_s - span_s, wall_s), samples.billed)
+        self._difference_tokens = tokens_of(rows)
+        self._unexplained_tokens = tokens_of([row for row in rows if not row.is_explained])
+
+
+def tokens_of(rows: list[Reconciled]) -> int:
+    """How many tokens differ, whichever way; a surplus here makes good no lack there."""
+    return sum(
+        abs(row.engine_prompt_tokens - row.billed_prompt_tokens)
+        + abs(row.engine_completion_tokens - row.billed_completion_tokens)
+        for row in rows
+    )

@@ -1,0 +1,33 @@
+"""The metrics of a control plane, declared once."""
+
+from headrace.observability.metrics import MetricDeclaration, MetricKind
+
+gauge = MetricKind.GAUGE
+
+leads = MetricDeclaration(
+    "headrace_control_leads", gauge, "1 on the control plane that acts, 0 on those that wait."
+)
+store_revision = MetricDeclaration(
+    "headrace_control_store_revision", gauge, "Grows with every change of the store."
+)
+replicas = MetricDeclaration(
+    "headrace_control_replicas",
+    gauge,
+    "Replicas by state: creating, loading, active, draining, failed.",
+    label="state",
+)
+short_deployments = MetricDeclaration(
+    "headrace_control_short_deployments",
+    gauge,
+    "Deployments with fewer active replicas than wanted.",
+)
+difference_tokens = MetricDeclaration(
+    "headrace_control_difference_tokens",
+    gauge,
+    "Tokens of the last hour that engines counted and nobody was billed, or the other way round.",
+)
+unexplained_tokens = MetricDeclaration(
+    "headrace_control_unexplained_tokens",
+    gauge,
+    "Those of them for which no reason is known: a restart, a request that still runs.",
+)
