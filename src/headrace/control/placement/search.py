@@ -75,7 +75,7 @@ def place(cluster: Cluster, requests: Sequence[Request]) -> list[Assignment]:
     best: State | None = None
     floor = sum(fewest_devices(request) * len(request.replicas) for request in requests)
     wanted = sum(len(request.replicas) for request in requests)
-    for hardness in (by_devices, by_memory, by_choice):
+    for hardness in (by_devices, by_memory, by_choice, by_spread):
         order = sorted(requests, key=lambda r: (-r.priority, hardness(cluster, r), r.name))
         found = Pass(cluster, order).run()
         if best is None or merit(found, requests) < merit(best, requests):
@@ -115,6 +115,13 @@ def by_choice(cluster: Cluster, request: Request) -> tuple[float, ...]:
         if request.options and standing_reason(node, request) is None
     ]
     return (sum(usable), *by_devices(cluster, request))
+
+
+def by_spread(cluster: Cluster, request: Request) -> tuple[float, ...]:
+    """Who needs nearly every node for one of its replicas each first."""
+    is_spread = request.name in request.apart_from
+    slack = len(cluster.nodes) - len(request.replicas) if is_spread else len(cluster.nodes)
+    return (slack, *by_devices(cluster, request))
 
 
 class Pass:
