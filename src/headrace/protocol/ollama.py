@@ -211,7 +211,7 @@ def completion_of_generate(request: OllamaGenerateRequest) -> bytes:
     """The completion request of a prompt as it is, or of a gap to fill, as a body."""
     if request.system:
         raise InvalidRequest(
-            "A raw prompt, or one with a suffix, has no system message beside it; leave system out.",
+            "A raw prompt, or one with a suffix, has no system message; leave system out.",
             param="system",
         )
     fields = _shared(request)

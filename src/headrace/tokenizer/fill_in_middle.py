@@ -1,7 +1,7 @@
-"""Filling in the middle: the control tokens around what is before and after a gap, where there are.
+"""Filling in the middle: the control tokens around what is before and after a gap.
 
-    prefix token, text before, suffix token, text after, middle token      Qwen, StarCoder, CodeLlama,
-                                                                           DeepSeek, Gemma, Granite
+    prefix token, text before, suffix token, text after, middle token      Qwen, StarCoder,
+                                                                           CodeLlama, DeepSeek
     suffix token, text after, prefix token, text before                    Codestral
 
 A file names the tokens by id, or they are control tokens with the texts that families use.
@@ -20,7 +20,7 @@ prefix_texts = (
     "<|fim_prefix|>",
     "<fim_prefix>",
     "<fim-prefix>",
-    "<｜fim▁begin｜>",
+    "<\uff5cfim▁begin\uff5c>",
     "▁<PRE>",
     "<PRE>",
     "<|code_prefix|>",
@@ -30,7 +30,7 @@ suffix_texts = (
     "<|fim_suffix|>",
     "<fim_suffix>",
     "<fim-suffix>",
-    "<｜fim▁hole｜>",
+    "<\uff5cfim▁hole\uff5c>",
     "▁<SUF>",
     "<SUF>",
     "<|code_suffix|>",
@@ -40,7 +40,7 @@ middle_texts = (
     "<|fim_middle|>",
     "<fim_middle>",
     "<fim-middle>",
-    "<｜fim▁end｜>",
+    "<\uff5cfim▁end\uff5c>",
     "▁<MID>",
     "<MID>",
     "<|code_middle|>",

@@ -36,7 +36,7 @@ def with_tokens(make: MakeTokenizer, metadata: Metadata) -> Callable[..., Tokeni
         ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen2.5-Coder
         ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder
         ("▁<PRE>", "▁<SUF>", "▁<MID>"),  # CodeLlama
-        ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek
+        ("<\uff5cfim▁begin\uff5c>", "<\uff5cfim▁hole\uff5c>", "<\uff5cfim▁end\uff5c>"),  # DeepSeek
     ],
 )
 def test_a_gap_is_framed_by_the_familys_tokens(
