@@ -120,6 +120,7 @@ class Gateway:
         self.endpoints = EndpointSet()
         counters = GatewayCounters()
         self._hedger = Hedger(self._client, counters)
+        self.retries = RetryBudget(clock.monotonic_s())
         self.follower = SnapshotFollower(database.store, self.endpoints, clock)
         self._contexts = ContextLengths(self.endpoints, self._client)
         self.access_log = AccessLog(access_log)
@@ -141,7 +142,7 @@ class Gateway:
             client=self._client,
             picker=picker,
             room=room,
-            retries=RetryBudget(clock.monotonic_s()),
+            retries=self.retries,
             clock=clock,
             timeouts=config.timeouts,
             counters=counters,

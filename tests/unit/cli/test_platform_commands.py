@@ -212,6 +212,21 @@ def test_deployments_scale_and_show_why_they_are_not_ready(
     assert run_json("deployments", "delete", "small") == {"deleted": "small"}
 
 
+def test_deployments_say_when_a_second_replica_is_asked(
+    platform: RunningPlatform,
+    run: Run,
+    run_json: Callable[..., dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_json("models", "create", "small", "--source", "small.gguf")
+    created = run_json("deployments", "create", "small", "--hedge-after", "0.5")
+    assert created["hedging"] == {"after_s": 0.5, "first_output_quantile": None}
+    run_json("deployments", "update", "small", "--hedge-after", "1", "--hedge-quantile", "0.95")
+    run("deployments", "show", "small")
+    assert "after 1 s, and not before quantile 0.95" in capsys.readouterr().out
+    assert run_json("deployments", "update", "small", "--no-hedge")["hedging"] is None
+
+
 def test_usage_sums_by_group(
     platform: RunningPlatform,
     run: Run,

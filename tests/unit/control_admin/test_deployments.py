@@ -146,3 +146,22 @@ def test_a_digest_has_the_shape_of_one(admin: TestClient, digest: str) -> None:
     answer = admin.post("/models", json={"name": "m", "source": "m.gguf", "sha256": digest})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "sha256"
+
+
+def test_hedging_stays_until_it_is_changed_and_is_no_new_generation(
+    admin: TestClient, deployment: Deployment
+) -> None:
+    policy = {"after_s": 0.25, "first_output_quantile": 0.9}
+    changed = admin.patch("/deployments/small", json={"hedging": policy}).json()
+    assert (changed["hedging"], changed["generation"]) == (policy, 1)
+    assert admin.patch("/deployments/small", json={"replicas": 3}).json()["hedging"] == policy
+    assert admin.patch("/deployments/small", json={"hedging": None}).json()["hedging"] is None
+
+
+@pytest.mark.parametrize("wrong", [{"after_s": -1}, {"first_output_quantile": 1}, {"after": 1}])
+def test_hedging_that_makes_no_sense_is_refused(
+    admin: TestClient, deployment: Deployment, wrong: dict[str, object]
+) -> None:
+    answer = admin.patch("/deployments/small", json={"hedging": wrong})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "hedging"
