@@ -7,13 +7,17 @@ import gguf
 import pytest
 
 from headrace.base.clock import SystemClock
+from headrace.engine_server.app import EngineServerApp
 from headrace.engine_server.engine_client import EngineClient
 from headrace.engine_server.messages import EngineConfig, Submit
+from headrace.engine_server.service import ModelService, ServiceConfig
 from headrace.engine_server.usage_log import UsageLog
 from headrace.engine_server.watchdog import Watchdog
 from headrace.sim import engine_process
+from headrace.sim.served_app import ServedApp
 
 MakeSubmit = Callable[..., Submit]
+RunServer = Callable[..., AbstractAsyncContextManager[ServedApp]]
 RunEngine = Callable[..., AbstractAsyncContextManager[tuple[EngineClient, UsageLog]]]
 
 
@@ -112,3 +116,25 @@ def byte_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+@pytest.fixture
+def run_server(byte_model: Path, engine_config: EngineConfig) -> RunServer:
+    """An app over a real engine process with the fake runner, ready unless not waited for."""
+
+    @asynccontextmanager
+    async def run(
+        behaviour: str = "serve", *, api_key: str | None = None, wait: bool = True
+    ) -> AsyncIterator[ServedApp]:
+        config = ServiceConfig(byte_model, "bytes", engine_config)
+        command = engine_process.command(behaviour)
+        service = ModelService(config, SystemClock(), command=command)
+        try:
+            if wait:
+                await service.start()
+                await service.engine.wait_ready()
+            yield ServedApp(EngineServerApp(service, api_key), service)
+        finally:
+            await service.close()
+
+    return run
