@@ -6,7 +6,7 @@ that names the field. Format: the GGUF specification in ggml's docs, versions 2 
 """
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -42,6 +42,7 @@ class GgufFile:
         self.path = path
         self.metadata = metadata
         self.tensors = tensors
+        self.notes: Sequence[str] = ()
 
     def __enter__(self) -> "GgufFile":
         return self

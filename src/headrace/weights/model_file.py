@@ -1,6 +1,6 @@
 """Opens any model that headrace reads: a GGUF file, or a directory in Hugging Face's layout."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +26,11 @@ class ModelFile(Protocol):
     @property
     def tensors(self) -> Mapping[str, Tensor]:
         """Every tensor by its GGUF name."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What people should know about how it was read."""
         ...
 
 

@@ -157,7 +157,7 @@ def test_what_is_no_safetensors_file_is_refused(write: Write, data: bytes) -> No
         ({"model_type": "mamba"}, "model_type"),
         ({"hidden_act": "relu"}, "hidden_act"),
         ({"rope_scaling": {"rope_type": "other"}}, "rope_scaling"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config"),
     ],
 )
 def test_what_is_not_computed_is_named(write: Write, changes: dict[str, Any], field: str) -> None:

@@ -85,14 +85,27 @@ def _unsigned(values: Floats, most: int) -> tuple[Floats, Floats, Bytes]:
     return steps, least, np.clip(codes, 0, most).astype(np.uint8)
 
 
-def _q4_0(values: Floats) -> Bytes:
-    steps, codes = _signed(values, 8)
+def store_q4_0(steps: Floats, codes: Bytes) -> Bytes:
+    """Blocks of step * (code - 8) from steps (blocks, 1) and codes (blocks, 32)."""
     return np.concatenate([_half(steps), _packed(codes)], axis=1)
 
 
-def _q5_0(values: Floats) -> Bytes:
-    steps, codes = _signed(values, 16)
+def store_q5_0(steps: Floats, codes: Bytes) -> Bytes:
+    """Blocks of step * (code - 16) from steps (blocks, 1) and codes (blocks, 32)."""
     return np.concatenate([_half(steps), _fifth_bits(codes), _packed(codes & np.uint8(15))], axis=1)
+
+
+def store_q8_0(steps: Floats, codes: NDArray[np.int8]) -> Bytes:
+    """Blocks of step * code from steps (blocks, 1) and codes (blocks, 32)."""
+    return np.concatenate([_half(steps), codes.view(np.uint8)], axis=1)
+
+
+def _q4_0(values: Floats) -> Bytes:
+    return store_q4_0(*_signed(values, 8))
+
+
+def _q5_0(values: Floats) -> Bytes:
+    return store_q5_0(*_signed(values, 16))
 
 
 def _q4_1(values: Floats) -> Bytes:
@@ -112,7 +125,7 @@ def _q8_0(values: Floats) -> Bytes:
     scaled = blocks * _inverse(steps)
     away = np.trunc(np.abs(scaled) + np.float32(0.5))  # halves go away from zero
     codes = np.copysign(away, scaled).astype(np.int8)
-    return np.concatenate([_half(steps), codes.view(np.uint8)], axis=1)
+    return store_q8_0(steps, codes)
 
 
 converters: Mapping[int, Callable[[Floats], Bytes]] = {

@@ -54,7 +54,6 @@ class ConfigReading:
     family: Family
     metadata: dict[str, object]
     rope_divisors: Mapping[str, list[float]]  # tensors that GGUF files have for it
-    experts_quantized: bool  # the experts are in MXFP4
 
 
 def read_config(config: Config, path: Path) -> ConfigReading:
@@ -84,7 +83,7 @@ def read_config(config: Config, path: Path) -> ConfigReading:
         metadata[f"{family.name}.attention.scale"] = scale**-0.5
     if family.encoder:
         metadata[f"{family.name}.vocab_size"] = reader.config.get("vocab_size")
-    return ConfigReading(family, metadata, divisors, reader.experts_quantized(family))
+    return ConfigReading(family, metadata, divisors)
 
 
 def _text_part(config: Config) -> Config:
@@ -261,17 +260,3 @@ class _Reader:
                 self.fail(f"{name}_factor", f"is not a list of {dimensions // 2} numbers")
             divisors[f"rope_factors_{name}.weight"] = [float(value) for value in values]
         return found, divisors
-
-    def experts_quantized(self, family: Family) -> bool:
-        """Whether the experts are in MXFP4; any other quantization is refused."""
-        quantization = self.config.get("quantization_config")
-        if quantization is None:
-            return False
-        method = (
-            quantization.get("quant_method") if isinstance(quantization, dict) else quantization
-        )
-        if method != "mxfp4" or family.name != "gpt-oss":
-            self.fail(
-                "quantization_config", f"{method!r} is not supported; use a GGUF file of the model"
-            )
-        return True

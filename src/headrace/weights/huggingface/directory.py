@@ -8,7 +8,7 @@ chat_template.jinja, generation_config.json       the tokenizer, read where they
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -17,7 +17,8 @@ import numpy as np
 
 from headrace.base.errors import ModelFileError
 from headrace.weights.huggingface.config import ConfigReading, read_config
-from headrace.weights.huggingface.safetensors_file import read_safetensors
+from headrace.weights.huggingface.quantization import weights_of
+from headrace.weights.huggingface.safetensors_file import StoredTensor, read_stored
 from headrace.weights.huggingface.tensor_map import map_tensors, tensor_of
 from headrace.weights.huggingface.tokenizer_file import read_tokenizer_metadata
 from headrace.weights.tensor import Tensor, TensorType
@@ -36,13 +37,14 @@ class ModelDirectory:
     path: Path
     metadata: Mapping[str, object]
     tensors: Mapping[str, Tensor]
+    notes: Sequence[str] = ()  # for people: how quantized weights are kept
 
 
 def open_directory(path: Path) -> ModelDirectory:
     """Map the weights and translate the rest; ModelFileError says what is missing or wrong."""
     config = read_json(path / config_name)
     reading = read_config(config, path / config_name)
-    tensors = _read_tensors(path)
+    tensors, notes = weights_of(_read_tensors(path), config, path / config_name)
     if config.get("tie_word_embeddings", False) or reading.family.encoder:
         tensors.pop("lm_head.weight", None)
     mapped = map_tensors(tensors, reading.family, _head_counts(reading))
@@ -51,7 +53,7 @@ def open_directory(path: Path) -> ModelDirectory:
     metadata = dict(reading.metadata)
     if not reading.family.encoder:  # `headrace.tokenizer.encoder_tokenizer` reads those
         metadata |= read_tokenizer_metadata(path, config)
-    return ModelDirectory(path, metadata, mapped)
+    return ModelDirectory(path, metadata, mapped, notes)
 
 
 def is_model_directory(path: Path) -> bool:
@@ -90,10 +92,10 @@ def read_json(path: Path) -> dict[str, object]:
     return value
 
 
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
+def _read_tensors(path: Path) -> dict[str, StoredTensor]:
+    tensors: dict[str, StoredTensor] = {}
     for file in weight_files(path):
-        for name, tensor in read_safetensors(file).items():
+        for name, tensor in read_stored(file).items():
             if name in tensors:
                 _fail(file, f"tensor {name}", "stands in two files")
             tensors[name] = tensor

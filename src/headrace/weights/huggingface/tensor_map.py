@@ -1,11 +1,12 @@
 """From Hugging Face's tensors to those of a GGUF file: names, the order of rows, the kind of norm.
 
-What is stored in another way is copied (rows of Q and K where pairs are adjacent, Gemma's norms,
-which are stored less one, gpt-oss's transposed experts); all else stays where the file maps it.
+What is stored in another way (rows of Q and K where pairs are adjacent, Gemma's norms, which are
+stored less one, gpt-oss's transposed experts) is made when it is asked for; all else stays where
+the file maps it.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from headrace.base.errors import ModelFileError
 from headrace.weights.architecture import NormPlacement, RopeStyle
 from headrace.weights.families import Family
-from headrace.weights.tensor import Tensor, TensorType
+from headrace.weights.tensor import Bytes, Tensor, TensorType
 
 Bits = NDArray[np.generic]
 layer_pattern = re.compile(r"(?:encoder\.)?layers?\.(\d+)\.(.+)")
@@ -65,6 +66,11 @@ layer_names = {
     "output.dense": "ffn_down",
     "output.LayerNorm": "layer_output_norm",
 }
+float_kinds: Mapping[TensorType, type[np.generic]] = {
+    TensorType.F32: np.float32,
+    TensorType.F16: np.float16,
+    TensorType.BF16: np.uint16,
+}
 expert_pattern = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(\w+)\.(weight|bias)")
 expert_names = {
     **{"gate_proj": "ffn_gate", "up_proj": "ffn_up", "down_proj": "ffn_down"},
@@ -86,10 +92,12 @@ def map_tensors(
 
 
 def values_of(tensor: Tensor) -> Bits:
-    """A tensor's numbers in its shape: float32, float16, or the bits of bfloat16 as uint16."""
-    kinds = {TensorType.F32: np.float32, TensorType.F16: np.float16, TensorType.BF16: np.uint16}
-    kind = kinds.get(tensor.type, np.uint8)
-    return tensor.data.view(kind).reshape(tensor.shape)
+    """A tensor's numbers in its shape: float32, float16, or the bits of bfloat16 as uint16.
+
+    Of a quantized tensor the bytes of each row stand for its last dimension."""
+    if tensor.type not in float_kinds:
+        return tensor.data.reshape(*tensor.shape[:-1], -1)
+    return tensor.data.view(float_kinds[tensor.type]).reshape(tensor.shape)
 
 
 def as_float(tensor: Tensor) -> NDArray[np.float32]:
@@ -103,8 +111,18 @@ def as_float(tensor: Tensor) -> NDArray[np.float32]:
 
 def tensor_of(name: str, tensor_type: TensorType, values: Bits) -> Tensor:
     """A tensor of an array that is not in a file."""
-    data = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    return Tensor(name, tensor_type, values.shape, data)
+    return Tensor(name, tensor_type, values.shape, _bytes(values))
+
+
+def _bytes(values: Bits) -> Bytes:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+
+
+def _changed(
+    tensor: Tensor, name: str, shape: tuple[int, ...], change: Callable[[Bits], Bits]
+) -> Tensor:
+    """A tensor of another's numbers, taken when they are asked for."""
+    return Tensor(name, tensor.type, shape, lambda: _bytes(change(values_of(tensor))))
 
 
 def _mapped(tensor: Tensor, family: Family) -> Iterator[Tensor]:
@@ -147,19 +165,28 @@ def _experts(
     tensor: Tensor, prefix: str, found: str, kind: str, family: Family
 ) -> Iterator[Tensor]:
     """All experts of a layer in one block; gpt-oss has (inputs, outputs), gates between ups."""
-    values = values_of(tensor)
     turned = family.sinks and kind == "weight"
-    for expert, block in enumerate(values):
-        matrix = block.T if turned else block
-        if found == "ffn_down_exps":
-            parts = {"ffn_down": matrix}
-        elif family.sinks:
-            parts = {"ffn_gate": matrix[0::2], "ffn_up": matrix[1::2]}
-        else:
-            half = len(matrix) // 2
-            parts = {"ffn_gate": matrix[:half], "ffn_up": matrix[half:]}
+    parts = {"ffn_down": slice(None)}
+    if found != "ffn_down_exps":
+        outputs = tensor.shape[2 if turned else 1]
+        halves = (slice(0, outputs // 2), slice(outputs // 2, None))
+        gates, ups = (slice(0, None, 2), slice(1, None, 2)) if family.sinks else halves
+        parts = {"ffn_gate": gates, "ffn_up": ups}
+    for expert in range(tensor.shape[0]):
         for part, rows in parts.items():
-            yield tensor_of(f"{prefix}{part}.{expert}.{kind}", tensor.type, rows)
+            yield _expert_part(tensor, f"{prefix}{part}.{expert}.{kind}", expert, rows, turned)
+
+
+def _expert_part(tensor: Tensor, name: str, expert: int, rows: slice, turned: bool) -> Tensor:
+    """Some outputs of one expert of a block of all."""
+    sides = tensor.shape[1:][::-1] if turned else tensor.shape[1:]
+    shape = (len(range(*rows.indices(sides[0]))), *sides[1:])
+
+    def change(values: Bits) -> Bits:
+        block: Bits = values[expert]
+        return block.T[rows] if turned else block[rows]
+
+    return _changed(tensor, name, shape, change)
 
 
 def _as_stored(tensor: Tensor, family: Family, head_counts: Mapping[str, int]) -> Tensor:
@@ -168,9 +195,13 @@ def _as_stored(tensor: Tensor, family: Family, head_counts: Mapping[str, int]) -
     if stem == "ffn_gate_inp_shexp":
         tensor = replace(tensor, shape=(tensor.value_count,))
     if stem in head_counts and family.rope_style is RopeStyle.ADJACENT:
-        values = values_of(tensor)
-        heads = values.reshape(head_counts[stem], 2, -1, *values.shape[1:])
-        tensor = tensor_of(tensor.name, tensor.type, heads.swapaxes(1, 2).reshape(values.shape))
+        count = head_counts[stem]
+
+        def pairs_adjacent(values: Bits) -> Bits:
+            heads = values.reshape(count, 2, -1, *values.shape[1:])
+            return heads.swapaxes(1, 2).reshape(values.shape)
+
+        tensor = _changed(tensor, tensor.name, tensor.shape, pairs_adjacent)
     if len(tensor.shape) == 1:
         vector = as_float(tensor)
         if family.embedding_by_root and stem.endswith("norm"):
