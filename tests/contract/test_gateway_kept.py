@@ -8,7 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from headrace.ledger.reservation import Outcome
+from headrace.ledger.reservation import Outcome, UsageSource
 from headrace.sim.engine import Behaviour, Failure, FakeEngine
 from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name
 
@@ -66,11 +66,18 @@ async def test_a_response_is_kept_and_continued(
     assert second.previous_response_id == first.id
     sent = json.loads(site.engines[0].seen[-1].body)["messages"]
     assert [message["role"] for message in sent] == ["user", "assistant", "user"]
-    items = await client.responses.input_items.list(second.id)
-    assert len(items.data) == 1
+    items = [item async for item in client.responses.input_items.list(second.id, limit=2)]
+    assert [item.role for item in items if item.type == "message"] == ["user", "assistant", "user"]
+    assert len({item.id for item in items}) == 3
     await client.responses.delete(first.id)
     with pytest.raises(openai.NotFoundError):
         await client.responses.retrieve(first.id)
+    await client.responses.create(model=model_name, input="So?", previous_response_id=second.id)
+    sent = json.loads(site.engines[0].seen[-1].body)["messages"]
+    assert len(sent) == 5  # what came before a response stays part of it
+    with pytest.raises(openai.NotFoundError) as gone:
+        await client.responses.create(model=model_name, input="?", previous_response_id=first.id)
+    assert gone.value.param == "previous_response_id"
 
 
 async def test_a_streamed_response_is_kept_before_it_ends_and_a_private_one_is_not(
@@ -135,6 +142,11 @@ async def test_a_batch_of_malformed_lines_fails_and_says_where(
     assert batch.errors is not None
     assert batch.errors.data is not None
     assert [error.line for error in batch.errors.data] == [3, 4]  # no request; c0 stands twice
+    wrong = batch_input(1).replace(b"POST", b"GET") + b"\n" + batch_input(1).replace(b"/v1", b"/v2")
+    batch = await ended(client, await start(client, wrong))
+    assert batch.errors is not None
+    assert batch.errors.data is not None
+    assert [error.param for error in batch.errors.data] == ["method", "url"]
 
 
 async def test_a_cancelled_batch_keeps_what_it_has(
@@ -151,7 +163,9 @@ async def test_a_cancelled_batch_keeps_what_it_has(
     assert batch.output_file_id is not None
     assert len((await client.files.content(batch.output_file_id)).text.splitlines()) == 1
     rest = (await site.settlements(4))[1:]
-    assert {each.outcome for each in rest} == {Outcome.FAILED}
+    assert {each.outcome for each in rest} == {Outcome.ABORTED}
+    assert {each.source for each in rest} == {UsageSource.ENGINE}
+    assert all(seen.ended.is_set() for seen in site.engines[0].seen)
 
 
 async def test_a_batch_goes_on_after_a_restart_and_asks_nothing_twice(tmp_path: Path) -> None:

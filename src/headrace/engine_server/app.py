@@ -22,7 +22,7 @@ from headrace.engine_server.generating import Generating
 from headrace.engine_server.kv_events import KvEventRoutes
 from headrace.engine_server.messages_routes import MessagesRoutes
 from headrace.engine_server.metrics import Timings, metrics_text
-from headrace.engine_server.ollama_routes import OllamaRoutes
+from headrace.engine_server.ollama_routes import OllamaRoutes, ollama_error
 from headrace.engine_server.openapi import openapi_document
 from headrace.engine_server.operator_routes import OperatorRoutes
 from headrace.engine_server.response_routes import ResponseRoutes
@@ -119,7 +119,8 @@ class EngineServerApp:
         """Serve one request (ASGI)."""
         if scope["type"] != "http":
             return
-        write_error: Callable[[HeadraceError], bytes] = error_body
+        is_ollamas = scope["path"].startswith("/api/")  # also where no route is matched
+        write_error: Callable[[HeadraceError], bytes] = ollama_error if is_ollamas else error_body
         try:
             route, values = self.table.match(scope["method"], scope["path"])
             write_error = route.error_body

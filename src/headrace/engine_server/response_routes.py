@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
 
 import msgspec
 
@@ -13,6 +12,7 @@ from headrace.engine_server.generating import Generating
 from headrace.engine_server.response_store import ResponseStore
 from headrace.engine_server.routes import Call, Route
 from headrace.http.asgi import Message, send_json
+from headrace.http.pages import page_of
 from headrace.http.translated import translated_send
 from headrace.protocol.errors import error_body
 from headrace.protocol.parsing import parse_chat_request
@@ -23,6 +23,7 @@ from headrace.protocol.responses_api import (
     ResponsesRequest,
     chat_of_responses,
     input_items,
+    listed_items,
     parse_responses_request,
 )
 from headrace.protocol.translation import TranslatedAnswer
@@ -151,8 +152,9 @@ class ResponseRoutes:
             await asyncio.wait([task])
 
     async def _items(self, call: Call) -> None:
-        items: Sequence[Item] = self._store.get(call.values["response_id"]).items
-        body = {"object": "list", "data": items, "has_more": False}
+        response_id = call.values["response_id"]
+        page = page_of(call.scope, listed_items(response_id, self._store.get(response_id).items))
+        body = {**msgspec.to_builtins(page), "data": [item.fields for item in page.data]}
         await send_json(call.send, 200, _encode(body))
 
 

@@ -35,6 +35,7 @@ batches_at_once_max = 4
 requests_at_once_max = 64  # of all batches of one gateway
 scan_interval_s = 5.0  # for batches that another gateway took and lost
 look_interval_s = 0.5  # at whether a running one was cancelled
+abandon_timeout_s = 10.0  # for what runs then to be aborted and settled
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +132,9 @@ class BatchRunner:
         asking = asyncio.create_task(work.ask_all())
         try:
             reason = await self._watch(project_id, kept.batch, work, asking)
+            if reason != "completed":
+                work.abandon()
+                await asyncio.wait({asking}, timeout=abandon_timeout_s)
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)

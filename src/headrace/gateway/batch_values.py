@@ -156,8 +156,12 @@ def parse_line(line: bytes, endpoint: str) -> InputLine:
         fields = _fields.decode(found.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"The line is no request: {error}.") from None
-    if found.method != "POST" or found.url != endpoint:
-        raise InvalidRequest(f"Every line of this batch is a POST to {endpoint}.", param="url")
+    for param, value, wanted in (("method", found.method, "POST"), ("url", found.url, endpoint)):
+        if value != wanted:
+            raise InvalidRequest(
+                f"Every line of this batch is a POST to {endpoint}; its {param} is {wanted!r}.",
+                param=param,
+            )
     if not 0 < len(found.custom_id) <= custom_id_length_max:
         raise InvalidRequest(
             f"A custom_id has 1 to {custom_id_length_max} characters.", param="custom_id"

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
+from headrace.base.errors import ClientClosed
 from headrace.gateway.batch_values import (
     InputLine,
     KeptBatch,
@@ -44,6 +46,7 @@ class BatchWork:
         self._done: set[str] = set()
         self._completed = self._failed = 0
         self._files: list[BinaryIO] = []
+        self._gone = asyncio.Event()  # nobody wants the answers any more
 
     def resume(self) -> None:
         """Read what an earlier process wrote, and go on behind it."""
@@ -56,6 +59,11 @@ class BatchWork:
         """Close the files."""
         for file in self._files:
             file.close()
+
+    def abandon(self) -> None:
+        """Nobody wants the answers that are not there yet: what runs is aborted, as if its caller
+        had left, and nothing else is asked."""
+        self._gone.set()
 
     def counts(self) -> RequestCounts:
         """How far it is."""
@@ -77,20 +85,29 @@ class BatchWork:
 
     async def _ask_each(self, lines: Iterator[tuple[int, InputLine]]) -> None:
         for number, line in lines:
-            await self._ask(number, line)
+            try:
+                await self._ask(number, line)
+            except ClientClosed:
+                return
 
     async def _ask(self, number: int, line: InputLine) -> None:
-        """Ask until there is an answer that would stay the same."""
+        """Ask until there is an answer that would stay the same; ClientClosed once given up."""
         batch = self._kept.batch
         for attempt in range(tries_max):
             request_id = f"{batch.id}.{number}" + (f".{attempt}" if attempt else "")
             async with self._places:
+                if self._gone.is_set():
+                    raise ClientClosed("The batch was given up.")
                 answer = await self._inside.run(
-                    batch.endpoint, bytes(line.body), self._kept.key_id, request_id
+                    batch.endpoint, bytes(line.body), self._kept.key_id, request_id, self._gone
                 )
             if answer.retry_after_s is None:
                 break
-            await asyncio.sleep(min(retry_s_max, answer.retry_after_s * 2 ** min(attempt, 6)))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(
+                    min(retry_s_max, answer.retry_after_s * 2 ** min(attempt, 6))
+                ):
+                    await self._gone.wait()
         self._write(line, request_id, answer)
 
     def _write(self, line: InputLine, request_id: str, answer: InsideAnswer) -> None:

@@ -11,9 +11,9 @@ from headrace.base.ids import new_id
 from headrace.gateway.batch_runner import BatchRunner
 from headrace.gateway.batch_values import Batch, BatchRequest, KeptBatch, ended
 from headrace.gateway.inside import InsideRequests
-from headrace.gateway.pages import page_of
 from headrace.gateway.route_table import Call, Route
 from headrace.http.asgi import read_body
+from headrace.http.pages import page_of
 
 window_s = 86_400
 body_bytes_max = 64 * 1024

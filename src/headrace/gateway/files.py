@@ -11,9 +11,9 @@ from headrace.base.errors import ClientClosed, InvalidRequest, PayloadTooLarge
 from headrace.base.ids import new_id
 from headrace.gateway.content_store import ContentStore
 from headrace.gateway.multipart import MultipartReader, PartBegun, boundary_of
-from headrace.gateway.pages import page_of
 from headrace.gateway.route_table import Call, Route
 from headrace.http.asgi import Receive, header
+from headrace.http.pages import page_of
 
 file_bytes_max = 200 * 1024 * 1024  # as of OpenAI's batch inputs
 files_per_project_max = 1_000

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from headrace.base.errors import HeadraceError, InvalidRequest, PermissionDenied
+from headrace.base.errors import ClientClosed, HeadraceError, InvalidRequest, PermissionDenied
 from headrace.gateway.access_log import AccessRecord
 from headrace.gateway.asked import Asking, GeneratingApi
 from headrace.gateway.generate import Generation
 from headrace.gateway.snapshot import Principal
 from headrace.gateway.state import GatewayState
-from headrace.http.asgi import Message
+from headrace.http.asgi import Message, Receive
 from headrace.protocol.errors import error_body
 from headrace.spec.priority import Priority
 
@@ -43,8 +43,12 @@ class InsideRequests:
             raise PermissionDenied("The API key that made this batch is not valid any more.")
         return found
 
-    async def run(self, path: str, body: bytes, key_id: str, request_id: str) -> InsideAnswer:
-        """Answer one request at batch priority; an error is an answer too."""
+    async def run(
+        self, path: str, body: bytes, key_id: str, request_id: str, gone: asyncio.Event
+    ) -> InsideAnswer:
+        """Answer one request at batch priority; an error is an answer too.
+
+        ClientClosed once nobody wants the answer any more, which `gone` says."""
         state = self._state
         record = AccessRecord(time=state.clock.wall_s(), request_id=request_id, route=path)
         started_s = state.clock.monotonic_s()
@@ -59,7 +63,10 @@ class InsideRequests:
             generation = Generation(
                 state.services, principal, state.follower.snapshot, record, Priority.BATCH
             )
-            await generation.answer(asked, never, asked.translated(collected.send))
+            await generation.answer(asked, leaving(gone), asked.translated(collected.send))
+        except ClientClosed as error:
+            record.status, record.error = error.http_status, error.code
+            raise
         except HeadraceError as error:
             record.status, record.error = error.http_status, error.code
             retry_after_s = (error.retry_after_s or 1.0) if error.retryable else None
@@ -85,7 +92,11 @@ class Collector:
             self.pieces.append(message.get("body", b""))
 
 
-async def never() -> Message:
-    """The caller who is not there does not leave."""
-    await asyncio.Event().wait()
-    raise AssertionError("nobody sets it")
+def leaving(gone: asyncio.Event) -> Receive:
+    """A `receive` of a caller who leaves when `gone` is set."""
+
+    async def receive() -> Message:
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    return receive

@@ -9,28 +9,28 @@ from pathlib import Path
 import msgspec
 
 from headrace.base.clock import Clock
-from headrace.base.errors import InvalidRequest
+from headrace.base.errors import InvalidRequest, NotFound
 from headrace.base.ids import new_id
 from headrace.gateway.asked import Asked, Asking, GeneratingApi
 from headrace.gateway.content_store import ContentStore
 from headrace.gateway.files import Deleted
-from headrace.gateway.pages import page_of
 from headrace.gateway.route_table import Call, Route
 from headrace.http.asgi import Message, Send
+from headrace.http.pages import page_of
 from headrace.http.translated import translated_send
 from headrace.protocol.parsing import parse_chat_request
 from headrace.protocol.responses_answers import ResponsesTranslator
 from headrace.protocol.responses_api import (
     Item,
-    ResponsesRequest,
     chat_of_responses,
     input_items,
     items_of_output,
+    listed_items,
     parse_responses_request,
 )
 from headrace.protocol.translation import TranslatedAnswer
 
-turns_max = 200  # of one conversation
+items_max = 1_000  # of one conversation
 responses_per_project_max = 10_000  # the oldest are forgotten
 
 
@@ -38,16 +38,8 @@ class KeptResponse(msgspec.Struct, frozen=True):
     """A response, and what it answered."""
 
     response: msgspec.Raw
-    items: msgspec.Raw  # of its own input
+    items: msgspec.Raw  # all that was said up to it; it stands alone when others are deleted
     output: msgspec.Raw
-    previous_id: str | None
-
-
-class InputItem(msgspec.Struct, frozen=True):
-    """An input item in a list."""
-
-    id: str
-    fields: dict[str, object]
 
 
 class ResponsesApi:
@@ -83,56 +75,59 @@ class ResponsesApi:
         chat = chat_of_responses(request, earlier)
         response_id = new_id("resp", self._clock)
 
+        items = [*earlier, *input_items(request)]
+
         def translated(send: Send) -> Send:
             created_s = int(self._clock.wall_s())
             translator = ResponsesTranslator(request, response_id, created_s)
-            kept_send = self._keeping(send, project_id, request, translator)
+            kept_send = send
+            if request.store is not False:
+                kept_send = self._keeping(send, project_id, items, translator)
             return translated_send(kept_send, TranslatedAnswer(translator))
 
         return Asked("/v1/chat/completions", chat, parse_chat_request(chat), translated)
 
     def _conversation(self, project_id: str, response_id: str) -> list[Item]:
         """Everything that was said up to the end of a kept response."""
-        turns: list[list[Item]] = []
-        previous: str | None = response_id
-        while previous is not None:
-            if len(turns) >= turns_max:
-                raise InvalidRequest(f"A conversation has at most {turns_max} responses.")
-            kept = self._store.get(project_id, previous, KeptResponse)
-            own = msgspec.json.decode(kept.items, type=list[Item])
-            turns.append([*own, *items_of_output(msgspec.json.decode(kept.output))])
-            previous = kept.previous_id
-        return [item for turn in reversed(turns) for item in turn]
+        try:
+            kept = self._store.get(project_id, response_id, KeptResponse)
+        except NotFound as error:
+            raise NotFound(error.message, param="previous_response_id") from None
+        items = msgspec.json.decode(kept.items, type=list[Item])
+        items += items_of_output(msgspec.json.decode(kept.output))
+        if len(items) > items_max:
+            raise InvalidRequest(
+                f"The conversation has more than {items_max} items; begin another one.",
+                param="previous_response_id",
+            )
+        return items
 
     def _keeping(
         self,
         send: Send,
         project_id: str,
-        request: ResponsesRequest,
+        items: list[Item],
         translator: ResponsesTranslator,
     ) -> Send:
-        """Send on; the response is kept before its end goes out, unless it must not be."""
-        is_kept = request.store is False
+        """Send on; the response is kept before its end goes out."""
+        is_kept = False
 
         async def keep_and_send(message: Message) -> None:
             nonlocal is_kept
             response = translator.response
             if not is_kept and response["status"] in ("completed", "incomplete"):
                 is_kept = True
-                await asyncio.to_thread(self._keep, project_id, request, response)
+                await asyncio.to_thread(self._keep, project_id, items, response)
             await send(message)
 
         return keep_and_send
 
-    def _keep(
-        self, project_id: str, request: ResponsesRequest, response: dict[str, object]
-    ) -> None:
+    def _keep(self, project_id: str, items: list[Item], response: dict[str, object]) -> None:
         encode = msgspec.json.encode
         kept = KeptResponse(
             response=msgspec.Raw(encode(response)),
-            items=msgspec.Raw(encode(input_items(request))),
+            items=msgspec.Raw(encode(items)),
             output=msgspec.Raw(encode(response["output"])),
-            previous_id=request.previous_response_id,
         )
         self._store.put(project_id, str(response["id"]), kept)
         for old in self._store.ids(project_id)[responses_per_project_max:]:
@@ -149,13 +144,9 @@ class ResponsesApi:
 
     async def _input(self, call: Call) -> None:
         kept = await self._kept(call)
-        items = msgspec.json.decode(kept.items, type=list[dict[str, object]])
-        listed = [
-            InputItem(f"item_{call.parameter[5:]}_{number}", item)
-            for number, item in enumerate(items)
-        ]
-        page = page_of(call.scope, listed)
-        values = [{**item.fields, "id": item.fields.get("id", item.id)} for item in page.data]
+        items = msgspec.json.decode(kept.items, type=list[Item])
+        page = page_of(call.scope, listed_items(call.parameter, items))
+        values = [item.fields for item in page.data]
         await call.answer_value({**msgspec.to_builtins(page), "data": values})
 
     async def _kept(self, call: Call) -> KeptResponse:

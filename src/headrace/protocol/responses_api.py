@@ -199,6 +199,24 @@ def input_items(request: ResponsesRequest) -> list[Item]:
     return request.input
 
 
+class ListedItem(msgspec.Struct, frozen=True):
+    """An item in a list; one that came without an id has one of its response and place."""
+
+    id: str
+    fields: dict[str, object]
+
+
+def listed_items(response_id: str, items: Sequence[Item]) -> list[ListedItem]:
+    """Everything that a response answers, in its order, as clients list it."""
+    body = response_id.partition("_")[2]
+    values = msgspec.json.decode(msgspec.json.encode(items), type=list[dict[str, object]])
+    found = []
+    for number, fields in enumerate(values):
+        item_id = str(fields.get("id") or f"item_{body}_{number}")
+        found.append(ListedItem(item_id, {**fields, "id": item_id}))
+    return found
+
+
 def items_of_output(output: Sequence[object]) -> list[Item]:
     """A response's output as items of a later input."""
     return msgspec.convert(output, list[Item])
