@@ -56,7 +56,7 @@ def main() -> int:
     found["problem_count"] = len(report.problems)
     found["problems"] = report.problems[:problems_shown]
     print(json.dumps(found, indent=2))
-    return 1 if report.problems or report.unbooked else 0
+    return 1 if report.problems else 0
 
 
 if __name__ == "__main__":

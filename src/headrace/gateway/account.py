@@ -66,6 +66,21 @@ class Account:
             self.reservation, self.usage, outcome, self.source, self.replica_id
         )
 
+    async def recorded(self) -> None:
+        """Return when what is reserved by now would be found after a crash of this process.
+
+        Nearly always at once. Unavailable if the disk does not take it: nothing may be sent."""
+        if self._meter.is_recorded:
+            return
+        try:
+            async with asyncio.timeout(durable_timeout_s):
+                await self._meter.recorded()
+        except TimeoutError:
+            raise Unavailable(
+                "The disk that holds the journal is too slow; try again.",
+                retry_after_s=durable_timeout_s,
+            ) from None
+
     async def durable(self) -> bool:
         """Wait until the settlement is on stable storage; False if the disk does not take it.
 

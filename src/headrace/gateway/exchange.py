@@ -297,6 +297,7 @@ class Exchange:
         headers = engine_headers(spec, extras.headers)
         if self._request.trace is not None:
             headers["traceparent"] = self._request.trace.traceparent
+        await self._account.recorded()
         attempt.sent_to = spec
         try:
             answer = await client.open(

@@ -1,7 +1,12 @@
-"""The gateway's memory of money: an append-only file that a request's end is written to first.
+"""The gateway's memory of money: an append-only file that a request's life is written to first.
 
-One writer thread takes whatever was appended meanwhile, writes it and syncs once for all of it,
-so that the event loop never waits for a disk and a busy gateway pays one sync for many requests.
+    append              numbers a record and hands it to the operating system: microseconds
+    await accepted()    it survives the end of this process, by kill -9 too (nearly always at once)
+    await durable(n)    it survives the machine's: a thread syncs, once for all that came meanwhile
+
+So the event loop never waits for a disk, and a busy gateway pays one sync for many requests. What
+nobody waits for is synced with the next that somebody does, or after `group_s`. The thread also
+writes what `append` could not: at the end of a segment, and while the disk fails.
 
 While the disk is full or broken no reservation is accepted, checkpoints are dropped, and
 settlements go to space that was set aside, or wait in memory until there is some. Their number is
@@ -9,7 +14,6 @@ bounded, because each belongs to a reservation that was accepted before. See `se
 """
 
 import asyncio
-import fcntl
 import os
 import threading
 from bisect import bisect_right
@@ -18,10 +22,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.base.clock import Clock, SystemClock
-from headrace.base.errors import ConfigurationError, HeadraceError, Unavailable
-from headrace.base.ids import new_id
-from headrace.ledger.disk import Disk, PosixDisk, sync_directory
+from headrace.base.errors import HeadraceError, Unavailable
+from headrace.ledger.disk import Disk, PosixDisk
 from headrace.ledger.frames import encode_frame
+from headrace.ledger.journal_directory import (
+    lock_directory,
+    not_writable,
+    read_or_make_id,
+    size_of_segments,
+)
 from headrace.ledger.replay import Running, apply, replay
 from headrace.ledger.reservation import Checkpoint, Reserve
 from headrace.ledger.segment_writer import SegmentWriter, WriterState
@@ -35,6 +44,7 @@ class JournalLimits(NamedTuple):
     total_bytes: int = 1024 * 1024 * 1024  # two million requests that no ledger has taken yet
     emergency_bytes: int = 8 * 1024 * 1024  # a settlement of every request that may run at once
     pending_records: int = 8192  # that wait for the writer; more means that the disk is too slow
+    group_s: float = 0.005  # until what nobody waits for is synced
     retry_s: float = 1.0  # between attempts to get back to a healthy disk
     carry_timeout_s: float = 10.0  # for the running requests of a segment to be written anew
 
@@ -90,7 +100,9 @@ class Journal:
             raise not_writable(directory, error) from error
         self.problems = found.problems  # damage found by the replay, for people
         self._running = found.running
-        self._sequence = self._durable_sequence = found.last_sequence
+        # Numbered, in the operating system, on stable storage; and whose sync is waited for.
+        self._sequence = self._accepted_sequence = self._durable_sequence = found.last_sequence
+        self._wanted_sequence = found.last_sequence
         self._total_bytes = size_of_segments(directory, self._writer.size_bytes)
         self._restore_at_s = 0.0
         self._pending: list[bytes] = []  # framed, from `_durable_sequence + 1` on
@@ -105,7 +117,7 @@ class Journal:
         self._thread.start()
 
     def append(self, record: JournalRecord) -> int:
-        """Queue a record to be written and return its sequence; never waits for the disk.
+        """Write a record and return its sequence; never waits for the disk.
 
         Raises Unavailable for a `Reserve` while the disk is full, the ledger is too far behind,
         or too much waits to be written. Others are always taken; a `Checkpoint` that finds no
@@ -124,11 +136,22 @@ class Journal:
 
         The record is not lost by that: the writer keeps trying."""
         with self._lock:
+            self._want(sequence)
             self._progress.wait_for(
                 lambda: self._durable_sequence >= sequence or self.is_stalled, timeout_s
             )
             if self._durable_sequence < sequence:
                 raise not_durable()
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether every record so far survives this process, durable or not."""
+        return self._accepted_sequence == self._sequence
+
+    async def accepted(self) -> None:
+        """Return when every record so far does; errors are those of `durable`."""
+        if not self.is_accepted:
+            await self.durable(self._sequence)
 
     async def durable(self, sequence: int) -> None:
         """As `wait_durable` for an event loop, which goes on meanwhile; no timeout of its own."""
@@ -137,6 +160,7 @@ class Journal:
                 return
             if self.is_stalled:
                 raise not_durable()
+            self._want(sequence)
             loop = asyncio.get_running_loop()
             waiter = AsyncWaiter(sequence, loop, loop.create_future())
             self._waiters.append(waiter)
@@ -213,12 +237,33 @@ class Journal:
             raise not_durable()
 
     def _append(self, record: JournalRecord, payload: bytes) -> int:
-        """Number and queue one record; the caller holds the lock."""
+        """Number and write one record, or leave it to the thread; the caller holds the lock."""
         self._sequence += 1
-        self._pending.append(encode_frame(self._sequence, payload))
+        frame = encode_frame(self._sequence, payload)
+        self._pending.append(frame)
         apply(self._running, record, self._sequence)
-        self._work.notify()
+        if not self._accept(frame) or len(self._pending) == 1:
+            self._work.notify()
         return self._sequence
+
+    def _accept(self, frame: bytes) -> bool:
+        """Hand the newest record to the operating system, if it has all before it."""
+        if self._accepted_sequence != self._sequence - 1:
+            return False
+        try:
+            if not self._writer.accept(frame):
+                return False
+        except OSError:
+            self._accepted_sequence = self._durable_sequence  # the thread writes them anew
+            return False
+        self._accepted_sequence = self._sequence
+        return True
+
+    def _want(self, sequence: int) -> None:
+        """Somebody waits for a record; the caller holds the lock."""
+        if sequence > self._wanted_sequence:
+            self._wanted_sequence = sequence
+            self._work.notify()
 
     def _carry_forward(self, end_sequence: int) -> int:
         """Write the running requests of old segments again; the last sequence that did."""
@@ -272,28 +317,43 @@ class Journal:
                 lambda: bool(self._pending) or self._closing,
                 None if healthy else self._limits.retry_s,
             )
+            self._work.wait_for(lambda: not self._may_wait(), self._limits.group_s)
             return bool(self._pending) or not self._closing
 
+    def _may_wait(self) -> bool:
+        """Whether nobody misses a sync now, so that it may be for more records."""
+        return (
+            not self._closing
+            and self._accepted_sequence == self._sequence > self._durable_sequence
+            and self._wanted_sequence <= self._durable_sequence
+        )
+
     def _write_batch(self) -> None:
-        """Make everything that is queued durable, or tell those who wait that it is not."""
+        """Make durable what is accepted, else write what is not; tell those who wait."""
         with self._lock:
-            batch = list(self._pending)
+            accepted_count = self._accepted_sequence - self._durable_sequence
+            accepted_bytes = self._writer.accepted_bytes
+            batch = self._pending[:accepted_count] if accepted_count else list(self._pending)
             first_sequence = self._durable_sequence + 1
         if not batch:
             return
-        data = b"".join(batch)
         try:
-            self._writer.write(first_sequence, data)
+            if accepted_count:
+                self._writer.sync(accepted_bytes)
+            else:
+                self._writer.write(first_sequence, b"".join(batch))
         except OSError:
-            written = False
-        else:
-            written = True
+            with self._lock:
+                self._accepted_sequence = self._durable_sequence
+                if not accepted_count:  # a failed sync is followed by a write
+                    self._wake(not_durable())
+            return
         with self._lock:
-            if written:
-                del self._pending[: len(batch)]
-                self._durable_sequence += len(batch)
-                self._total_bytes += len(data)
-            self._wake(None if written else not_durable())
+            del self._pending[: len(batch)]
+            self._durable_sequence += len(batch)
+            self._accepted_sequence = max(self._accepted_sequence, self._durable_sequence)
+            self._total_bytes += sum(map(len, batch))
+            self._wake(None)
 
     def _wake(self, error: HeadraceError | None) -> None:
         """Answer those whose records are durable now, or everybody with an error."""
@@ -328,46 +388,3 @@ def not_durable() -> Unavailable:
         "the journal's disk is full or fails; the record is kept in memory and written when there "
         "is space"
     )
-
-
-def size_of_segments(directory: Path, newest_bytes: int) -> int:
-    """What all segments hold, in bytes; the newest has space behind what was written."""
-    *older, _ = list_segments(directory)
-    return sum(path.stat().st_size for path in older) + newest_bytes
-
-
-def lock_directory(directory: Path) -> int:
-    """Keep other processes out; the lock goes with the descriptor or the process."""
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise not_writable(directory, error) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise ConfigurationError(
-            f"another process writes the journal {directory}; stop it, or use another directory"
-        ) from None
-    return descriptor
-
-
-def not_writable(directory: Path, error: OSError) -> ConfigurationError:
-    """The error of a directory that a journal cannot be opened in."""
-    return ConfigurationError(
-        f"the journal {directory} cannot be written: {error.strerror}; free some space or fix its "
-        "permissions"
-    )
-
-
-def read_or_make_id(directory: Path, clock: Clock) -> str:
-    """The journal's name in the ledger; it stays with the directory."""
-    path = directory / "id"
-    if not path.exists():
-        draft = directory / "id.new"
-        draft.write_text(new_id("jrn", clock))
-        draft.chmod(0o600)
-        draft.rename(path)
-        sync_directory(directory)
-    return path.read_text()

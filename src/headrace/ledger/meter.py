@@ -1,11 +1,12 @@
 """Reserve, checkpoint, settle: admission and journal as one, which is what a gateway calls.
 
     reservation = meter.reserve(...)                       before anything is sent to an engine
+    await meter.recorded()                                 and it will be settled, whatever comes
     meter.checkpoint(reservation, usage)                   now and then while tokens pass
     sequence = meter.settle(reservation, usage, outcome)   in `finally`
     await meter.durable(sequence)                          before the last byte goes out
 
-One event loop calls it; only `durable` waits.
+One event loop calls it; only `recorded` and `durable` wait.
 """
 
 from collections.abc import Iterable, Mapping
@@ -140,6 +141,15 @@ class Meter:
             UsageSource.RECOVERED if known is None else UsageSource.ENGINE,
             self._clock.wall_s(),
         )
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether everything up to now survives this process."""
+        return self._journal.is_accepted
+
+    async def recorded(self) -> None:
+        """Return when it does; see `Journal.accepted`."""
+        await self._journal.accepted()
 
     async def durable(self, sequence: int) -> None:
         """Return when everything up to a record is on stable storage; see `Journal.durable`."""

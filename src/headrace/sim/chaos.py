@@ -76,9 +76,6 @@ class ChaosReport:
     billed_tokens: int = 0
     billed_nanousd: int = 0
     took_s: float = 0.0
-    # The engine began them, and their gateway was killed before the journal's thread had written
-    # their reservations; nobody was answered and nobody is billed.
-    unbooked: int = 0
     problems: list[str] = field(default_factory=list)
 
 
@@ -313,9 +310,8 @@ class ChaosSite:
             booked = read_settlements(database)
             problems += database.ledger.check()
         report.engine_requests, report.settlements = len(oracle), len(booked)
-        report.unbooked = len(oracle.keys() - booked.keys() - self._answered)
-        if report.unbooked and not report.kills["gateway"]:
-            problems.append(f"{report.unbooked} requests are not booked, and no gateway was killed")
+        begun = oracle.keys() - self._answered
+        problems += [f"begun and not booked: {one}" for one in begun - booked.keys()]
         problems += [f"answered and not booked: {one}" for one in self._answered - booked.keys()]
         for request_id, row in booked.items():
             attempts = oracle.get(request_id, [(0, 0)])

@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import pytest
+
+from headrace.base.errors import Unavailable
 from headrace.gateway.account import Account, checkpoint_interval_s
-from headrace.ledger.admission import Admission
-from headrace.ledger.journal import Journal
+from headrace.ledger.admission import Admission, settle_reservation
+from headrace.ledger.journal import Journal, JournalLimits
 from headrace.ledger.meter import Meter
-from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
+from headrace.ledger.reservation import Outcome, Settle, TokenUsage, UsageSource
 from headrace.sim.clock import ManualClock
+from headrace.sim.disk import BoundedDisk
 from headrace.spec.prices import Price, PriceVersion
 
 price = PriceVersion(
@@ -50,6 +54,25 @@ async def test_the_first_settlement_stands(tmp_path: Path) -> None:
     )
     assert account.source is UsageSource.ENGINE
     assert await account.durable()
+    journal.close()
+
+
+async def test_nothing_may_be_sent_for_a_reservation_that_is_not_recorded(tmp_path: Path) -> None:
+    limits = JournalLimits(segment_bytes=400, emergency_bytes=4_000, retry_s=0.001)
+    disk = BoundedDisk(4_000 + 400)
+    journal = Journal(tmp_path, limits, disk)
+    clock = ManualClock()
+    account = make_account(journal, clock)
+    await account.recorded()
+    for _ in range(60):  # no reservation is accepted by now; what came before is still to be asked
+        journal.append(Settle(settle_reservation(
+            account.reservation, TokenUsage(), Outcome.FAILED, UsageSource.ENGINE, clock.wall_s()
+        )))  # fmt: skip
+    with pytest.raises(Unavailable):
+        await account.recorded()
+    disk.free_bytes = 10**6
+    with journal._progress:
+        assert journal._progress.wait_for(lambda: not journal.is_stalled, 30.0)
     journal.close()
 
 

@@ -1,6 +1,8 @@
 """The journal: durable when it says so, bounded, and honest about a bad disk."""
 
 import asyncio
+import errno
+import os
 import stat
 import threading
 from collections.abc import Callable
@@ -10,6 +12,7 @@ import pytest
 
 from headrace.base.errors import ConfigurationError, Unavailable
 from headrace.ledger.admission import settle_reservation
+from headrace.ledger.disk import PosixDisk
 from headrace.ledger.frames import scan
 from headrace.ledger.journal import Journal, JournalLimits
 from headrace.ledger.reservation import (
@@ -60,6 +63,11 @@ def append_durably(journal: Journal, *records: JournalRecord) -> int:
     return sequence
 
 
+def wait_until_written(journal: Journal) -> None:
+    with journal._progress:
+        assert journal._progress.wait_for(lambda: not journal.is_stalled, timeout_s)
+
+
 def test_what_is_durable_is_read_back_in_order(
     open_journal: OpenJournal, reservation: MakeReservation
 ) -> None:
@@ -87,6 +95,79 @@ async def test_an_event_loop_waits_without_blocking(
 
     assert await asyncio.gather(*map(one, range(50))) == list(range(1, 51))
     await journal.durable(1)  # long since
+
+
+class SlowDisk(PosixDisk):
+    """Its syncs wait until they are let go, and fail as often as told."""
+
+    def __init__(self, failures: int = 0) -> None:
+        self.may_sync = threading.Event()
+        self._failures = failures
+
+    def sync(self, descriptor: int) -> None:
+        self.may_sync.wait(timeout_s)
+        if self._failures:
+            self._failures -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync(descriptor)
+
+
+async def test_a_record_is_out_of_this_process_before_any_sync(
+    open_journal: OpenJournal, reservation: MakeReservation
+) -> None:
+    disk = SlowDisk()
+    journal = open_journal(disk)
+    held = [reservation(f"r{number}") for number in range(3)]
+    for one in held:
+        journal.append(Reserve(one))
+        assert journal.is_accepted
+        await journal.accepted()
+    assert [item.record for item in read_all(journal)] == [Reserve(one) for one in held]
+    assert journal.durable_sequence == 0
+    disk.may_sync.set()
+    await journal.durable(3)
+
+
+async def test_what_a_failed_sync_leaves_in_doubt_is_written_anew(
+    open_journal: OpenJournal, reservation: MakeReservation
+) -> None:
+    disk = SlowDisk(failures=1)
+    journal = open_journal(disk)
+    held = [reservation(f"r{number}") for number in range(4)]
+    for one in held[:3]:
+        journal.append(Reserve(one))
+    disk.may_sync.set()
+    await journal.durable(3)
+    journal.append(Reserve(held[3]))
+    await journal.durable(4)
+    assert read_all(journal) == [Numbered(i, Reserve(one)) for i, one in enumerate(held, 1)]
+    journal.close()
+    again = open_journal()
+    assert [running.reservation for running in again.running()] == held
+    assert again.problems == []
+
+
+async def test_a_record_that_no_disk_takes_is_not_accepted(
+    open_journal: OpenJournal, reservation: MakeReservation
+) -> None:
+    disk = BoundedDisk(4_000 + 100)
+    journal = open_journal(disk)
+    for number in range(60):
+        journal.append(settled(reservation(f"r{number}")))
+    with pytest.raises(Unavailable, match="kept in memory"):
+        await journal.accepted()
+    assert not journal.is_accepted
+    disk.free_bytes = 10**6
+    wait_until_written(journal)
+
+
+def test_what_nobody_waits_for_is_synced_soon(
+    open_journal: OpenJournal, reservation: MakeReservation
+) -> None:
+    journal = open_journal()
+    journal.append(Reserve(reservation("r1")))
+    with journal._progress:
+        assert journal._progress.wait_for(lambda: journal.durable_sequence == 1, timeout_s)
 
 
 def test_one_sync_covers_many_records(
@@ -256,6 +337,7 @@ async def test_those_who_wait_are_told_of_a_disk_that_takes_nothing(
     with pytest.raises(Unavailable, match="kept in memory"):
         await journal.durable(sequence)
     disk.free_bytes = 10**6
+    wait_until_written(journal)
 
 
 def test_checkpoints_are_dropped_on_a_full_disk_and_remembered_in_memory(
