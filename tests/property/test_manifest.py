@@ -1,6 +1,6 @@
 """What is exported changes nothing when it is applied, and makes the same platform elsewhere."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -119,17 +119,22 @@ def states(draw: st.DrawFn) -> list[Resource]:
                     autoscaling=scaling,
                 )
             )
-    if draw(st.booleans()):
+    for owner in draw(st.sets(st.sampled_from(["", *tenant_ids(resources)]))):
         resources.append(
             PriceBook(
                 id=new_id("prb"),
                 name="2026",
+                parent_id=owner,
                 create_time=0,
                 effective_time=1.5,
                 prices={"a": price},
             )
         )
     return resources
+
+
+def tenant_ids(resources: Iterable[Resource]) -> list[str]:
+    return [resource.id for resource in resources if isinstance(resource, Tenant)]
 
 
 @settings(max_examples=25, deadline=None)

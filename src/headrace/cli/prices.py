@@ -6,7 +6,9 @@
 
 Without `effective_time` it holds from now on; cached input costs as much as input where it is not
 said. `reasoning_usd_per_million`, `draft_...`, `embedding_...` and `image_...` are for models that
-charge these apart. Amounts are text, so that no digit is lost.
+charge these apart. `"context_tiers": [{"over_prompt_tokens": 200000, ...}]` in a price holds other
+prices for all of a request whose prompt is longer. `"tenant": "acme"` beside `prices` makes them
+that tenant's own. Amounts are text, so that no digit is lost.
 """
 
 from pathlib import Path
@@ -21,7 +23,7 @@ from headrace.cli.platform import Platform, platform_command, platform_group
 from headrace.cli.views import MoneyView, format_moment
 
 
-class PriceView(msgspec.Struct, frozen=True):
+class TokenPriceView(msgspec.Struct, frozen=True, kw_only=True):
     """Dollars a million tokens."""
 
     input_usd_per_million: str
@@ -29,13 +31,27 @@ class PriceView(msgspec.Struct, frozen=True):
     output_usd_per_million: str
 
 
+class ContextTierView(TokenPriceView, frozen=True, kw_only=True):
+    """The price of requests with longer prompts."""
+
+    over_prompt_tokens: int
+
+
+class PriceView(TokenPriceView, frozen=True, kw_only=True):
+    """A model's price with its tiers."""
+
+    context_tiers: list[ContextTierView] = []
+
+
 class PriceBookView(msgspec.Struct, frozen=True):
     """What is shown of a price book."""
 
     id: str
     name: str
+    tenant_id: str | None
     effective_time: str
     prices: dict[str, PriceView]
+    unknown_models: list[str] = []
 
 
 class TrialRow(msgspec.Struct, frozen=True):
@@ -85,7 +101,11 @@ def apply(platform: Platform, *, file: PriceFile) -> None:
     if platform.as_json:
         output.write_json(msgspec.Raw(answer))
     else:
-        _write_books([msgspec.json.decode(answer, type=PriceBookView)])
+        book = msgspec.json.decode(answer, type=PriceBookView)
+        _write_books([book])
+        if book.unknown_models:
+            names = ", ".join(book.unknown_models)
+            output.note(f"not registered yet, so nobody uses it at this price: {names}")
 
 
 def list_all(platform: Platform) -> None:
@@ -106,8 +126,10 @@ def try_book(
     last_day: LastDay = None,
 ) -> None:
     """Show what a period would have cost at other prices; nothing is changed."""
+    book = _read(file)
     body = {
-        "prices": _read(file).get("prices"),
+        "prices": book.get("prices"),
+        "tenant": book.get("tenant"),
         "month": month,
         "first_day": first_day,
         "last_day": last_day,
@@ -162,20 +184,33 @@ def _read(file: Path) -> dict[str, msgspec.Raw]:
 
 
 def _write_books(books: list[PriceBookView]) -> None:
-    rows = [
-        (
-            book.name,
-            format_moment(book.effective_time),
-            model,
-            f"${price.input_usd_per_million}",
-            f"${price.cached_input_usd_per_million}",
-            f"${price.output_usd_per_million}",
-        )
-        for book in books
-        for model, price in sorted(book.prices.items())
-    ]
     output.write_table(
-        ("BOOK", "FROM", "MODEL", ">INPUT / M", ">CACHED / M", ">OUTPUT / M"),
-        rows,
+        ("BOOK", "OF", "FROM", "MODEL", ">INPUT / M", ">CACHED / M", ">OUTPUT / M"),
+        [row for book in books for row in _rows(book)],
         empty="no prices yet; add some with `headrace prices apply -f FILE`",
+    )
+
+
+def _rows(book: PriceBookView) -> list[tuple[str, ...]]:
+    """A row a model, and one below it for each tier of longer prompts."""
+    head = (book.name, book.tenant_id or "everybody", format_moment(book.effective_time))
+    rows: list[tuple[str, ...]] = []
+    for model, price in sorted(book.prices.items()):
+        rows.append((*head, model, *_amounts(price)))
+        rows += [
+            (
+                *head,
+                f"  prompts over {output.format_count(tier.over_prompt_tokens)}",
+                *_amounts(tier),
+            )
+            for tier in price.context_tiers
+        ]
+    return rows
+
+
+def _amounts(price: TokenPriceView) -> tuple[str, str, str]:
+    return (
+        f"${price.input_usd_per_million}",
+        f"${price.cached_input_usd_per_million}",
+        f"${price.output_usd_per_million}",
     )

@@ -2,7 +2,7 @@
 
     kind: deployment        tenant, project, model, model_version, deployment, price_book
     name: small
-    parent: small           the name of the model, or of a project's tenant
+    parent: small           the name of the model, or of a project's or price book's tenant
     spec:                   the resource's own fields; what is left out has its default
       version: v1           references are names
       replicas: 2
@@ -33,7 +33,9 @@ parent_kinds: Mapping[str, type[Resource]] = {
     "project": Tenant,
     "model_version": Model,
     "deployment": Model,
+    "price_book": Tenant,
 }
+may_have_no_parent = ("price_book",)  # then it is everybody's
 prunable = ("deployment", "model", "model_version")  # others carry money and history
 identity_fields = frozenset(("id", "name", "parent_id", "create_time", "version", "type"))
 observed_fields = frozenset(
@@ -126,7 +128,8 @@ def normal(document: Document) -> Document:
     kind = kinds.get(document.kind)
     if kind is None:
         raise InvalidRequest(f"{where}: the kinds are {', '.join(kinds)}", param="kind")
-    if bool(document.parent) != (document.kind in parent_kinds):
+    without_parent = not document.parent and document.kind in may_have_no_parent
+    if not without_parent and bool(document.parent) != (document.kind in parent_kinds):
         wanted = "a parent" if document.kind in parent_kinds else "no parent"
         raise InvalidRequest(f"{where}: it has {wanted}", param="parent")
     spec = dict(document.spec)

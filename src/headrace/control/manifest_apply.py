@@ -103,8 +103,7 @@ class Writer:
     def _built(self, document: Document, fields: Spec) -> Resource:
         kind = kinds[document.kind]
         built = struct_of(kind, document, fields, f"{document.kind} {document.name!r}")
-        parent_kind = parent_kinds.get(document.kind)
-        parent_id = "" if parent_kind is None else self._named(parent_kind, document.parent).id
+        parent_id = self._parent_id(document)
         return msgspec.structs.replace(
             built,
             id=new_id(kind.id_prefix, self._clock),
@@ -165,11 +164,15 @@ class Writer:
         self._store.delete(present)
 
     def _present(self, document: Document) -> Resource:
-        parent_kind = parent_kinds.get(document.kind)
-        parent_id = "" if parent_kind is None else self._named(parent_kind, document.parent).id
+        parent_id = self._parent_id(document)
         found = self._store.find(kinds[document.kind], document.name, parent_id)
         assert found is not None, "a change of what is not there"
         return found
+
+    def _parent_id(self, document: Document) -> str:
+        if not document.parent:
+            return ""
+        return self._named(parent_kinds[document.kind], document.parent).id
 
     def _named(self, kind: type[R], name: str) -> R:
         found = self._store.find(kind, name)

@@ -23,7 +23,7 @@ token_fields = TokenUsage.__struct_fields__
 charge_fields = Charge.__struct_fields__
 daily_keys = ("day", "tenant_id", "project_id", "key_id", "model")
 
-PriceOf = Callable[[str, float], PriceVersion | None]  # by model and time
+PriceOf = Callable[[str, str, float], PriceVersion | None]  # by tenant id, model and time
 Rate = Callable[[PriceVersion, TokenUsage], Charge]
 Rated = tuple[RowMapping, PriceVersion, Charge]
 Position = tuple[float, str]  # time and request id of the last row that was read
@@ -120,7 +120,7 @@ def rate_rows(
     """Rate those of the rows whose model has a price now; their number."""
     found: list[Rated] = []
     for row in rows:
-        version = price_of(row["model"], row["settle_time"])
+        version = price_of(row["tenant_id"], row["model"], row["settle_time"])
         if version is not None:
             found.append((row, version, rate(version, usage_of(row))))
     if not found:

@@ -51,8 +51,8 @@ def test_a_price_out_of_bounds_cannot_be_made(amount: int) -> None:
 
 
 def test_a_tenants_own_book_goes_before_everybodys_newer_one() -> None:
-    own = msgspec.structs.replace(book("own", 5, a=9), tenant_id="ten_a")
-    for tenant_id, book_id in (("ten_a", "own"), ("ten_b", "three"), (None, "three")):
+    own = msgspec.structs.replace(book("own", 5, a=9), parent_id="ten_a")
+    for tenant_id, book_id in (("ten_a", "own"), ("ten_b", "three"), ("", "three")):
         found = price_at([*books, own], "a", 99, tenant_id)
         assert found is not None
         assert found.price_book_id == book_id

@@ -17,7 +17,7 @@ price = Price(
 )
 
 
-def price_of(model: str, time_s: float) -> PriceVersion | None:
+def price_of(tenant_id: str, model: str, time_s: float) -> PriceVersion | None:
     return PriceVersion("prb_late", price) if model == "small" else None
 
 

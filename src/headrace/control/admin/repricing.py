@@ -7,10 +7,11 @@ from pydantic import BaseModel, Field
 
 from headrace.base.errors import Conflict
 from headrace.billing.trial import try_prices
-from headrace.control.admin.billing import PriceFields, price_from
+from headrace.control.admin.access import Access
 from headrace.control.admin.context import AdminContext, Context
 from headrace.control.admin.invoice_values import PeriodFields, bounds_of
-from headrace.control.admin.references import ModelName
+from headrace.control.admin.price_values import PriceFields
+from headrace.control.admin.references import ModelName, Reference
 from headrace.control.admin.values import Money
 from headrace.ledger import rating
 from headrace.spec.prices import Price, PriceBook, PriceVersion, price_at
@@ -33,6 +34,7 @@ class Period(PeriodFields):
 class PriceTrial(Period):
     """Prices to try on a period that was used at others."""
 
+    tenant: Reference | None = None  # on its use alone; None: on everybody's
     prices: Annotated[dict[ModelName, PriceFields], Field(min_length=1, max_length=10_000)]
 
 
@@ -62,11 +64,12 @@ class RatedView(BaseModel):
 
 
 @router.post("/prices/try")
-def try_price_book(body: PriceTrial, context: Context) -> Trial:
+def try_price_book(body: PriceTrial, access: Access, context: Context) -> Trial:
     """Compute what a period would have cost at other prices; nothing is changed."""
-    prices = {model: price_from(fields) for model, fields in body.prices.items()}
+    prices = {model: fields.price() for model, fields in body.prices.items()}
     names = {tenant.id: tenant.name for tenant in context.database.store.list(Tenant)}
-    used = context.database.late_rating.read(*body.bounds())
+    tenant_id = None if body.tenant is None else access.resolve(Tenant, body.tenant).id
+    used = context.database.late_rating.read(*body.bounds(), tenant_id)
     rows = try_prices(used, prices, _rate)
     return Trial(
         items=[
@@ -109,13 +112,14 @@ class _NewestPrices:
 
     def __init__(self, books: list[PriceBook]) -> None:
         self._books = books
-        self._first: dict[str, PriceBook] = {}
+        self._first: dict[str, PriceBook] = {}  # everybody's
         for book in sorted(books, key=lambda book: (book.effective_time, book.id)):
             for model in book.prices:
-                self._first.setdefault(model, book)
+                if not book.parent_id:
+                    self._first.setdefault(model, book)
 
-    def __call__(self, model: str, time_s: float) -> PriceVersion | None:
-        found = price_at(self._books, model, time_s)
+    def __call__(self, tenant_id: str, model: str, time_s: float) -> PriceVersion | None:
+        found = price_at(self._books, model, time_s, tenant_id)
         if found is not None:
             return found
         first = self._first.get(model)

@@ -1,4 +1,4 @@
-"""Prices and usage through the API."""
+"""Usage through the API."""
 
 import pytest
 from starlette.testclient import TestClient
@@ -68,22 +68,6 @@ def test_an_unknown_group_is_named(admin: TestClient) -> None:
     answer = admin.get("/usage", params={"by": "tenant,colour"})
     assert answer.status_code == 400
     assert "'colour'" in answer.json()["error"]["message"]
-
-
-def test_a_price_book_keeps_every_digit(admin: TestClient) -> None:
-    fields = {"input_usd_per_million": "0.075", "output_usd_per_million": "0.30"}
-    body = {"prices": {"small": {**fields, "cached_input_usd_per_million": "0"}, "big": fields}}
-    book = admin.post("/prices", json=body).json()
-    assert book["prices"]["small"]["input_nanousd_per_million"] == 75_000_000
-    assert book["prices"]["small"]["cached_input_nanousd_per_million"] == 0
-    assert book["prices"]["big"]["cached_input_usd_per_million"] == "0.075"
-    assert admin.get("/prices").json()["items"] == [book]
-
-
-@pytest.mark.parametrize("price", ["-1", "free", "1e20"])
-def test_a_price_that_is_none_is_refused(admin: TestClient, price: str) -> None:
-    fields = {"input_usd_per_million": price, "output_usd_per_million": "1"}
-    assert admin.post("/prices", json={"prices": {"small": fields}}).status_code == 400
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Routes for what things cost and what was used: price books and usage."""
+"""Routes for what was used: sums of the ledger by tenant, project, key, model and day."""
 
 import datetime
 from typing import Annotated
@@ -7,22 +7,14 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from headrace.base.errors import InvalidRequest
-from headrace.base.ids import new_id
-from headrace.base.money import format_usd, parse_usd
 from headrace.control.admin.access import Access, GrantedAccess, allows
 from headrace.control.admin.context import AdminContext, Context
-from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
-from headrace.control.admin.references import ModelName, Name, reject_id_as_name
 from headrace.control.admin.values import (
-    Dollars,
     Moment,
     Money,
-    RequestBody,
-    moment,
     optional_moment,
     wall_s_of,
 )
-from headrace.spec.prices import Price, PriceBook
 from headrace.spec.roles import Permission
 from headrace.spec.tenancy import ApiKey, Project, Tenant
 from headrace.storage.usage import UsageRow
@@ -31,53 +23,6 @@ router = APIRouter()
 
 usage_groups = ("tenant", "project", "key", "model", "day")
 usage_rows_max = 10_000  # a year of days for 27 models; narrower questions for more
-
-
-class PriceFields(RequestBody):
-    """Dollars a million tokens; cached input costs as much as input where it is not said.
-
-    Reasoning without a price of its own is output, embeddings and images are input."""
-
-    input_usd_per_million: Dollars
-    cached_input_usd_per_million: Dollars | None = None
-    output_usd_per_million: Dollars
-    reasoning_usd_per_million: Dollars | None = None
-    draft_usd_per_million: Dollars | None = None
-    embedding_usd_per_million: Dollars | None = None
-    image_usd_per_million: Dollars | None = None
-
-
-class PriceBookCreate(RequestBody):
-    """A price book; the books before it stay in force until its date, and for what they priced."""
-
-    name: Name | None = None
-    effective_time: Moment | None = None  # None: now
-    prices: Annotated[dict[ModelName, PriceFields], Field(min_length=1, max_length=10_000)]
-
-
-class PriceView(BaseModel):
-    """A price in both units."""
-
-    input_usd_per_million: str
-    cached_input_usd_per_million: str
-    output_usd_per_million: str
-    input_nanousd_per_million: int
-    cached_input_nanousd_per_million: int
-    output_nanousd_per_million: int
-    reasoning_nanousd_per_million: int | None
-    draft_nanousd_per_million: int | None
-    embedding_nanousd_per_million: int | None
-    image_nanousd_per_million: int | None
-
-
-class PriceBookView(BaseModel):
-    """An immutable price book."""
-
-    id: str
-    name: str
-    effective_time: datetime.datetime
-    prices: dict[str, PriceView]
-    create_time: datetime.datetime
 
 
 class UsageItem(BaseModel):
@@ -122,36 +67,6 @@ class UsageQuery(BaseModel):
     project: Annotated[str, Field(max_length=200)] | None = None
     key: Annotated[str, Field(max_length=200)] | None = None
     model: Annotated[str, Field(max_length=200)] | None = None
-
-
-@router.post("/prices", status_code=201)
-def apply_prices(body: PriceBookCreate, context: Context) -> PriceBookView:
-    """Add a price book."""
-    if body.name is not None:
-        reject_id_as_name(body.name)
-    book_id = new_id(PriceBook.id_prefix, context.clock)
-    now_s = context.clock.wall_s()
-    return _book_view(
-        context.database.store.create(
-            PriceBook(
-                id=book_id,
-                name=body.name or f"prices-{book_id[-8:]}",
-                create_time=now_s,
-                effective_time=(
-                    now_s if body.effective_time is None else wall_s_of(body.effective_time)
-                ),
-                prices={model: price_from(fields) for model, fields in body.prices.items()},
-            )
-        )
-    )
-
-
-@router.get("/prices")
-def list_prices(
-    context: Context, limit: Limit = page_items_default, after: After = ""
-) -> Page[PriceBookView]:
-    """List price books."""
-    return page_of(context.database.store.list(PriceBook), after, limit, _book_view)
 
 
 @router.get("/usage")
@@ -253,55 +168,3 @@ class _UsageViews:
 
     def _name(self, resource_id: str | None) -> str | None:
         return None if resource_id is None else self._names.get(resource_id, resource_id)
-
-
-def price_from(fields: PriceFields) -> Price:
-    """The price that was sent; InvalidRequest if it is negative."""
-    cached = fields.cached_input_usd_per_million
-    return Price(
-        input_nanousd_per_million=_amount(fields.input_usd_per_million),
-        cached_input_nanousd_per_million=_amount(
-            fields.input_usd_per_million if cached is None else cached
-        ),
-        output_nanousd_per_million=_amount(fields.output_usd_per_million),
-        reasoning_nanousd_per_million=_optional_amount(fields.reasoning_usd_per_million),
-        draft_nanousd_per_million=_optional_amount(fields.draft_usd_per_million),
-        embedding_nanousd_per_million=_optional_amount(fields.embedding_usd_per_million),
-        image_nanousd_per_million=_optional_amount(fields.image_usd_per_million),
-    )
-
-
-def _amount(dollars: str) -> int:
-    amount_nanousd = parse_usd(dollars)
-    if amount_nanousd < 0:
-        raise InvalidRequest("prices: a price is 0 dollars or more", param="prices")
-    return amount_nanousd
-
-
-def _optional_amount(dollars: str | None) -> int | None:
-    return None if dollars is None else _amount(dollars)
-
-
-def _book_view(book: PriceBook) -> PriceBookView:
-    return PriceBookView(
-        id=book.id,
-        name=book.name,
-        effective_time=moment(book.effective_time),
-        prices={model: _price_view(price) for model, price in book.prices.items()},
-        create_time=moment(book.create_time),
-    )
-
-
-def _price_view(price: Price) -> PriceView:
-    return PriceView(
-        input_usd_per_million=format_usd(price.input_nanousd_per_million),
-        cached_input_usd_per_million=format_usd(price.cached_input_nanousd_per_million),
-        output_usd_per_million=format_usd(price.output_nanousd_per_million),
-        input_nanousd_per_million=price.input_nanousd_per_million,
-        cached_input_nanousd_per_million=price.cached_input_nanousd_per_million,
-        output_nanousd_per_million=price.output_nanousd_per_million,
-        reasoning_nanousd_per_million=price.reasoning_nanousd_per_million,
-        draft_nanousd_per_million=price.draft_nanousd_per_million,
-        embedding_nanousd_per_million=price.embedding_nanousd_per_million,
-        image_nanousd_per_million=price.image_nanousd_per_million,
-    )

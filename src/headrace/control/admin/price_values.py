@@ -1,0 +1,182 @@
+"""What the routes for prices take and answer: dollars as text, and as exact nano-dollars."""
+
+import datetime
+from typing import Annotated
+
+import msgspec
+from pydantic import BaseModel, Field
+
+from headrace.base.errors import InvalidRequest
+from headrace.base.money import format_usd, parse_usd
+from headrace.control.admin.references import ModelName, Name, Reference
+from headrace.control.admin.values import Dollars, Moment, RequestBody, moment
+from headrace.spec.prices import ContextTier, Price, PriceBook
+
+context_tiers_max = 8
+context_tokens_max = 2**31
+
+
+class TokenPriceFields(RequestBody):
+    """Dollars a million tokens; cached input costs as much as input where it is not said.
+
+    Reasoning without a price of its own is output, embeddings and images are input."""
+
+    input_usd_per_million: Dollars
+    cached_input_usd_per_million: Dollars | None = None
+    output_usd_per_million: Dollars
+    reasoning_usd_per_million: Dollars | None = None
+    draft_usd_per_million: Dollars | None = None
+    embedding_usd_per_million: Dollars | None = None
+    image_usd_per_million: Dollars | None = None
+
+    def flat_price(self) -> Price:
+        """The price that was sent; InvalidRequest if it is negative."""
+        cached = self.cached_input_usd_per_million
+        return Price(
+            input_nanousd_per_million=amount_of(self.input_usd_per_million),
+            cached_input_nanousd_per_million=amount_of(
+                self.input_usd_per_million if cached is None else cached
+            ),
+            output_nanousd_per_million=amount_of(self.output_usd_per_million),
+            reasoning_nanousd_per_million=optional_amount(self.reasoning_usd_per_million),
+            draft_nanousd_per_million=optional_amount(self.draft_usd_per_million),
+            embedding_nanousd_per_million=optional_amount(self.embedding_usd_per_million),
+            image_nanousd_per_million=optional_amount(self.image_usd_per_million),
+        )
+
+
+class ContextTierFields(TokenPriceFields):
+    """The price of every token of a request whose prompt has more than so many tokens."""
+
+    over_prompt_tokens: Annotated[int, Field(ge=0, le=context_tokens_max)]
+
+
+class PriceFields(TokenPriceFields):
+    """A model's price, and its other prices for longer prompts."""
+
+    context_tiers: Annotated[
+        tuple[ContextTierFields, ...], Field(max_length=context_tiers_max)
+    ] = ()
+
+    def price(self) -> Price:
+        """The price that was sent; InvalidRequest if it cannot be one."""
+        flat = self.flat_price()
+        tiers = [
+            ContextTier(tier.over_prompt_tokens, tier.flat_price()) for tier in self.context_tiers
+        ]
+        starts = [tier.over_prompt_tokens for tier in tiers]
+        if starts != sorted(set(starts)):
+            raise InvalidRequest(
+                "prices: write context_tiers in the order of over_prompt_tokens, each once",
+                param="prices",
+            )
+        return msgspec.structs.replace(flat, context_tiers=tuple(tiers))
+
+
+class PriceBookCreate(RequestBody):
+    """A price book; the books before it stay in force until its date, and for what they priced."""
+
+    name: Name | None = None
+    tenant: Reference | None = None  # whose own prices these are; None: everybody's without own
+    effective_time: Moment | None = None  # None: now
+    prices: Annotated[dict[ModelName, PriceFields], Field(min_length=1, max_length=10_000)]
+
+    def by_model(self) -> dict[str, Price]:
+        """The prices that were sent."""
+        return {model: fields.price() for model, fields in self.prices.items()}
+
+
+class TokenPriceView(BaseModel):
+    """A price in both units."""
+
+    input_usd_per_million: str
+    cached_input_usd_per_million: str
+    output_usd_per_million: str
+    input_nanousd_per_million: int
+    cached_input_nanousd_per_million: int
+    output_nanousd_per_million: int
+    reasoning_nanousd_per_million: int | None
+    draft_nanousd_per_million: int | None
+    embedding_nanousd_per_million: int | None
+    image_nanousd_per_million: int | None
+
+
+class ContextTierView(TokenPriceView):
+    """The price of requests with longer prompts."""
+
+    over_prompt_tokens: int
+
+
+class PriceView(TokenPriceView):
+    """A model's price with its tiers."""
+
+    context_tiers: list[ContextTierView]
+
+
+class PriceBookView(BaseModel):
+    """An immutable price book."""
+
+    id: str
+    name: str
+    tenant_id: str | None
+    effective_time: datetime.datetime
+    prices: dict[str, PriceView]
+    create_time: datetime.datetime
+
+
+class AppliedPrices(PriceBookView):
+    """The price book that was sent."""
+
+    unknown_models: list[str]  # that it names and that are not registered, so nobody pays for them
+
+
+def book_view(book: PriceBook) -> PriceBookView:
+    """A price book as it is shown."""
+    return PriceBookView(
+        id=book.id,
+        name=book.name,
+        tenant_id=book.parent_id or None,
+        effective_time=moment(book.effective_time),
+        prices={model: price_view(price) for model, price in book.prices.items()},
+        create_time=moment(book.create_time),
+    )
+
+
+def price_view(price: Price) -> PriceView:
+    """A price as it is shown."""
+    tiers = [
+        ContextTierView(
+            over_prompt_tokens=tier.over_prompt_tokens, **token_price_view(tier.price).model_dump()
+        )
+        for tier in price.context_tiers
+    ]
+    return PriceView(context_tiers=tiers, **token_price_view(price).model_dump())
+
+
+def token_price_view(price: Price) -> TokenPriceView:
+    """A price without its tiers."""
+    return TokenPriceView(
+        input_usd_per_million=format_usd(price.input_nanousd_per_million),
+        cached_input_usd_per_million=format_usd(price.cached_input_nanousd_per_million),
+        output_usd_per_million=format_usd(price.output_nanousd_per_million),
+        input_nanousd_per_million=price.input_nanousd_per_million,
+        cached_input_nanousd_per_million=price.cached_input_nanousd_per_million,
+        output_nanousd_per_million=price.output_nanousd_per_million,
+        reasoning_nanousd_per_million=price.reasoning_nanousd_per_million,
+        draft_nanousd_per_million=price.draft_nanousd_per_million,
+        embedding_nanousd_per_million=price.embedding_nanousd_per_million,
+        image_nanousd_per_million=price.image_nanousd_per_million,
+    )
+
+
+def amount_of(dollars: str) -> int:
+    """Nano-dollars of a price; InvalidRequest if it is negative."""
+    amount_nanousd = parse_usd(dollars)
+    if amount_nanousd < 0:
+        raise InvalidRequest("prices: a price is 0 dollars or more", param="prices")
+    return amount_nanousd
+
+
+def optional_amount(dollars: str | None) -> int | None:
+    """The same where there may be none."""
+    return None if dollars is None else amount_of(dollars)

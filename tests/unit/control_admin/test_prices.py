@@ -1,0 +1,75 @@
+"""Price books through the API."""
+
+import pytest
+from starlette.testclient import TestClient
+
+from headrace.sim.clock import ManualClock
+
+cheap = {"input_usd_per_million": "0.075", "output_usd_per_million": "0.30"}
+dear = {"input_usd_per_million": "2", "output_usd_per_million": "5"}
+
+
+def test_a_price_book_keeps_every_digit(admin: TestClient) -> None:
+    fields = {"input_usd_per_million": "0.075", "output_usd_per_million": "0.30"}
+    body = {"prices": {"small": {**fields, "cached_input_usd_per_million": "0"}, "big": fields}}
+    book = admin.post("/prices", json=body).json()
+    assert book["prices"]["small"]["input_nanousd_per_million"] == 75_000_000
+    assert book["prices"]["small"]["cached_input_nanousd_per_million"] == 0
+    assert book["prices"]["big"]["cached_input_usd_per_million"] == "0.075"
+    assert book.pop("unknown_models") == ["big", "small"]
+    assert admin.get("/prices").json()["items"] == [book]
+
+
+@pytest.mark.parametrize("price", ["-1", "free", "1e20"])
+def test_a_price_that_is_none_is_refused(admin: TestClient, price: str) -> None:
+    fields = {"input_usd_per_million": price, "output_usd_per_million": "1"}
+    assert admin.post("/prices", json={"prices": {"small": fields}}).status_code == 400
+
+
+def test_the_same_prices_again_are_the_same_book(admin: TestClient, clock: ManualClock) -> None:
+    body = {"prices": {"small": cheap}}
+    first = admin.post("/prices", json=body)
+    again = admin.post("/prices", json=body)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert again.json() == first.json()
+    clock.advance(1.0)
+    assert admin.post("/prices", json={"prices": {"small": dear}}).status_code == 201
+    assert admin.post("/prices", json=body).status_code == 201, "prices can be taken back"
+
+
+def test_a_named_book_never_changes(admin: TestClient) -> None:
+    body = {"name": "2026", "prices": {"small": cheap}}
+    assert admin.post("/prices", json=body).status_code == 201
+    assert admin.post("/prices", json=body).status_code == 200
+    answer = admin.post("/prices", json={**body, "prices": {"small": dear}})
+    assert answer.status_code == 409
+    assert "another name" in answer.json()["error"]["message"]
+
+
+def test_a_tenants_own_prices_are_listed_for_it_alone(admin: TestClient) -> None:
+    for name in ("acme", "umbra"):
+        admin.post("/tenants", json={"name": name})
+    admin.post("/prices", json={"name": "all", "prices": {"small": dear}})
+    admin.post("/prices", json={"name": "own", "tenant": "acme", "prices": {"small": cheap}})
+
+    def listed(tenant: str) -> list[str]:
+        return [
+            item["name"] for item in admin.get("/prices", params={"tenant": tenant}).json()["items"]
+        ]
+
+    assert sorted(listed("acme")) == ["all", "own"]
+    assert listed("umbra") == ["all"]
+
+
+def test_longer_prompts_have_prices_of_their_own(admin: TestClient) -> None:
+    tier = {"over_prompt_tokens": 200_000, **dear}
+    book = admin.post(
+        "/prices", json={"prices": {"small": {**cheap, "context_tiers": [tier]}}}
+    ).json()
+    [shown] = book["prices"]["small"]["context_tiers"]
+    assert shown["over_prompt_tokens"] == 200_000
+    assert shown["output_nanousd_per_million"] == 5_000_000_000
+    twice = {"prices": {"small": {**cheap, "context_tiers": [tier, tier]}}}
+    answer = admin.post("/prices", json=twice)
+    assert answer.status_code == 400
+    assert "over_prompt_tokens" in answer.json()["error"]["message"]
