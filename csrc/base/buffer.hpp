@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <type_traits>
@@ -53,6 +54,18 @@ class Buffer {
     data_ = std::exchange(other.data_, nullptr);
     count_ = std::exchange(other.count_, 0);
     return *this;
+  }
+
+  // Zeroes everything; large memory goes back to the system and costs nothing until it is used.
+  void discard() {
+    if (count_ == 0) return;
+    const std::size_t bytes = count_ * sizeof(T);
+#if defined(__linux__)
+    if (bytes >= huge_page_bytes &&
+        madvise(data_, round_up(bytes, huge_page_bytes), MADV_DONTNEED) == 0)
+      return;
+#endif
+    std::memset(static_cast<void*>(data_), 0, bytes);
   }
 
   T* data() { return data_; }

@@ -19,23 +19,28 @@ namespace headrace {
 
 namespace {
 
-// {name: (ggml type, shape, bytes)} as raw tensors that point into the arrays.
+// (ggml type, shape, bytes) as a raw tensor that points into the array.
+RawTensor raw_tensor(const std::string& name, const nb::tuple& fields) {
+  if (fields.size() != 3) throw nb::value_error("a tensor is (type, shape, data)");
+  const auto shape = nb::cast<std::vector<int>>(fields[1]);
+  const auto data = nb::cast<Vector<std::uint8_t>>(fields[2]);
+  RawTensor raw;
+  raw.name = name;
+  raw.ggml_type = nb::cast<int>(fields[0]);
+  if (shape.size() == 1 || shape.size() == 2) {
+    raw.outputs = shape.size() == 2 ? shape[0] : 1;
+    raw.inputs = shape.back();
+  }
+  raw.data = data.data();
+  raw.byte_count = data.size();
+  return raw;
+}
+
+// {name: (ggml type, shape, bytes)} as raw tensors.
 std::map<std::string, RawTensor> raw_tensors(const nb::dict& tensors) {
   std::map<std::string, RawTensor> out;
   for (const auto& [key, value] : tensors) {
-    const auto fields = nb::cast<nb::tuple>(value);
-    if (fields.size() != 3) throw nb::value_error("a tensor is (type, shape, data)");
-    const auto shape = nb::cast<std::vector<int>>(fields[1]);
-    const auto data = nb::cast<Vector<std::uint8_t>>(fields[2]);
-    RawTensor raw;
-    raw.name = nb::cast<std::string>(key);
-    raw.ggml_type = nb::cast<int>(fields[0]);
-    if (shape.size() == 1 || shape.size() == 2) {
-      raw.outputs = shape.size() == 2 ? shape[0] : 1;
-      raw.inputs = shape.back();
-    }
-    raw.data = data.data();
-    raw.byte_count = data.size();
+    RawTensor raw = raw_tensor(nb::cast<std::string>(key), nb::cast<nb::tuple>(value));
     out.emplace(raw.name, raw);
   }
   return out;
@@ -146,7 +151,7 @@ using RotationFields = std::vector<std::pair<std::vector<double>, float>>;  // f
 void construct(CpuTransformer* self, const nb::object& spec, const LayerFields& layers,
                const RotationFields& rotations, const nb::dict& tensors, int num_blocks,
                int rows_max, int sequences_max, int threads, const std::string& isa_limit,
-               const std::string& kv_type) {
+               const std::string& kv_type, int adapter_slots, int adapter_rank_max) {
   ModelShape shape = shape_of(spec);
   for (const auto& [window_tokens, rotation] : layers)
     shape.layers.push_back({window_tokens, rotation});
@@ -154,7 +159,7 @@ void construct(CpuTransformer* self, const nb::object& spec, const LayerFields& 
     shape.rotations.push_back({frequencies, magnitude});
   new (self) CpuTransformer(shape, tensors,
                             {num_blocks, rows_max, sequences_max, threads, isa_limit,
-                             kv_type_of(kv_type)});
+                             kv_type_of(kv_type), adapter_slots, adapter_rank_max});
 }
 
 // The optional arrays of a step; the caller's tuples keep them alive until the step ends.
@@ -233,7 +238,8 @@ void execute(CpuTransformer& self, const Vector<std::int32_t>& token_ids,
              const std::optional<nb::tuple>& edits, const std::optional<nb::tuple>& masks,
              const std::optional<nb::tuple>& top,
              const std::optional<OutMatrix<float>>& out_hidden,
-             const std::optional<nb::tuple>& filters) {
+             const std::optional<nb::tuple>& filters,
+             const std::optional<Vector<std::int32_t>>& adapters) {
   const std::size_t sequences = context_lens.shape(0);
   const std::size_t samples = sampled.shape(0);
   require_length(row_starts, sequences + 1, "row_starts");
@@ -264,6 +270,10 @@ void execute(CpuTransformer& self, const Vector<std::int32_t>& token_ids,
                         token_ids.data(), row_starts.data(), context_lens.data(), block_ids.data(),
                         block_starts.data(), sampled.data(), temperature.data(), top_k.data(),
                         top_p.data(), min_p.data(), seed.data(), position.data()};
+  if (adapters) {
+    require_length(*adapters, sequences, "adapters");
+    batch.adapters = adapters->data();
+  }
   if (edits) set_edits(batch, *edits);
   if (masks) set_masks(batch, *masks, self.transformer().shape().vocab_size);
   if (top) set_top(batch, results, *top);
@@ -271,6 +281,39 @@ void execute(CpuTransformer& self, const Vector<std::int32_t>& token_ids,
   nb::gil_scoped_release release;
   const std::lock_guard lock(self.mutex());
   self.transformer().execute(batch, results);
+}
+
+// An adapter's parts as (layer, target, scale, A, B), packed before the lock is taken.
+void load_adapter(CpuTransformer& self, int slot, const nb::list& parts) {
+  std::vector<AdapterPart> read;
+  for (const auto& item : parts) {
+    const auto fields = nb::cast<nb::tuple>(item);
+    if (fields.size() != 5) throw nb::value_error("a part is (layer, target, scale, A, B)");
+    const int layer = nb::cast<int>(fields[0]);
+    const int target = nb::cast<int>(fields[1]);
+    const std::string name = std::to_string(target) + " of layer " + std::to_string(layer);
+    read.push_back({layer, target, nb::cast<float>(fields[2]),
+                    raw_tensor(name, nb::cast<nb::tuple>(fields[3])),
+                    raw_tensor(name, nb::cast<nb::tuple>(fields[4]))});
+  }
+  nb::gil_scoped_release release;
+  Transformer& transformer = self.transformer();
+  auto adapter = std::make_unique<Adapter>(transformer.shape(), read,
+                                           transformer.adapters().rank_max());
+  const std::lock_guard lock(self.mutex());
+  transformer.load_adapter(slot, std::move(adapter));
+}
+
+void unload_adapter(CpuTransformer& self, int slot) {
+  nb::gil_scoped_release release;
+  const std::lock_guard lock(self.mutex());
+  self.transformer().load_adapter(slot, nullptr);
+}
+
+void discard_kv(CpuTransformer& self) {
+  nb::gil_scoped_release release;
+  const std::lock_guard lock(self.mutex());
+  self.transformer().kv_cache().discard();
 }
 
 void copy_blocks(CpuTransformer& self, const std::vector<std::pair<int, int>>& pairs) {
@@ -314,7 +357,7 @@ void bind_transformer(nb::module_& module) {
   nb::class_<CpuTransformer>(module, "CpuTransformer")
       .def("__init__", &construct, nb::kw_only(), "spec"_a, "layers"_a, "rotations"_a, "tensors"_a,
            "num_blocks"_a, "rows_max"_a, "sequences_max"_a, "threads"_a, "isa_limit"_a,
-           "kv_type"_a = "f16")
+           "kv_type"_a = "f16", "adapter_slots"_a = 0, "adapter_rank_max"_a = 0)
       .def("execute", &execute, "token_ids"_a.noconvert(), "row_starts"_a.noconvert(),
            "context_lens"_a.noconvert(), "block_ids"_a.noconvert(), "block_starts"_a.noconvert(),
            "sampled"_a.noconvert(), "temperature"_a.noconvert(), "top_k"_a.noconvert(),
@@ -323,7 +366,10 @@ void bind_transformer(nb::module_& module) {
            "out_logits"_a.noconvert().none() = nb::none(),
            "edits"_a.none() = nb::none(), "masks"_a.none() = nb::none(),
            "top"_a.none() = nb::none(), "out_hidden"_a.noconvert().none() = nb::none(),
-           "filters"_a.none() = nb::none())
+           "filters"_a.none() = nb::none(), "adapters"_a.noconvert().none() = nb::none())
+      .def("load_adapter", &load_adapter, "slot"_a, "parts"_a)
+      .def("unload_adapter", &unload_adapter, "slot"_a)
+      .def("discard_kv", &discard_kv)
       .def("copy_blocks", &copy_blocks, "pairs"_a)
       .def("export_blocks", &export_blocks, "block_ids"_a)
       .def("import_blocks", &import_blocks, "block_ids"_a, "data"_a)

@@ -28,6 +28,13 @@ class Activations {
 
   const InputForms& forms() const { return forms_; }
 
+  // Keeps the rows as floats too from now on: an adapter reads them.
+  void keep_floats(int rows_max) {
+    if (forms_.floats) return;
+    forms_.floats = true;
+    floats_ = Buffer<float>(static_cast<std::size_t>(rows_max) * stride_);
+  }
+
   ActivationRows view() const {
     return {values_.data(), scales_.data(), floats_.data(), stride_, inputs_};
   }

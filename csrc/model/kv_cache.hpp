@@ -32,6 +32,7 @@ class KvCache {
   KvType type() const { return type_; }
   std::size_t block_stride() const { return block_halves_; }   // in halves
   std::size_t byte_count() const { return data_.size() * sizeof(std::uint16_t); }
+  void discard() { data_.discard(); }   // every block's content, and its memory
 
   // Where the tile of one layer and kv head reads; AttentionTile says what lies there.
   void place(AttentionTile& tile, int layer, int kv_head) {

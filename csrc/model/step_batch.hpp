@@ -39,6 +39,7 @@ struct StepBatch {
   const float* typical_p = nullptr;             // (N,) null, with the next two, where all are off
   const float* xtc_threshold = nullptr;         // (N,)
   const float* xtc_probability = nullptr;       // (N,)
+  const std::int32_t* adapters = nullptr;       // (S,) slot of each one's adapter, -1 is none
 
   int rows_of(int sequence) const { return row_starts[sequence + 1] - row_starts[sequence]; }
   // Position of the sequence's first row in its context.

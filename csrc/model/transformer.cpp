@@ -73,6 +73,7 @@ Transformer::Transformer(const ModelShape& shape, const std::map<std::string, Ra
       logits_(shape.encoder ? 0 : sampled_block * logits_stride_),
       row_sequence_(static_cast<std::size_t>(rows_max_)),
       experts_(shape.experts, rows_max_, row_block),
+      adapters_(options.adapter_slots, options.adapter_rank_max),
       plan_(shape, rows_max_, options.sequences_max, options.thread_count),
       team_(options.thread_count) {
   make_inputs();
@@ -138,6 +139,7 @@ void Transformer::execute(const StepBatch& batch, const StepResults& results) {
     std::fill(row_sequence_.begin() + batch.row_starts[s],
               row_sequence_.begin() + batch.row_starts[s + 1], s);
   plan_.build(batch);
+  adapters_.build(batch);
   team_.run([&](Member& member) { run_step(member, batch, results); });
 }
 
@@ -152,17 +154,23 @@ void Transformer::run_layer(Member& member, int index, const StepBatch& batch) {
   const LayerWeights& layer = weights_.layers[static_cast<std::size_t>(index)];
   const int rows = batch.row_count;
   enter_branch(member, rows, layer.attention_norm, *attention_input_);
-  project_qkv(member, layer, rows);
+  enter_adapters(member, index, AdapterTarget::query, 3, *attention_input_);
+  project_qkv(member, index, rows);
   write_kv(member, index, batch);
   attend(member, index, batch);
-  leave_branch(member, rows, layer.attention_output, *mixed_input_, layer.attention_post_norm);
+  enter_adapters(member, index, AdapterTarget::attention_output, 1, *mixed_input_);
+  leave_branch(member, rows, layer.attention_output, *mixed_input_, layer.attention_post_norm,
+               {index, AdapterTarget::attention_output});
   enter_branch(member, rows, layer.ffn_norm, *ffn_input_);
   if (shape_.experts.count > 0) {
     run_experts(member, layer.experts, rows, layer.ffn_post_norm);
     return;
   }
-  feed_forward(member, layer.ffn, *ffn_input_, shape_.ffn_size, rows, *down_input_);
-  leave_branch(member, rows, layer.ffn.down, *down_input_, layer.ffn_post_norm);
+  enter_adapters(member, index, AdapterTarget::gate, 2, *ffn_input_);
+  feed_forward(member, layer.ffn, *ffn_input_, shape_.ffn_size, rows, *down_input_, index);
+  enter_adapters(member, index, AdapterTarget::down, 1, *down_input_);
+  leave_branch(member, rows, layer.ffn.down, *down_input_, layer.ffn_post_norm,
+               {index, AdapterTarget::down});
 }
 
 void Transformer::embed(Member& member, const StepBatch& batch) {
@@ -217,12 +225,12 @@ void Transformer::enter_branch(Member& member, int row_count, const Norm& norm_b
 }
 
 void Transformer::leave_branch(Member& member, int row_count, const Linear& linear,
-                               const Activations& input, const Norm& post_norm) {
+                               const Activations& input, const Norm& post_norm, AdapterSite site) {
   if (shape_.adds_directly()) {
-    multiply(member, linear, input, row_count, hidden_.data(), hidden_stride_, true);
+    multiply(member, linear, input, row_count, hidden_.data(), hidden_stride_, true, site);
     return;
   }
-  multiply(member, linear, input, row_count, branch_.data(), hidden_stride_, false);
+  multiply(member, linear, input, row_count, branch_.data(), hidden_stride_, false, site);
   join_branch(member, row_count, post_norm);
 }
 
@@ -241,7 +249,8 @@ void Transformer::join_branch(Member& member, int row_count, const Norm& post_no
 }
 
 void Transformer::multiply(Member& member, const Linear& linear, const Activations& input,
-                           int row_count, float* out, std::size_t stride, bool accumulate) {
+                           int row_count, float* out, std::size_t stride, bool accumulate,
+                           AdapterSite site) {
   const ActivationRows rows = input.view();
   const int tiles = linear.matrix.tile_count();
   const int units = tiles * blocks_of(row_count, row_block);
@@ -250,10 +259,12 @@ void Transformer::multiply(Member& member, const Linear& linear, const Activatio
     for (int unit = first; unit < end; ++unit) {
       const int row = unit / tiles * row_block;
       const int tile = unit % tiles;
-      matmul(linear.matrix.tile(tile), rows, row, std::min(row_block, row_count - row),
-             {out + static_cast<std::size_t>(row) * stride +
-                  static_cast<std::size_t>(tile) * tile_columns,
-              stride, linear.bias_at(tile), accumulate});
+      const int count = std::min(row_block, row_count - row);
+      float* at = out + static_cast<std::size_t>(row) * stride +
+                  static_cast<std::size_t>(tile) * tile_columns;
+      matmul(linear.matrix.tile(tile), rows, row, count,
+             {at, stride, linear.bias_at(tile), accumulate});
+      add_adapters(site, tile, row, count, at, stride);
     }
   });
 }

@@ -11,7 +11,8 @@
 // or scaled before it is added gets a stage more, experts are chosen by a router (expert_plan.hpp).
 //
 // Everything is allocated at construction. Reading order: model_shape, weights, kv_cache,
-// activations, attention_plan, transformer, transformer_attention, transformer_feed_forward, sampler.
+// activations, attention_plan, transformer, transformer_attention, transformer_feed_forward,
+// adapter, transformer_adapters, sampler.
 #pragma once
 
 #include <map>
@@ -22,6 +23,7 @@
 #include "base/thread_team.hpp"
 #include "kernels/kernel_table.hpp"
 #include "model/activations.hpp"
+#include "model/adapter.hpp"
 #include "model/attention_plan.hpp"
 #include "model/expert_plan.hpp"
 #include "model/kv_cache.hpp"
@@ -39,6 +41,8 @@ struct TransformerOptions {
   int thread_count = 1;
   std::string isa_limit;   // see choose_kernels
   KvType kv_type = KvType::f16;
+  int adapter_slots = 0;
+  int adapter_rank_max = 0;
 };
 
 // Where a step's results go.
@@ -71,6 +75,10 @@ class Transformer {
 
   void execute(const StepBatch& batch, const StepResults& results);   // throws InvalidStep
 
+  // Puts an adapter into a slot, or with null empties it; between steps only.
+  void load_adapter(int slot, std::unique_ptr<Adapter> adapter);
+  const AdapterPlan& adapters() const { return adapters_; }
+
  private:
   struct Scratch {   // of one thread
     Scratch(const ModelShape& shape, const KernelTable& kernels);
@@ -95,11 +103,17 @@ class Transformer {
   void norm(const float* row, const Norm& norm, float* out) const;
   void enter_branch(Member& member, int row_count, const Norm& norm, Activations& out);
   void leave_branch(Member& member, int row_count, const Linear& linear, const Activations& input,
-                    const Norm& norm);
+                    const Norm& norm, AdapterSite site);
   void join_branch(Member& member, int row_count, const Norm& post_norm);
   void multiply(Member& member, const Linear& linear, const Activations& input, int row_count,
-                float* out, std::size_t stride, bool accumulate);
-  void project_qkv(Member& member, const LayerWeights& layer, int row_count);
+                float* out, std::size_t stride, bool accumulate, AdapterSite site = {});
+  std::size_t low_rank_stride() const;
+  float* low_rank_row(int row, int place);
+  void enter_adapters(Member& member, int layer, AdapterTarget first, int count,
+                      const Activations& input);
+  void add_adapters(AdapterSite site, int tile, int row_first, int row_count, float* out,
+                    std::size_t stride);
+  void project_qkv(Member& member, int index, int row_count);
   void write_kv(Member& member, int index, const StepBatch& batch);
   void norm_heads(float* heads, int head_count, const Buffer<float>& weight) const;
   void attend(Member& member, int layer, const StepBatch& batch);
@@ -108,9 +122,9 @@ class Transformer {
   void finish_rows(const AttentionItem& item, int layer, AttentionState* states);
   void requantize(Member& member, int row_count, const Buffer<float>& rows, Activations& out);
   void feed_forward(Member& member, const FeedForward& ffn, const Activations& input, int ffn_size,
-                    int row_count, Activations& out);
+                    int row_count, Activations& out, int layer = -1);
   void gate_unit(const FeedForward& ffn, const Activations& input, int unit, int row_first,
-                 int row_count, int ffn_size, Scratch& scratch, Activations& out);
+                 int row_count, int ffn_size, Scratch& scratch, Activations& out, int layer = -1);
   void run_experts(Member& member, const Experts& experts, int row_count, const Norm& post_norm);
   void choose_experts(Member& member, const Experts& experts, int row_count);
   void gate_experts(Member& member, const Experts& experts);
@@ -156,6 +170,8 @@ class Transformer {
   Buffer<float> expert_output_;                  // (rows_max * used, hidden_stride)
   Buffer<float> shared_output_;                  // (rows_max, hidden_stride)
   ExpertPlan experts_;
+  AdapterPlan adapters_;
+  Buffer<float> low_rank_;                       // (rows_max, low_rank_stride) once one is loaded
   AttentionPlan plan_;
   std::vector<Scratch> scratch_;
   ThreadTeam team_;

@@ -7,7 +7,8 @@
 
 namespace headrace {
 
-void Transformer::project_qkv(Member& member, const LayerWeights& layer, int row_count) {
+void Transformer::project_qkv(Member& member, int index, int row_count) {
+  const LayerWeights& layer = weights_.layers[static_cast<std::size_t>(index)];
   const ActivationRows input = attention_input_->view();
   const int query_tiles = layer.query.matrix.tile_count();
   const int kv_tiles = layer.key.matrix.tile_count();
@@ -16,19 +17,24 @@ void Transformer::project_qkv(Member& member, const LayerWeights& layer, int row
   member.share(units, chunk_of(units, team_.thread_count()), [&](int first, int end) {
     for (int unit = first; unit < end; ++unit) {
       const int row = unit / tiles * row_block;
+      const int count = std::min(row_block, row_count - row);
       const int column_tile = unit % tiles;
       const Linear* linear = &layer.query;
+      AdapterSite site{index, AdapterTarget::query, 0};
       int tile = column_tile;
       if (tile >= query_tiles) {
         tile -= query_tiles;
-        linear = tile < kv_tiles ? &layer.key : &layer.value;
+        const bool key = tile < kv_tiles;
+        linear = key ? &layer.key : &layer.value;
+        site = {index, key ? AdapterTarget::key : AdapterTarget::value, key ? 1 : 2};
         tile %= kv_tiles;
       }
       float* out = qkv_.data() + static_cast<std::size_t>(row) * qkv_stride_ +
                    static_cast<std::size_t>(column_tile) * tile_columns;
       kernels_.matmul[static_cast<int>(linear->matrix.type())](
-          linear->matrix.tile(tile), input, row, std::min(row_block, row_count - row),
+          linear->matrix.tile(tile), input, row, count,
           {out, qkv_stride_, linear->bias_at(tile), false});
+      add_adapters(site, tile, row, count, out, qkv_stride_);
     }
   });
 }

@@ -9,7 +9,7 @@
 namespace headrace {
 
 void Transformer::feed_forward(Member& member, const FeedForward& ffn, const Activations& input,
-                               int ffn_size, int row_count, Activations& out) {
+                               int ffn_size, int row_count, Activations& out, int layer) {
   Scratch& scratch = scratch_[static_cast<std::size_t>(member.index())];
   const int columns = blocks_of(ffn_size, unit_columns);
   const int units = columns * blocks_of(row_count, row_block);
@@ -17,14 +17,14 @@ void Transformer::feed_forward(Member& member, const FeedForward& ffn, const Act
     for (int unit = first; unit < end; ++unit) {
       const int row = unit / columns * row_block;
       gate_unit(ffn, input, unit % columns, row, std::min(row_block, row_count - row), ffn_size,
-                scratch, out);
+                scratch, out, layer);
     }
   });
 }
 
 void Transformer::gate_unit(const FeedForward& ffn, const Activations& input, int unit,
                             int row_first, int row_count, int ffn_size, Scratch& scratch,
-                            Activations& out) {
+                            Activations& out, int layer) {
   const ActivationRows rows = input.view();
   const int tiles = ffn.up.matrix.tile_count();
   // Without a gate the activation's input is `up`, and what it multiplies is 1.
@@ -35,10 +35,15 @@ void Transformer::gate_unit(const FeedForward& ffn, const Activations& input, in
     if (tile >= tiles) break;   // the last unit of an odd number of tiles
     for (const auto& [linear, half] : {std::pair{gate_linear, &scratch.gate},
                                        std::pair{up_linear, &scratch.up}})
-      if (linear != nullptr)
+      if (linear != nullptr) {
+        float* at = half->data() + t * tile_columns;
         kernels_.matmul[static_cast<int>(linear->matrix.type())](
             linear->matrix.tile(tile), rows, row_first, row_count,
-            {half->data() + t * tile_columns, unit_columns, linear->bias_at(tile), false});
+            {at, unit_columns, linear->bias_at(tile), false});
+        const bool gate = linear == &ffn.gate;
+        add_adapters({layer, gate ? AdapterTarget::gate : AdapterTarget::up, gate ? 0 : 1}, tile,
+                     row_first, row_count, at, unit_columns);
+      }
   }
   if (!shape_.gated) std::fill_n(scratch.up.data(), row_count * unit_columns, 1.0f);
   const GatedUnit activate = kernels_.gated[static_cast<int>(shape_.activation)];

@@ -3,8 +3,11 @@
 A runner samples the last row of a sequence. Where more rows of one are wanted, each is a sequence
 of its own to the runner, with the same block table: a decode's drafts, whose tokens are verified,
 and a prompt whose log-probabilities are asked for.
+
+Sequences of one adapter stand side by side: a runner takes their rows together.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +48,7 @@ class _Layout:
         self.block_ends: list[int] = []
         self.context_lens: list[int] = []
         self.tables: list[NDArray[np.int32]] = []
+        self.adapters: list[int] = []  # slots, -1 is none
         self.parts: list[int] = []  # of the samples, ascending
         self.slots: list[int] = []  # of the samples, as the next two
         self.positions: list[int] = []
@@ -62,6 +66,7 @@ class _Layout:
         self.block_ends.append(self.table_blocks)
         self.context_lens.append(context_len)
         self.tables.append(sequence.table[:block_count])
+        self.adapters.append(sequence.adapter_slot)
 
     def add_sample(self, sequence: Sequence, position: int, source: EditSource | None) -> None:
         """Sample the last row of the part that was added last."""
@@ -107,6 +112,9 @@ class BatchBuilder:
 
         The batch's arrays are views of buffers that the next call overwrites."""
         layout = _Layout()
+        has_adapters = any(sequence.adapter_slot >= 0 for sequence, _ in scheduled)
+        if has_adapters:
+            scheduled = sorted(scheduled, key=lambda share: share.sequence.adapter_slot)
         for sequence, row_count in scheduled:
             context_len = sequence.computed + row_count
             samples_token = context_len == len(sequence.tokens)
@@ -128,7 +136,10 @@ class BatchBuilder:
                 layout.add_sample(sequence, position, self._editors[sequence.slot])
                 if sequence.drafts:
                     self._add_drafts(layout, sequence, context_len)
-        return self._batch(layout), layout.sampled
+        batch = self._batch(layout)
+        if has_adapters:
+            batch = replace(batch, adapters=np.array(layout.adapters, np.int32))
+        return batch, layout.sampled
 
     def _add_prompt_rows(
         self, layout: _Layout, sequence: Sequence, row_count: int, prompt_rows: int

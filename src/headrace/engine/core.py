@@ -22,7 +22,7 @@ from headrace.engine.request import (
     RequestOutput,
     TokenLogprobs,
 )
-from headrace.engine.runner import ModelRunner, StepResult
+from headrace.engine.runner import DiscardingRunner, ModelRunner, StepResult
 from headrace.engine.samples import StepSamples, Taken, all_banned_error, not_finite_error
 from headrace.engine.scheduler import ScheduledSequence, Scheduler, SchedulerConfig
 from headrace.engine.sequence import Sequence, SequenceState
@@ -61,6 +61,7 @@ class EngineCore:
         self._arrivals: deque[Sequence] = deque()
         self._aborts: deque[tuple[str, int | None]] = deque()
         self._resets: deque[str | None] = deque()
+        self._discards_kv = False
         self._new_deadlines: deque[tuple[float, int, str]] = deque()
         self._deadlines: list[tuple[float, int, str]] = []  # a heap; the number breaks ties
         self._arrival_count = 0
@@ -113,6 +114,17 @@ class EngineCore:
         Running requests keep their blocks."""
         self._resets.append(salt)
 
+    def discard_kv(self) -> None:
+        """Give the memory of all KV back as soon as no request runs; the next one takes it again.
+
+        Only a runner that can is asked (`DiscardingRunner`); the cache is forgotten anyway."""
+        self._discards_kv = True
+
+    def adapters_in_use(self) -> set[int]:
+        """The slots that requests which have not ended name; nobody may submit meanwhile."""
+        adapters = (choices[0].request.adapter for choices in tuple(self._choices.values()))
+        return {adapter.slot for adapter in adapters if adapter is not None}
+
     def record_cache_changes(self) -> None:
         """Keep what becomes findable in the cache, and what no more, for `take_cache_changes`."""
         self._scheduler.kv.pool.changes = []
@@ -127,7 +139,7 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
-        return bool(self._choices or self._aborts or self._resets)
+        return bool(self._choices or self._aborts or self._resets or self._discards_kv)
 
     def step(self) -> list[RequestOutput]:
         """Run one step; what it produced, at most one output a choice.
@@ -222,6 +234,11 @@ class EngineCore:
                 pool.forget_all()
             else:
                 pool.forget_owner(salt)
+        if self._discards_kv and not self._choices:
+            self._discards_kv = False
+            pool.forget_all()
+            if isinstance(self._runner, DiscardingRunner):
+                self._runner.discard_kv()
 
     def _end_overdue(self, now_s: float, outputs: list[RequestOutput]) -> None:
         while self._deadlines and self._deadlines[0][0] <= now_s:

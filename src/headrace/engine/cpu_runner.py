@@ -16,6 +16,7 @@ from headrace.kernels import CpuTransformer, block_size_tokens, default_thread_c
 from headrace.kernels.rotation import Rotation, rotations_of
 from headrace.weights.architecture import ArchitectureSpec
 from headrace.weights.layout import divisor_names, runner_tensors
+from headrace.weights.lora.adapter import LoraAdapter, rank_max_default, targets
 from headrace.weights.tensor import Tensor, TensorType
 
 threads_max = 256
@@ -47,6 +48,8 @@ class CpuRunner:
         sequences_max: int,
         threads: int | None = None,
         kv_cache_dtype: KvCacheType = "f16",
+        adapters_max: int = 0,
+        adapter_rank_max: int = rank_max_default,
     ) -> None:
         thread_count = default_thread_count() if threads is None else threads
         if not 1 <= thread_count <= threads_max:
@@ -66,6 +69,8 @@ class CpuRunner:
             sequences_max=sequences_max,
             threads=thread_count,
             kv_cache_dtype=kv_cache_dtype,
+            adapters_max=adapters_max,
+            adapter_rank_max=adapter_rank_max,
         )
         self._info = RunnerInfo(
             vocab_size=spec.vocab_size,
@@ -75,6 +80,7 @@ class CpuRunner:
             rows_max=rows_max,
             sequences_max=sequences_max,
             kernel_name=self._transformer.kernel_name,
+            adapters_max=adapters_max,
         )
 
     @property
@@ -112,6 +118,24 @@ class CpuRunner:
     def import_blocks(self, block_ids: Sequence[int], data: bytes) -> None:
         """Put exported KV back; ValueError if it is of another layout or count."""
         self._open().import_blocks(list(block_ids), data)
+
+    def load_adapter(self, slot: int, adapter: LoraAdapter) -> None:
+        """Pack an adapter into a slot; steps of others go on meanwhile.
+
+        ModelFileError if it does not fit the model, ValueError if there is no such slot."""
+        parts = [
+            (part.layer, targets.index(part.target), part.scale, _raw(part.down), _raw(part.up))
+            for part in adapter.parts
+        ]
+        self._open().load_adapter(slot, parts)
+
+    def unload_adapter(self, slot: int) -> None:
+        """Free a slot."""
+        self._open().unload_adapter(slot)
+
+    def discard_kv(self) -> None:
+        """Lose the content of all blocks, and give their memory back until it is used."""
+        self._open().discard_kv()
 
     def close(self) -> None:
         """End the threads and free weights and KV; idempotent."""
@@ -156,6 +180,7 @@ class CpuRunner:
             None if edits is None else (edits.starts, edits.ids, edits.factors, edits.addends),
             None if masks is None else (masks.rows, masks.words),
             top,
+            adapters=batch.adapters,
             filters=None
             if rare is None
             else (rare.typical_p, rare.xtc_threshold, rare.xtc_probability),
@@ -163,6 +188,10 @@ class CpuRunner:
         if top is None:
             return StepResult(token_ids, logprobs)
         return StepResult(token_ids, logprobs, top[1], top[2])
+
+
+def _raw(tensor: Tensor) -> tuple[int, tuple[int, ...], NDArray[np.uint8]]:
+    return int(tensor.type), tensor.shape, tensor.data
 
 
 def _top_outputs(
@@ -184,6 +213,8 @@ def load_transformer(
     sequences_max: int,
     threads: int,
     kv_cache_dtype: KvCacheType,
+    adapters_max: int = 0,
+    adapter_rank_max: int = 0,
 ) -> CpuTransformer:
     """A model's weights packed for this CPU, with so many blocks of KV."""
     tensors = runner_tensors(spec, file.tensors)
@@ -196,15 +227,15 @@ def load_transformer(
             for layer in (spec.layer(index) for index in range(spec.num_layers))
         ],
         rotations=[(rotation.frequencies.tolist(), rotation.magnitude) for rotation in rotations],
-        tensors={
-            name: (int(tensor.type), tensor.shape, tensor.data) for name, tensor in tensors.items()
-        },
+        tensors={name: _raw(tensor) for name, tensor in tensors.items()},
         num_blocks=num_blocks,
         rows_max=rows_max,
         sequences_max=sequences_max,
         threads=threads,
         isa_limit=isa_limit(),
         kv_type=kv_cache_dtype,
+        adapter_slots=adapters_max,
+        adapter_rank_max=adapter_rank_max,
     )
 
 

@@ -1,8 +1,9 @@
 """Which KV blocks a sequence has, and which it can share: block tables and the prefix cache.
 
 A full block's hash chains over everything before it (`base/prefix_hash.py`), under a secret key, a
-namespace (model version and whatever else changes the KV) and the tenant's salt. Content is
-findable only after its step has run. A hit never covers the last token: its logits are needed.
+namespace (model version and whatever else changes the KV), the adapter's digest and the tenant's
+salt. Content is findable only after its step has run. A hit never covers the last token: its
+logits are needed.
 
 A choice whose leader has computed their prompt shares the leader's blocks, cached or not, up to the
 one with the prompt's last token, of which it gets a copy: both write on in theirs.
@@ -188,8 +189,13 @@ class KvCache:
         if len(hashes) >= count:
             return
         key, size = self._prefix_key, self.block_size_tokens
-        salt = sequence.request.cache_salt
-        parent = hashes[-1] if hashes else root_hash(key, self._namespace, salt)
+        parent = hashes[-1] if hashes else self._root(sequence)
         for index in range(len(hashes), count):
             parent = next_hash(key, parent, sequence.tokens[index * size : (index + 1) * size])
             hashes.append(parent)
+
+    def _root(self, sequence: Sequence) -> bytes:
+        assert self._prefix_key is not None
+        request = sequence.request
+        adapter = "" if request.adapter is None else request.adapter.version
+        return root_hash(self._prefix_key, self._namespace, request.cache_salt, adapter)

@@ -79,6 +79,14 @@ class TokenConstraint(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter that the runner holds, which a request's tokens go through."""
+
+    slot: int  # of the runner
+    version: str  # its digest: content under one name may change
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """One or more prompts, and for each of them one or more outputs: the request's choices.
 
@@ -94,6 +102,7 @@ class EngineRequest:
     choice_count: int = 1  # outputs of each prompt
     more_prompts: tuple[tuple[int, ...], ...] = ()
     deadline_s: float | None = None  # by the engine's clock; what is unfinished then ends
+    adapter: Adapter | None = None
 
     @property
     def prompts(self) -> tuple[tuple[int, ...], ...]:

@@ -6,10 +6,12 @@ contribute one row (decode) or many (a prefill chunk); both kinds mix freely.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from headrace.weights.lora.adapter import LoraAdapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class RunnerInfo:
     rows_max: int  # rows of one step
     sequences_max: int  # sequences of one step
     kernel_name: str  # for people: "avx2", "avx512-vnni", ...
+    adapters_max: int = 0  # LoRA adapters that it holds at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class StepBatch:
     edits: LogitEdits | None = None  # these four are None in a step where nobody asks for them
     masks: TokenMasks | None = None
     top_counts: NDArray[np.int32] | None = None  # (N,) likeliest tokens to list; K at most
+    adapters: NDArray[np.int32] | None = None  # (S,) slot of each one's adapter, -1 is none
     filters: RareFilters | None = None
 
 
@@ -113,4 +117,26 @@ class ModelRunner(Protocol):
 
     def close(self) -> None:
         """Free the device; idempotent."""
+        ...
+
+
+@runtime_checkable
+class AdapterRunner(Protocol):
+    """A runner that can also hold LoRA adapters, in slots 0 to `info.adapters_max - 1`."""
+
+    def load_adapter(self, slot: int, adapter: LoraAdapter) -> None:
+        """Copy an adapter into a slot that no request of a step names; between or in steps."""
+        ...
+
+    def unload_adapter(self, slot: int) -> None:
+        """Free a slot that no request of a step names any more."""
+        ...
+
+
+@runtime_checkable
+class DiscardingRunner(Protocol):
+    """A runner that can give the memory of its KV blocks back, and take it again when used."""
+
+    def discard_kv(self) -> None:
+        """Lose the content of all blocks; no sequence may have any."""
         ...

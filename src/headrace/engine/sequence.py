@@ -36,6 +36,7 @@ class Sequence:
     The first choice of a prompt is the leader of the others, which copy the prompt's KV from it."""
 
     __slots__ = (
+        "adapter_slot",
         "arrival",
         "arrival_s",
         "block_hashes",
@@ -84,6 +85,7 @@ class Sequence:
         prompt_index, nth = divmod(index, request.choice_count)
         self.request = request
         self.request_id = request.request_id
+        self.adapter_slot = -1 if request.adapter is None else request.adapter.slot
         self.index = index  # of the choice
         self.leader = leader  # the first choice of the same prompt, if this is another
         self.seed = sampling.seed + nth

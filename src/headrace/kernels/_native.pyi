@@ -19,6 +19,8 @@ class CpuTransformer:
         threads: int,
         isa_limit: str,
         kv_type: str = "f16",
+        adapter_slots: int = 0,
+        adapter_rank_max: int = 0,
     ) -> None: ...
     def execute(
         self,
@@ -43,7 +45,23 @@ class CpuTransformer:
         top: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]] | None = None,
         out_hidden: NDArray[np.float32] | None = None,
         filters: tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]] | None = None,
+        adapters: NDArray[np.int32] | None = None,
     ) -> None: ...
+    def load_adapter(
+        self,
+        slot: int,
+        parts: Sequence[  # layer, target, scale, then A and B as type, shape, data
+            tuple[
+                int,
+                int,
+                float,
+                tuple[int, tuple[int, ...], NDArray[np.uint8]],
+                tuple[int, tuple[int, ...], NDArray[np.uint8]],
+            ]
+        ],
+    ) -> None: ...
+    def unload_adapter(self, slot: int) -> None: ...
+    def discard_kv(self) -> None: ...
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None: ...
     def export_blocks(self, block_ids: Sequence[int]) -> bytes: ...
     def import_blocks(self, block_ids: Sequence[int], data: bytes) -> None: ...

@@ -1,0 +1,163 @@
+"""What an adapter is once it is read: for each matrix that it changes, A, B and a scale.
+
+`y += scale * B (A x)`. Whatever a file fuses is cut as the model's own matrices are (layout.py).
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import NoReturn
+
+from headrace.base.errors import ModelFileError
+from headrace.kernels.architecture import ArchitectureSpec
+from headrace.weights.tensor import Tensor, TensorType, block_layouts
+
+# What the runner can adapt; their order is that of AdapterTarget in csrc/model/adapter.hpp.
+targets = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+float_types = (TensorType.F32, TensorType.F16, TensorType.BF16)
+name_pattern = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+rank_max_default = 64
+digest_chunk_bytes = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPart:
+    """One matrix of one layer, and what is added to its product."""
+
+    layer: int
+    target: str  # one of `targets`
+    scale: float
+    down: Tensor  # A: (rank, inputs)
+    up: Tensor  # B: (outputs, rank)
+
+
+@dataclass(frozen=True, slots=True)
+class LoraAdapter:
+    """A whole adapter, checked against the model that it is for."""
+
+    path: Path
+    digest: str  # SHA-256 of its content: its version wherever that must be told apart
+    parts: tuple[AdapterPart, ...]
+
+    @property
+    def rank(self) -> int:
+        """The highest of its parts."""
+        return max(part.down.shape[0] for part in self.parts)
+
+    @property
+    def byte_count(self) -> int:
+        """Of its matrices."""
+        return sum(len(part.down.data) + len(part.up.data) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class LowRankPair:
+    """A and B as a file names them: of a matrix that may be several of ours."""
+
+    name: str  # for messages
+    layer: int
+    matrix: str  # the GGUF name of what it changes: "attn_q", "attn_qkv", ...
+    scale: float
+    down: Tensor
+    up: Tensor
+
+
+def cut(spec: ArchitectureSpec, pair: LowRankPair, path: Path) -> Iterator[AdapterPart]:
+    """The parts of one pair; ModelFileError if they do not fit the model."""
+    if pair.down.type not in float_types or pair.up.type not in float_types:
+        fail(path, pair.name, "is neither F32, F16 nor BF16")
+    if len(pair.down.shape) != 2 or len(pair.up.shape) != 2:
+        fail(path, pair.name, "is no pair of matrices")
+    if not 0 <= pair.layer < spec.num_layers:
+        fail(path, pair.name, f"is of layer {pair.layer}; the model has {spec.num_layers}")
+    rank, inputs = pair.down.shape
+    sizes, wanted_inputs = _sizes(spec, pair, path)
+    wanted = (sum(sizes.values()), wanted_inputs)
+    if (pair.up.shape[0], inputs) != wanted or pair.up.shape[1] != rank:
+        fail(
+            path,
+            pair.name,
+            f"is {pair.up.shape} times {pair.down.shape}, and the model's matrix {wanted}: the "
+            "adapter is for another model",
+        )
+    first = 0
+    for target, size in sizes.items():
+        yield AdapterPart(
+            pair.layer, target, pair.scale, pair.down, _rows(pair.up, first, first + size)
+        )
+        first += size
+
+
+def adapter_of(path: Path, digest: str, parts: list[AdapterPart], rank_max: int) -> LoraAdapter:
+    """The adapter of these parts; ModelFileError if there are none, or one's rank is too high."""
+    if not parts:
+        raise ModelFileError(f"{path}: the adapter changes no matrix.", file=str(path))
+    adapter = LoraAdapter(path, digest, tuple(parts))
+    if adapter.rank > rank_max:
+        raise ModelFileError(
+            f"{path}: the adapter's rank is {adapter.rank}, and this server takes {rank_max}; "
+            "raise --max-lora-rank.",
+            file=str(path),
+        )
+    return adapter
+
+
+def digest_of(*files: Path) -> str:
+    """One SHA-256 of the files' content, each with its length before it."""
+    digest = hashlib.sha256(b"headrace lora adapter\0")
+    for path in files:
+        try:
+            digest.update(path.stat().st_size.to_bytes(8, "little"))
+            with path.open("rb") as file:
+                while chunk := file.read(digest_chunk_bytes):
+                    digest.update(chunk)
+        except OSError as error:
+            raise ModelFileError(
+                f"{path}: cannot be read ({error.strerror}); check the path.", file=str(path)
+            ) from error
+    return digest.hexdigest()
+
+
+def fail(path: Path, field: str, problem: str) -> NoReturn:
+    """Refuse an adapter by what is wrong with it."""
+    raise ModelFileError(f"{path}: {field}: {problem}.", file=str(path), field=field)
+
+
+def _sizes(spec: ArchitectureSpec, pair: LowRankPair, path: Path) -> tuple[dict[str, int], int]:
+    """The outputs of each target in the matrix, in their order, and its inputs."""
+    hidden, queries = spec.hidden_size, spec.num_heads * spec.head_dim
+    kv = spec.num_kv_heads * spec.head_dim
+    dense = {"ffn_up": spec.ffn_size}
+    if spec.gated:
+        dense = {"ffn_gate": spec.ffn_size} | dense
+    known: dict[str, tuple[dict[str, int], int]] = {
+        "attn_q": ({"attn_q": queries}, hidden),
+        "attn_k": ({"attn_k": kv}, hidden),
+        "attn_v": ({"attn_v": kv}, hidden),
+        "attn_qkv": ({"attn_q": queries, "attn_k": kv, "attn_v": kv}, hidden),
+        "attn_output": ({"attn_output": hidden}, queries),
+    }
+    if not spec.expert_count:
+        known |= {name: ({name: size}, hidden) for name, size in dense.items()}
+        known["ffn_down"] = ({"ffn_down": hidden}, spec.ffn_size)
+        if spec.gated and pair.up.shape[0] == 2 * spec.ffn_size:
+            known["ffn_up"] = (dense, hidden)
+    elif pair.matrix not in known:
+        fail(path, pair.name, "changes a model's experts; adapters of attention alone are served")
+    if pair.matrix not in known:
+        fail(path, pair.name, f"changes {pair.matrix}; adapters of {', '.join(known)} are served")
+    return known[pair.matrix]
+
+
+def _rows(tensor: Tensor, first: int, end: int) -> Tensor:
+    layout = block_layouts[tensor.type]
+    row_bytes = prod(tensor.shape[1:]) // layout.values * layout.bytes
+    return Tensor(
+        tensor.name,
+        tensor.type,
+        (end - first, *tensor.shape[1:]),
+        tensor.data[first * row_bytes : end * row_bytes],
+    )
