@@ -11,8 +11,11 @@ from headrace.engine.core import EngineCore
 from headrace.engine.request import EngineRequest, FinishReason, RequestOutput, SamplingParams
 from headrace.engine.runner import StepBatch
 from headrace.engine.scheduler import SchedulerConfig
+from headrace.kernels import _native
 from headrace.sim.clock import ManualClock
 from headrace.sim.runner import FakeModel, FakeRunner
+
+isa_names = {"portable": "portable", "avx2": "avx2", "avx512": "avx512-vnni"}
 
 
 class Harness:
@@ -148,3 +151,13 @@ def make_engine() -> MakeEngine:
         )
 
     return make
+
+
+@pytest.fixture(params=list(isa_names))
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Runs the test with each instruction set that this CPU has."""
+    name: str = request.param
+    if _native.kernel_name(name) != isa_names[name]:
+        pytest.skip(f"this CPU does not run {name}")
+    monkeypatch.setenv("HEADRACE_CPU_ISA", name)
+    return name
