@@ -84,7 +84,7 @@ def test_a_bad_batch_is_an_error_and_nothing_else(name: str) -> None:
     [
         ("blk.1.ffn_up.weight", {"shape": (64, 96)}),
         ("blk.0.attn_q.weight", {"type": TensorType.Q4_K}),
-        ("token_embd.weight", {"data": np.zeros(8, np.uint8)}),
+        ("token_embd.weight", {"source": np.zeros(8, np.uint8)}),
         ("output_norm.weight", {"shape": (32,)}),
     ],
 )
