@@ -21,6 +21,7 @@ grammar_characters_max = 128 * 1024
 initial_lexer_fuel = 1_000_000  # of compiling: tens of milliseconds
 step_lexer_fuel = 200_000  # of one mask: about 14 ms
 silent = 0  # llguidance's level of logging
+reason_characters_max = 500  # of a refusal; it quotes what was sent
 special_marker = b"\xff"  # llguidance's sign of a token that no text can write
 
 
@@ -83,7 +84,12 @@ class GrammarCompiler:
             raise _refusal(grammar, str(error)) from None
         if matcher.is_error():
             raise _refusal(grammar, matcher.get_error())
-        return GrammarConstraint(matcher, self._vocab_size)
+        constraint = GrammarConstraint(matcher, self._vocab_size)
+        if not constraint.mask_after([]).any():
+            raise _refusal(
+                grammar, "nothing can be written by it; does a part refer to itself without an end?"
+            )
+        return constraint
 
 
 def _source_of(grammar: Grammar) -> str:
@@ -95,8 +101,13 @@ def _source_of(grammar: Grammar) -> str:
 
 
 def _refusal(grammar: Grammar, text: str) -> InvalidRequest:
-    first_line = text.strip().partition("\n")[0]
-    return InvalidRequest(f"{grammar.param} cannot be used: {first_line}", param=grammar.param)
+    """The compiler's words in one line: what is wrong comes first, or behind `error:`."""
+    lines = [line.strip() for line in text.strip().splitlines()]
+    reason = next((line for line in lines if line.startswith("error:")), "")
+    words = " ".join(part for part in (lines[0] if lines else "", reason) if part)
+    return InvalidRequest(
+        f"{grammar.param} cannot be used: {words[:reason_characters_max]}", param=grammar.param
+    )
 
 
 class _Vocabulary:

@@ -50,6 +50,9 @@ carrier_networks: tuple[ipaddress.IPv6Network, ...] = tuple(
 )
 
 
+local_domains = frozenset({"localhost", "localdomain", "local", "internal", "intranet", "lan"})
+
+
 class EgressAnswer(NamedTuple):
     """An answer that was read to its end."""
 
@@ -88,7 +91,7 @@ class EgressPolicy:
         if parts.scheme != "https":
             raise InvalidRequest("the address must be https://", param="url")
         literal = literal_address(host)
-        if literal is not None and not is_public(literal):
+        if is_local_name(host) if literal is None else not is_public(literal):
             raise refused()
         return parts
 
@@ -110,6 +113,13 @@ def literal_address(host: str) -> Address | None:
         return ipaddress.IPv4Address(socket.inet_aton(host))
     except (OSError, ValueError):
         return None
+
+
+def is_local_name(host: str) -> bool:
+    """Whether a name is never one of the public Internet (RFC 6761, 6762, 8375; ICANN's
+    `internal`), so that it need not be resolved to be refused."""
+    labels = host.rstrip(".").split(".")
+    return len(labels) == 1 or labels[-1] in local_domains or labels[-2:] == ["home", "arpa"]
 
 
 def is_public(address: Address) -> bool:

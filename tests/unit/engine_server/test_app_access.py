@@ -53,3 +53,13 @@ async def test_priorities_are_for_those_with_the_key(run_server: Any) -> None:
             chat_path, chat_body(priority=1), {"Authorization": "Bearer secret"}
         )
         assert taken.status == 503  # it is loading, and that is all that is wrong
+
+
+async def test_a_route_of_ollamas_that_is_not_here_is_refused_in_its_own_shape(
+    run_server: Any,
+) -> None:
+    async with run_server(wait=False) as server:
+        for path in ("/api/pull", "/api/no-such"):
+            refused = await server.post(path, b'{"model":"x"}')
+            assert refused.status == 404
+            assert isinstance(refused.json["error"], str)

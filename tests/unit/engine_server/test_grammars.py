@@ -59,6 +59,27 @@ def test_a_wrong_or_large_grammar_is_refused_by_name(
     assert refused.value.param == grammar.param
 
 
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar("json_schema", '{"$ref": "#"}', "guided_json"),
+        Grammar("json_schema", '{"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}', "guided_json"),
+        Grammar("lark", "start: start start", "guided_grammar"),
+    ],
+)
+def test_what_refers_to_itself_for_ever_is_refused_before_anything_is_generated(
+    compiler: GrammarCompiler, grammar: Grammar
+) -> None:
+    with pytest.raises(InvalidRequest, match="refer to itself"):
+        compiler.compile(grammar)
+
+
+def test_a_refusal_says_the_whole_reason_in_one_line(compiler: GrammarCompiler) -> None:
+    with pytest.raises(InvalidRequest, match="unclosed group") as refused:
+        compiler.compile(regex("(abc"))
+    assert "\n" not in refused.value.message
+
+
 def test_a_grammar_that_runs_out_of_fuel_allows_nothing(
     compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

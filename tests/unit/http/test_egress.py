@@ -42,6 +42,8 @@ def test_public_addresses_are(text: str) -> None:
         "https://127.0.0.1/", "https://127.1/", "https://0x7f.1/", "https://2130706433/",
         "https://0177.0.0.1/", "https://[::1]/", "https://[::ffff:7f00:1]/",
         "https://169.254.169.254/latest/meta-data", "https://[fe80::1%25eth0]/",
+        "https://localhost/", "https://LOCALHOST:8443/x", "https://a.localhost./", "https://intranet/",
+        "https://printer.local/", "https://metadata.google.internal/", "https://box.home.arpa/",
     ],
 )  # fmt: skip
 def test_inward_addresses_are_refused_however_they_are_written(url: str) -> None:
