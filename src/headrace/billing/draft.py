@@ -1,9 +1,9 @@
 """Draw an invoice from sums of settlements.
 
 subtotal = what the requests of the period were charged, exact
-rounded  = subtotal to whole cents: the one rounding of the net amount
-tax      = rounded x rate, to whole cents, for each rule that holds
-total    = rounded + taxes
+net      = subtotal + what the tenant's terms add or take off, to whole cents: its one rounding
+tax      = net x rate, to whole cents, for each rule that holds
+total    = net + taxes
 due      = total less what prepaid credit covered; the account pays net amounts, never tax
 """
 
@@ -13,7 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from headrace.base.errors import Conflict, InvalidRequest
-from headrace.base.money import divided, nanousd_per_cent, to_cents
+from headrace.base.money import cost_nanousd, divided, nanousd_per_cent, to_cents
+from headrace.billing.payable import payable_in
+from headrace.billing.terms import adjustments_of
 from headrace.spec.invoices import (
     Account,
     BillingProfile,
@@ -31,6 +33,7 @@ from headrace.spec.invoices import (
 )
 from headrace.spec.prices import Price, PriceBook
 from headrace.spec.tenancy import Tenant
+from headrace.spec.terms import Terms
 
 
 def draw(
@@ -43,6 +46,7 @@ def draw(
     uses: Iterable[RatedUse],
     books: Mapping[str, PriceBook],
     account: Account,
+    terms: Terms | None = None,
 ) -> Invoice:
     """A draft for the days from the first to the last, both included."""
     first_day, last_day = days
@@ -58,11 +62,14 @@ def draw(
         )
     buyer = Party(name=tenant.name) if profile is None else profile.party
     subtotal = sum(line.amount_nanousd for line in lines)
-    rounded = to_cents(subtotal)
+    adjustments = adjustments_of(lines, terms, days)
+    exact = subtotal + sum(adjustment.amount_nanousd for adjustment in adjustments)
+    net = to_cents(exact)
     exempt = profile is not None and profile.tax_exempt
-    taxes = () if exempt else taxes_of(seller.taxes, buyer, rounded)
-    total = rounded + sum(tax.amount_nanousd for tax in taxes)
-    paid = paid_from_credit(rounded, account)
+    taxes = () if exempt else taxes_of(seller.taxes, buyer, net)
+    tax = sum(tax.amount_nanousd for tax in taxes)
+    paid = paid_from_credit(net, account)
+    currency = "" if profile is None else profile.currency
     return Invoice(
         id=invoice_id,
         tenant_id=tenant.id,
@@ -73,13 +80,15 @@ def draw(
         buyer=buyer,
         lines=lines,
         subtotal_nanousd=subtotal,
-        rounding_nanousd=rounded - subtotal,
+        adjustments=adjustments,
+        rounding_nanousd=net - exact,
         taxes=taxes,
-        total_nanousd=total,
+        total_nanousd=net + tax,
         paid_from_credit_nanousd=paid,
-        due_nanousd=total - paid,
+        due_nanousd=net + tax - paid,
         unrated_requests=sum(use.requests for use in uses if use.price_book_id is None),
         payment_note=seller.payment_note,
+        payable=payable_in(currency, seller, net, tax, paid),
     )
 
 
@@ -96,12 +105,21 @@ def lines_of(use: RatedUse, books: Mapping[str, PriceBook]) -> list[InvoiceLine]
             price_book_id=use.price_book_id,
             requests=use.requests,
             tokens=tokens,
-            price_nanousd_per_million=quoted,
+            price_nanousd_per_million=quoted if explains(quoted, tokens, amount, use) else None,
             amount_nanousd=amount,
         )
         for token_class, tokens, quoted, amount in classes_of(use, price)
         if tokens or amount
     ]
+
+
+def explains(quoted: int | None, tokens: int, amount_nanousd: int, use: RatedUse) -> bool:
+    """Whether a price and the tokens make the amount, but for each request's rounding.
+
+    They don't where some requests had another tier or class of service."""
+    if quoted is None:
+        return False
+    return abs(cost_nanousd(tokens, quoted) - amount_nanousd) <= use.requests
 
 
 def classes_of(use: RatedUse, price: Price | None) -> list[tuple[TokenClass, int, int | None, int]]:
@@ -191,7 +209,7 @@ def credited(invoice: Invoice, net_nanousd: int, before: int) -> tuple[int, int]
     Conflict if the invoice is not final; InvalidRequest if it would be more than was billed."""
     if invoice.state is not InvoiceState.FINALIZED:
         raise Conflict("a draft is drawn anew, not credited; finalize it first", id=invoice.id)
-    billed = to_cents(invoice.subtotal_nanousd)
+    billed = invoice.net_nanousd
     if not 0 < net_nanousd <= billed - before or net_nanousd % nanousd_per_cent:
         raise InvalidRequest(
             "a credit note is in whole cents, over 0 and at most what is left of the invoice's "

@@ -1,6 +1,7 @@
 """How amounts are printed on an invoice: dollars with a fixed number of digits, and rates."""
 
 from headrace.base.money import format_usd
+from headrace.spec.invoices import Payable
 
 
 def dollars(amount_nanousd: int) -> str:
@@ -19,3 +20,17 @@ def rate(rate_ppm: int) -> str:
 def count(number: int) -> str:
     """An integer with thousands separated."""
     return f"{number:,}"
+
+
+def in_currency(units: int, payable: Payable) -> str:
+    """An amount of another currency: `1,234.50 EUR`."""
+    whole, fraction = divmod(abs(units), 10**payable.digits)
+    sign = "-" if units < 0 else ""
+    point = f".{fraction:0{payable.digits}d}" if payable.digits else ""
+    return f"{sign}{whole:,}{point} {payable.currency}"
+
+
+def exchange(payable: Payable) -> str:
+    """The rate in words: `at 0.92 EUR a dollar`."""
+    rate = format_usd(payable.rate_millionths * 1000)
+    return f"at {rate} {payable.currency} a dollar"

@@ -27,5 +27,11 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(dollars=figures.dollars, rate=figures.rate, count=figures.count)
+    environment.filters.update(
+        dollars=figures.dollars,
+        rate=figures.rate,
+        count=figures.count,
+        in_currency=figures.in_currency,
+        exchange=figures.exchange,
+    )
     return environment

@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.base.errors import ConfigurationError
 from headrace.billing import figures
-from headrace.spec.invoices import Invoice, Party
+from headrace.spec.invoices import Adjustment, Invoice, Party, Payable
 
 if TYPE_CHECKING:
     from fpdf import FPDF
@@ -138,6 +138,7 @@ def draw_lines(pdf: "FPDF", family: str, invoice: Invoice) -> None:
 def draw_totals(pdf: "FPDF", family: str, invoice: Invoice) -> None:
     """From the subtotal to what is due."""
     rows = [("Subtotal", invoice.subtotal_nanousd)]
+    rows += [(adjustment_name(each), each.amount_nanousd) for each in invoice.adjustments]
     if invoice.rounding_nanousd:
         rows.append(("Rounding to cents", invoice.rounding_nanousd))
     rows += [
@@ -148,19 +149,37 @@ def draw_totals(pdf: "FPDF", family: str, invoice: Invoice) -> None:
         rows.append(("Paid from credit", -invoice.paid_from_credit_nanousd))
     pdf.ln(4)
     for name, amount in rows:
-        draw_total(pdf, name, amount)
+        draw_total(pdf, name, figures.dollars(amount))
     pdf.set_font(family, "B", 12)
-    draw_total(pdf, "Due", invoice.due_nanousd)
+    draw_total(pdf, "Due", figures.dollars(invoice.due_nanousd))
+    if invoice.payable is not None:
+        draw_payable(pdf, family, invoice.payable)
 
 
-def draw_total(pdf: "FPDF", name: str, amount_nanousd: int) -> None:
+def adjustment_name(adjustment: Adjustment) -> str:
+    """The words of one of the terms, with its share if it is one."""
+    share = adjustment.share_ppm
+    return adjustment.name if share is None else f"{adjustment.name} ({figures.rate(share)})"
+
+
+def draw_payable(pdf: "FPDF", family: str, payable: Payable) -> None:
+    """The amounts in the buyer's currency."""
+    pdf.set_font(family, "", 9)
+    draw_total(pdf, f"Net {figures.exchange(payable)}", figures.in_currency(payable.net, payable))
+    if payable.tax:
+        draw_total(pdf, "Tax", figures.in_currency(payable.tax, payable))
+    pdf.set_font(family, "B", 12)
+    draw_total(pdf, f"Due in {payable.currency}", figures.in_currency(payable.due, payable))
+
+
+def draw_total(pdf: "FPDF", name: str, amount: str) -> None:
     """One line at the right."""
-    pdf.set_x(105)
-    pdf.cell(50, line_height_mm + 1, name)
+    pdf.set_x(85)
+    pdf.cell(70, line_height_mm + 1, name)
     pdf.cell(
         40,
         line_height_mm + 1,
-        figures.dollars(amount_nanousd),
+        amount,
         align="R",
         new_x="LMARGIN",
         new_y="NEXT",

@@ -25,12 +25,13 @@ columns = (
 
 
 def csv_of(invoice: Invoice) -> bytes:
-    """A header and a row for each line, then the rounding, the taxes and the total."""
+    """A header and a row for each line, then the terms, the rounding, the taxes and the total."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(row_of(invoice, line) for line in invoice.lines)
-    totals = [("rounding", invoice.rounding_nanousd)]
+    totals = [(each.name, each.amount_nanousd) for each in invoice.adjustments]
+    totals.append(("rounding", invoice.rounding_nanousd))
     totals += [(tax.name, tax.amount_nanousd) for tax in invoice.taxes]
     totals.append(("total", invoice.total_nanousd))
     for name, amount in totals:

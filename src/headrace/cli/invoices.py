@@ -9,7 +9,16 @@ The seller and a tenant's profile are YAML or JSON files:
     taxes: [{name: VAT, percent: 19, countries: [DE]}]        # the seller's
     number_prefix: INV
     payment_days: 14
+    exchange_rates: {EUR: 0.92}                               # for buyers who pay in euros
     tax_exempt: false                                         # a profile's
+    currency: EUR
+
+Terms are another such file, of a tenant or of everybody:
+
+    discount_percent: 5
+    free_tokens: {smollm2-135m-instruct: 1000000}             # a month
+    volume: [{over_usd: "1000", percent: 10}]                 # of what a month has above it
+    minimum_usd: "50"                                         # a month
 """
 
 import sys
@@ -94,11 +103,28 @@ class Addressed(msgspec.Struct, frozen=True):
     party: Address
 
 
+class TermsView(msgspec.Struct, frozen=True):
+    """What is shown of terms."""
+
+    tenant_id: str | None
+    discount_percent: float
+    free_tokens: dict[str, int]
+    volume: list["VolumeStepView"]
+    minimum: MoneyView
+
+
+class VolumeStepView(msgspec.Struct, frozen=True):
+    """A discount on what a month's amount has above a bound."""
+
+    over: MoneyView
+    percent: float
+
+
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
     group = platform_group(
         "invoices",
-        "What tenants owe: draft, finalize, list, show, credit, export, seller, profile.",
+        "What tenants owe: draft, finalize, list, show, credit, export, seller, profile, terms.",
         app,
     )
     platform_command(group, "draft")(draft)
@@ -109,6 +135,7 @@ def register(app: typer.Typer) -> None:
     platform_command(group, "export")(export)
     platform_command(group, "seller")(seller)
     platform_command(group, "profile")(profile)
+    platform_command(group, "terms")(terms)
 
 
 def draft(
@@ -231,6 +258,40 @@ def profile(
     """Say whom a tenant's invoices go to from now on."""
     path = f"/tenants/{path_of(tenant)}/billing-profile"
     platform.show(platform.client.send("PUT", path, _read(file)), Addressed, _address_fields)
+
+
+def terms(
+    platform: Platform,
+    tenant: Annotated[
+        str | None, typer.Argument(metavar="TENANT", help="Without it, everybody's.")
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Agree on these: YAML or JSON.")
+    ] = None,
+    drop: Annotated[bool, typer.Option("--drop", help="Forget them.")] = False,
+) -> None:
+    """Show, set or drop what was agreed beyond the price list."""
+    path = "/terms" if tenant is None else f"/tenants/{path_of(tenant)}/terms"
+    if drop:
+        platform.client.send("DELETE", path)
+    elif file is None:
+        platform.show(platform.client.get(path), TermsView, _terms_fields)
+    else:
+        platform.show(platform.client.send("PUT", path, _read(file)), TermsView, _terms_fields)
+
+
+def _terms_fields(terms: TermsView) -> list[tuple[str, str]]:
+    return [
+        ("of", terms.tenant_id or "everybody without own terms"),
+        ("discount", f"{terms.discount_percent:g}%"),
+        *((f"free tokens of {model}", format_count(n)) for model, n in terms.free_tokens.items()),
+        *(
+            (f"over {format_dollars(step.over.nanousd)} a month", f"-{step.percent:g}%")
+            for step in terms.volume
+        ),
+        ("least a month", format_dollars(terms.minimum.nanousd)),
+    ]
 
 
 def _of_month(platform: Platform, tenant: str | None, month: str | None) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from headrace.base.clock import Clock
-from headrace.base.errors import Conflict
+from headrace.base.errors import Conflict, NotFound
 from headrace.base.ids import alphabet, body_length, new_id
 from headrace.billing import draft
 from headrace.spec.invoices import (
@@ -23,10 +23,12 @@ from headrace.spec.invoices import (
 )
 from headrace.spec.prices import PriceBook
 from headrace.spec.tenancy import Tenant
+from headrace.spec.terms import Terms
 from headrace.storage.database import Database
 
 seller_name = "seller"  # a platform has one
 profile_name = "billing"  # a tenant has one
+terms_name = "terms"  # a tenant has one, and everybody
 credit_note_prefix = "CN"
 
 Days = tuple[datetime.date, datetime.date]
@@ -64,12 +66,16 @@ class Invoicing:
         """Whom a tenant's invoices go to; None: nobody said, so they carry its name alone."""
         return self._database.store.find(BillingProfile, profile_name, tenant.id)
 
-    def set_profile(self, tenant: Tenant, party: Party, *, tax_exempt: bool) -> BillingProfile:
+    def set_profile(
+        self, tenant: Tenant, party: Party, *, tax_exempt: bool, currency: str
+    ) -> BillingProfile:
         """Say whom a tenant's invoices go to from now on."""
         before = self.profile(tenant)
         if before is not None:
             return self._database.store.update(
-                msgspec.structs.replace(before, party=party, tax_exempt=tax_exempt)
+                msgspec.structs.replace(
+                    before, party=party, tax_exempt=tax_exempt, currency=currency
+                )
             )
         return self._database.store.create(
             BillingProfile(
@@ -79,8 +85,33 @@ class Invoicing:
                 create_time=self._clock.wall_s(),
                 party=party,
                 tax_exempt=tax_exempt,
+                currency=currency,
             )
         )
+
+    def terms(self, tenant: Tenant | None) -> Terms | None:
+        """What holds for a tenant, its own terms or everybody's; None: nothing was agreed."""
+        own = None if tenant is None else self._database.store.find(Terms, terms_name, tenant.id)
+        return own or self._database.store.find(Terms, terms_name)
+
+    def set_terms(self, tenant: Tenant | None, terms: Terms) -> Terms:
+        """Agree on a tenant's terms, or everybody's, for invoices that are drawn from now on."""
+        parent_id = "" if tenant is None else tenant.id
+        before = self._database.store.find(Terms, terms_name, parent_id)
+        if before is None:
+            return self._database.store.create(terms)
+        return self._database.store.update(
+            msgspec.structs.replace(
+                terms, id=before.id, create_time=before.create_time, version=before.version
+            )
+        )
+
+    def drop_terms(self, tenant: Tenant | None) -> None:
+        """Forget a tenant's own terms, or everybody's; NotFound if there are none."""
+        found = self._database.store.find(Terms, terms_name, "" if tenant is None else tenant.id)
+        if found is None:
+            raise NotFound("no terms were agreed", param="tenant")
+        self._database.store.delete(found)
 
     def draw(self, tenants: Sequence[Tenant], days: Days) -> list[Invoice]:
         """Draw and keep a draft for each tenant."""
@@ -92,6 +123,7 @@ class Invoicing:
     def finalize(self, invoice: Invoice, *, allow_unrated: bool = False) -> Invoice:
         """Draw the invoice once more, give it the next number and make it final.
 
+        What its terms add or take off is booked with it, so that the balance follows the invoice.
         Conflict while its days are not over, or while some of its use has no price."""
         if invoice.state is not InvoiceState.DRAFT:
             raise Conflict(
@@ -118,7 +150,16 @@ class Invoicing:
         def numbered(number: str) -> Invoice:
             return draft.finalized(current, number, today, seller.payment_days)
 
-        return self._database.invoices.number(current, seller.number_prefix, numbered)
+        with self._database.transaction():
+            final = self._database.invoices.number(current, seller.number_prefix, numbered)
+            if final.adjusted_nanousd:
+                self._database.ledger.credit(
+                    tenant.id,
+                    -final.adjusted_nanousd,
+                    f"terms-{final.id}",
+                    f"terms of invoice {final.number}",
+                )
+        return final
 
     def credit(self, invoice: Invoice, net_nanousd: int, reason: str) -> CreditNote:
         """Take back a part of a final invoice: a numbered note, and credit in the tenant's account.
@@ -169,6 +210,7 @@ class Invoicing:
                 uses=uses.get(tenant.id, ()),
                 books=books,
                 account=self._database.invoices.account(tenant.id, *days),
+                terms=self.terms(tenant),
             )
             for tenant in tenants
         ]

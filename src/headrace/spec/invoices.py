@@ -2,9 +2,11 @@
 
 An invoice is drawn from the ledger over whole UTC days. A draft can be drawn anew; a finalized one
 never changes: it is corrected by credit notes. Every amount is in nano-dollars; the amounts that
-somebody pays (tax, total, due) are whole cents.
+somebody pays (tax, total, due) are whole cents. A buyer of another currency finds them in that as
+well, at the rate of the day.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -13,6 +15,7 @@ from headrace.spec.resource import Resource
 from headrace.spec.settlements import Charge, TokenUsage
 
 tax_rate_ppm_max = 1_000_000  # parts per million: all of the amount
+rate_scale = 1_000_000  # exchange rates are kept as millionths
 invoice_lines_max = 10_000
 
 
@@ -51,6 +54,7 @@ class Seller(Resource, frozen=True, kw_only=True, tag="seller"):
     taxes: tuple[TaxRule, ...] = ()
     payment_days: int = 14
     payment_note: str = ""  # printed below: where to pay
+    exchange_rates: Mapping[str, int] = {}  # ISO 4217 code: millionths of it for one dollar
     font_path: str = ""  # a TrueType font for PDF, where names need more than Latin letters
 
 
@@ -62,6 +66,7 @@ class BillingProfile(Resource, frozen=True, kw_only=True, tag="billing_profile")
 
     party: Party
     tax_exempt: bool = False
+    currency: str = ""  # ISO 4217; empty: dollars
 
 
 class TokenClass(StrEnum):
@@ -106,6 +111,26 @@ class InvoiceLine(msgspec.Struct, frozen=True, kw_only=True):
     amount_nanousd: int  # the sum of what each request was charged
 
 
+class Adjustment(msgspec.Struct, frozen=True):
+    """What agreed terms add, or take off where negative."""
+
+    name: str  # as printed
+    amount_nanousd: int
+    share_ppm: int | None = None  # of what it was taken; None: of no one amount
+
+
+class Payable(msgspec.Struct, frozen=True):
+    """What is paid in another currency than dollars, in its smallest units."""
+
+    currency: str  # ISO 4217
+    digits: int  # after the point
+    rate_millionths: int  # of the currency for one dollar
+    net: int
+    tax: int
+    total: int
+    due: int
+
+
 class InvoiceTax(msgspec.Struct, frozen=True, kw_only=True):
     """One tax on the subtotal."""
 
@@ -138,13 +163,25 @@ class Invoice(msgspec.Struct, frozen=True, kw_only=True):
     buyer: Party
     lines: tuple[InvoiceLine, ...]
     subtotal_nanousd: int  # the lines, exact
-    rounding_nanousd: int  # what makes whole cents of it
+    adjustments: tuple[Adjustment, ...] = ()
+    rounding_nanousd: int  # what makes whole cents of both
     taxes: tuple[InvoiceTax, ...]
     total_nanousd: int
     paid_from_credit_nanousd: int  # of the total
     due_nanousd: int
     unrated_requests: int  # used models without a price: not in this invoice
     payment_note: str = ""
+    payable: Payable | None = None  # in the buyer's currency, if that is not dollars
+
+    @property
+    def adjusted_nanousd(self) -> int:
+        """What the terms add in all; negative where they take off."""
+        return sum(adjustment.amount_nanousd for adjustment in self.adjustments)
+
+    @property
+    def net_nanousd(self) -> int:
+        """What is owed before taxes, in whole cents."""
+        return self.subtotal_nanousd + self.adjusted_nanousd + self.rounding_nanousd
 
 
 class CreditNote(msgspec.Struct, frozen=True, kw_only=True):

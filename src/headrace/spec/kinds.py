@@ -12,6 +12,7 @@ from headrace.spec.nodes import Node, NodeLaunch
 from headrace.spec.prices import PriceBook
 from headrace.spec.resource import Resource
 from headrace.spec.tenancy import ApiKey, Project, Tenant
+from headrace.spec.terms import Terms
 
 resource_types: Mapping[str, type[Resource]] = {
     resource_type.kind: resource_type
@@ -31,6 +32,7 @@ resource_types: Mapping[str, type[Resource]] = {
         Seller,
         BillingProfile,
         Grant,
+        Terms,
         Node,
         NodeLaunch,
     )

@@ -55,7 +55,7 @@ class InvoiceStore:
         return Account(opening_nanousd=before - int(used), credits_nanousd=during)
 
     def save_draft(self, invoice: Invoice) -> None:
-        """Keep a draft in place of older drafts of the same tenant and days.
+        """Keep a draft in place of older drafts of the same tenant that have some of its days.
 
         Conflict if a numbered invoice of the tenant has some of these days."""
         with self._sessions.write() as connection:
@@ -64,8 +64,8 @@ class InvoiceStore:
                 delete(invoices).where(
                     invoices.c.number.is_(None),
                     invoices.c.tenant_id == invoice.tenant_id,
-                    invoices.c.first_day == invoice.first_day,
-                    invoices.c.last_day == invoice.last_day,
+                    invoices.c.first_day <= invoice.last_day,
+                    invoices.c.last_day >= invoice.first_day,
                 )
             )
             connection.execute(insert(invoices).values(row_of(invoice)))

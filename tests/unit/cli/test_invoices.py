@@ -95,6 +95,34 @@ def test_from_usage_to_a_credit_note(
 
 
 @pytest.mark.usefixtures("seller")
+def test_terms_and_the_buyers_currency_are_on_the_invoice_and_in_the_books(
+    platform: RunningPlatform, ask: Callable[..., Any], run: Run, tmp_path: Path
+) -> None:
+    use(platform, "r1")
+    (tmp_path / "terms.yaml").write_text("discount_percent: 50")
+    ask("invoices", "terms", "acme", "-f", str(tmp_path / "terms.yaml"))
+    (tmp_path / "seller.yaml").write_text(seller_file + "exchange_rates: {EUR: 0.9}")
+    (tmp_path / "acme.json").write_text('{"name": "Acme AG", "country": "DE", "currency": "EUR"}')
+    ask("invoices", "seller", "-f", str(tmp_path / "seller.yaml"))
+    ask("invoices", "profile", "acme", "-f", str(tmp_path / "acme.json"))
+    [longer] = ask("invoices", "draft", *days)["items"]
+    [draft] = ask("invoices", "draft", *days[:3], "2027-01-02")["items"]
+    assert [item["id"] for item in ask("invoices", "list")["items"]] == [draft["id"]], longer
+    assert [each["percent"] for each in draft["adjustments"]] == [50]
+    final = ask("invoices", "finalize", draft["id"])
+    assert (final["total"]["usd"], final["payable"]["due"]) == ("1.19", "1.07")
+    assert ask("tenants", "show", "acme")["balance"]["nanousd"] == -usd - 3
+    assert platform.database.ledger.check() == []
+    for name in ("january.html", "january.pdf"):
+        assert run("invoices", "show", "INV-000001", "--out", str(tmp_path / name)) == 0
+    page = (tmp_path / "january.html").read_text()
+    assert "Discount (50%)" in page
+    assert "1.07 EUR" in page
+    assert run("invoices", "terms", "acme", "--drop") == 0
+    assert run("invoices", "terms", "acme") == 1
+
+
+@pytest.mark.usefixtures("seller")
 def test_what_has_no_price_is_not_forgotten(
     platform: RunningPlatform, ask: Callable[..., Any], run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,16 +31,19 @@ from headrace.control.admin import (
     keys,
     manifest,
     models,
+    nodes,
     overview,
     prices,
     projects,
     repricing,
+    requests,
     rollouts,
     service_accounts,
     session_routes,
     sign_in_routes,
     single_sign_on_routes,
     tenants,
+    terms,
     usage,
     wallets,
     webhooks,
@@ -53,6 +56,7 @@ from headrace.control.admin.guard import AdminGuard, loopback_hosts, no_credenti
 from headrace.control.admin.managed import mount
 from headrace.control.admin.single_sign_on import SingleSignOn
 from headrace.control.insight import Insight
+from headrace.control.nodes.node_loop import NodeLoop
 from headrace.http.egress import EgressPolicy, no_hosts_allowed
 from headrace.storage.database import Database
 
@@ -66,12 +70,15 @@ route_modules = (
     deployments,
     rollouts,
     explain,
+    nodes,
     overview,
     goodput,
     events,
     manifest,
     usage,
+    requests,
     invoices,
+    terms,
     prices,
     repricing,
     wallets,
@@ -98,6 +105,7 @@ def create_admin_app(
     gateway_url: str | None = None,
     single_sign_on: SingleSignOn | None = None,
     insight: Insight | None = None,
+    node_loop: NodeLoop | None = None,
     egress: EgressPolicy = no_hosts_allowed,
     closing: asyncio.Event | None = None,
 ) -> ASGIApp:
@@ -117,6 +125,7 @@ def create_admin_app(
         gateway_url=gateway_url,
         single_sign_on=single_sign_on,
         insight=insight,
+        nodes=node_loop,
         egress=egress,
         closing=closing or asyncio.Event(),
     )

@@ -2,6 +2,7 @@
 
 import calendar
 import datetime
+from decimal import Decimal
 from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, StringConstraints, model_validator
@@ -9,10 +10,21 @@ from pydantic import BaseModel, Field, StringConstraints, model_validator
 from headrace.control.admin.references import Reference
 from headrace.control.admin.values import Dollars, Money, RequestBody
 from headrace.control.invoicing import Days
-from headrace.spec.invoices import CreditNote, Invoice, InvoiceLine, Party, TaxRule
+from headrace.spec.invoices import (
+    CreditNote,
+    Invoice,
+    InvoiceLine,
+    Party,
+    Payable,
+    TaxRule,
+    rate_scale,
+)
 from headrace.storage.invoices import day_s, start_s
 
 Line = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Currency = Annotated[str, StringConstraints(pattern=r"^([A-Z]{3})?$")]
+CurrencyCode = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
+ExchangeRate = Annotated[Decimal, Field(gt=0, le=1_000_000, decimal_places=6)]
 Country = Annotated[str, StringConstraints(pattern=r"^([A-Z]{2})?$")]
 Month = Annotated[str, StringConstraints(pattern=r"^20\d\d-(0[1-9]|1[0-2])$")]
 Prefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,30}$")]
@@ -65,6 +77,7 @@ class SellerFields(PartyFields):
     taxes: Annotated[tuple[TaxFields, ...], Field(max_length=300)] = ()
     payment_days: Annotated[int, Field(ge=0, le=365)] = 14
     payment_note: Annotated[str, Field(max_length=1000)] = ""
+    exchange_rates: dict[CurrencyCode, ExchangeRate] = Field(default_factory=dict, max_length=200)
     font_path: Annotated[str, Field(max_length=500)] = ""
 
 
@@ -72,6 +85,7 @@ class ProfileFields(PartyFields):
     """Whom a tenant's invoices go to."""
 
     tax_exempt: bool = False
+    currency: Currency = ""  # that the buyer pays in; empty: dollars
 
 
 class PeriodFields(RequestBody):
@@ -153,6 +167,25 @@ class InvoiceTaxView(BaseModel):
     amount: Money
 
 
+class AdjustmentView(BaseModel):
+    """What agreed terms add or take off."""
+
+    name: str
+    percent: float | None
+    amount: Money
+
+
+class PayableView(BaseModel):
+    """What is paid in another currency, as decimal numbers."""
+
+    currency: str
+    rate: str  # of the currency for one dollar
+    net: str
+    tax: str
+    total: str
+    due: str
+
+
 class InvoiceView(BaseModel):
     """An invoice or a draft of one."""
 
@@ -169,11 +202,13 @@ class InvoiceView(BaseModel):
     buyer: PartyView
     lines: list[InvoiceLineView]
     subtotal: Money
+    adjustments: list[AdjustmentView]
     rounding: Money
     taxes: list[InvoiceTaxView]
     total: Money
     paid_from_credit: Money
     due: Money
+    payable: PayableView | None
     unrated_requests: int
 
 
@@ -212,6 +247,7 @@ class SellerView(BaseModel):
     number_prefix: str
     payment_days: int
     payment_note: str
+    exchange_rates: dict[str, str]
 
 
 class ProfileView(BaseModel):
@@ -221,6 +257,7 @@ class ProfileView(BaseModel):
     tenant_id: str
     party: PartyView
     tax_exempt: bool
+    currency: str
 
 
 def party_view(party: Party) -> PartyView:
@@ -250,6 +287,14 @@ def invoice_view(invoice: Invoice) -> InvoiceView:
         buyer=party_view(invoice.buyer),
         lines=[line_view(line) for line in invoice.lines],
         subtotal=Money.of(invoice.subtotal_nanousd),
+        adjustments=[
+            AdjustmentView(
+                name=each.name,
+                percent=None if each.share_ppm is None else each.share_ppm / 10_000,
+                amount=Money.of(each.amount_nanousd),
+            )
+            for each in invoice.adjustments
+        ],
         rounding=Money.of(invoice.rounding_nanousd),
         taxes=[
             InvoiceTaxView(
@@ -262,8 +307,30 @@ def invoice_view(invoice: Invoice) -> InvoiceView:
         total=Money.of(invoice.total_nanousd),
         paid_from_credit=Money.of(invoice.paid_from_credit_nanousd),
         due=Money.of(invoice.due_nanousd),
+        payable=None if invoice.payable is None else payable_view(invoice.payable),
         unrated_requests=invoice.unrated_requests,
     )
+
+
+def payable_view(payable: Payable) -> PayableView:
+    """The amounts of another currency."""
+
+    def decimal(units: int) -> str:
+        return f"{Decimal(units).scaleb(-payable.digits):f}"
+
+    return PayableView(
+        currency=payable.currency,
+        rate=rate_text(payable.rate_millionths),
+        net=decimal(payable.net),
+        tax=decimal(payable.tax),
+        total=decimal(payable.total),
+        due=decimal(payable.due),
+    )
+
+
+def rate_text(rate_millionths: int) -> str:
+    """An exchange rate with the digits that matter."""
+    return f"{(Decimal(rate_millionths) / rate_scale).normalize():f}"
 
 
 def line_view(line: InvoiceLine) -> InvoiceLineView:

@@ -30,9 +30,10 @@ from headrace.control.admin.invoice_values import (
     invoice_view,
     note_view,
     party_view,
+    rate_text,
 )
 from headrace.control.invoicing import Invoicing, seller_name
-from headrace.spec.invoices import Invoice, Seller
+from headrace.spec.invoices import Invoice, Seller, rate_scale
 from headrace.spec.roles import Permission
 from headrace.spec.tenancy import Project, Tenant
 
@@ -78,6 +79,9 @@ def set_seller(body: SellerFields, context: Context) -> SellerView:
             taxes=tuple(tax.rule() for tax in body.taxes),
             payment_days=body.payment_days,
             payment_note=body.payment_note,
+            exchange_rates={
+                code: int(rate * rate_scale) for code, rate in body.exchange_rates.items()
+            },
             font_path=body.font_path,
         )
     )
@@ -87,6 +91,7 @@ def set_seller(body: SellerFields, context: Context) -> SellerView:
         number_prefix=seller.number_prefix,
         payment_days=seller.payment_days,
         payment_note=seller.payment_note,
+        exchange_rates={code: rate_text(rate) for code, rate in seller.exchange_rates.items()},
     )
 
 
@@ -99,18 +104,21 @@ def set_billing_profile(
     found = access.resolve(Tenant, tenant)
     if body.tax_exempt and not access.actor.is_operator:
         raise InvalidRequest("only an operator can exempt from tax", param="tax_exempt")
-    profile = _invoicing(context).set_profile(found, body.party(), tax_exempt=body.tax_exempt)
+    profile = _invoicing(context).set_profile(
+        found, body.party(), tax_exempt=body.tax_exempt, currency=body.currency
+    )
     return ProfileView(
         id=profile.id,
         tenant_id=found.id,
         party=party_view(profile.party),
         tax_exempt=profile.tax_exempt,
+        currency=profile.currency,
     )
 
 
 @router.post("/invoices", status_code=201)
 def draw_invoices(body: InvoiceDraw, context: Context, access: Access) -> Invoices:
-    """Draw drafts from the ledger; older drafts of the same days are replaced."""
+    """Draw drafts from the ledger; older drafts that share days with them are replaced."""
     store = context.database.store
     tenants = store.list(Tenant) if body.tenant is None else [access.resolve(Tenant, body.tenant)]
     drafts = _invoicing(context).draw(tenants, body.days())
