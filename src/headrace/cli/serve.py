@@ -37,7 +37,7 @@ from headrace.cli.settings import CacheDir, OtlpEndpoint
 from headrace.cli.tracing_options import tracing
 from headrace.engine_server.app import EngineServerApp
 from headrace.engine_server.dialect import check_parsers
-from headrace.engine_server.engine_client import EngineState
+from headrace.engine_server.engine_status import EngineState
 from headrace.engine_server.service import ModelService
 from headrace.http import server
 from headrace.observability.tracing import Tracer

@@ -72,6 +72,7 @@ class CpuRunner:
             adapters_max=adapters_max,
             adapter_rank_max=adapter_rank_max,
         )
+        self._spec = spec
         self._info = RunnerInfo(
             vocab_size=spec.vocab_size,
             max_model_len=self._transformer.max_model_len,
@@ -87,6 +88,11 @@ class CpuRunner:
     def info(self) -> RunnerInfo:
         """The runner's fixed properties."""
         return self._info
+
+    @property
+    def spec(self) -> ArchitectureSpec:
+        """The model's architecture."""
+        return self._spec
 
     @property
     def weight_bytes(self) -> int:

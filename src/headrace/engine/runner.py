@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.weights.architecture import ArchitectureSpec
 from headrace.weights.lora.adapter import LoraAdapter
 
 
@@ -123,6 +124,11 @@ class ModelRunner(Protocol):
 @runtime_checkable
 class AdapterRunner(Protocol):
     """A runner that can also hold LoRA adapters, in slots 0 to `info.adapters_max - 1`."""
+
+    @property
+    def spec(self) -> ArchitectureSpec:
+        """The model that adapters must fit."""
+        ...
 
     def load_adapter(self, slot: int, adapter: LoraAdapter) -> None:
         """Copy an adapter into a slot that no request of a step names; between or in steps."""

@@ -17,7 +17,7 @@ from headrace.base.errors import (
     PermissionDenied,
 )
 from headrace.engine_server.embedding_routes import EmbeddingRoutes, Encoder
-from headrace.engine_server.engine_client import EngineState
+from headrace.engine_server.engine_status import EngineState
 from headrace.engine_server.generating import Generating
 from headrace.engine_server.kv_events import KvEventRoutes
 from headrace.engine_server.messages_routes import MessagesRoutes

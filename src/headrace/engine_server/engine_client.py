@@ -7,6 +7,8 @@
        │               HUNG                │
        └────────── cannot start ───────────┴──▶ FAILED
 
+    READY ──sleep──▶ SLEEPING ──wake──▶ READY (level 1: without KV) or RESTARTING (2: no process)
+
 An engine that makes no step although it has work is unready first, and ended if it stays so
 (`watchdog.py`). When the engine dies, requests that had produced something fail as retryable; those
 that had not are sent again once it is back, but only once, so that a request that kills engines
@@ -15,9 +17,7 @@ stops there.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -27,6 +27,7 @@ from headrace.base.errors import (
     ContextLengthExceeded,
     HeadraceError,
     InvalidRequest,
+    NotFound,
     RateLimited,
     SetupError,
     Unavailable,
@@ -34,8 +35,25 @@ from headrace.base.errors import (
 from headrace.engine_server import messages
 from headrace.engine_server.cache_log import CacheLog
 from headrace.engine_server.embedding_calls import EmbeddingCalls
+from headrace.engine_server.engine_calls import EngineCalls
 from headrace.engine_server.engine_child import EngineChild, engine_command
-from headrace.engine_server.messages import EngineConfig, Output, Stats, Submit
+from headrace.engine_server.engine_status import (
+    EngineState,
+    EngineStatus,
+    check_available,
+    loading_retry_after_s,
+)
+from headrace.engine_server.messages import (
+    AdapterCall,
+    EngineConfig,
+    LoadAdapter,
+    LoadedAdapter,
+    Output,
+    Stats,
+    Submit,
+    UnloadAdapter,
+)
+from headrace.engine_server.nap import Nap
 from headrace.engine_server.request_stream import RequestStream
 from headrace.engine_server.watchdog import Verdict, Watchdog
 
@@ -44,31 +62,12 @@ start_attempts_max = 3  # consecutive ends of the process before it was ready
 backoff_first_s = 0.25
 backoff_max_s = 10.0
 healthy_life_s = 60.0  # an engine that lived this long starts the backoff anew
-loading_retry_after_s = 2.0
 stats_timeout_s = 5.0
 
 rejection_types: dict[str, type[HeadraceError]] = {
-    kind.code: kind for kind in (InvalidRequest, ContextLengthExceeded, Conflict, RateLimited)
+    kind.code: kind
+    for kind in (InvalidRequest, ContextLengthExceeded, NotFound, Conflict, RateLimited)
 }
-
-
-class EngineState(StrEnum):
-    """Where the engine is; see the module's diagram."""
-
-    LOADING = "loading"
-    READY = "ready"
-    HUNG = "hung"  # it makes no step; it may come back, or it is ended and started again
-    RESTARTING = "restarting"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatus:
-    """The state for people and probes."""
-
-    state: EngineState
-    progress: float  # 0..1
-    detail: str
 
 
 # Called exactly once for each submitted request that was not rejected, with its last usage.
@@ -99,6 +98,9 @@ class EngineClient:
         self._watchdog = watchdog or Watchdog(config.step_timeout_s)
         self._supervisor: asyncio.Task[None] | None = None
         self._embeddings = EmbeddingCalls(config.waiting_max)
+        self._calls = EngineCalls()
+        self._nap = Nap()
+        self.adapters: Mapping[str, LoadedAdapter] = {}  # by name
         self.cache_log = CacheLog()
         self.ready: messages.Ready | None = None  # of the engine that runs or ran last
         self.restart_count = 0
@@ -163,20 +165,7 @@ class EngineClient:
 
     def check_available(self) -> None:
         """Raise Unavailable, with what there is to know, where `submit` would."""
-        status = self._status
-        if status.state is EngineState.FAILED:
-            raise Unavailable(f"The engine cannot start: {status.detail}")
-        if status.state is EngineState.LOADING:
-            raise Unavailable(
-                f"The model is still loading ({status.detail}); try again.",
-                retry_after_s=loading_retry_after_s,
-                progress=status.progress,
-            )
-        if status.state is EngineState.HUNG:
-            raise Unavailable(
-                f"The engine does not answer ({status.detail}); try again.",
-                retry_after_s=loading_retry_after_s,
-            )
+        check_available(self._status)
 
     def abort(self, request_id: str) -> None:
         """End a request whose reader is gone; its usage comes with the engine's answer."""
@@ -218,6 +207,43 @@ class EngineClient:
         if self._child is not None and self._is_up:
             self._child.send(messages.ResetCache(salt))
 
+    async def load_adapter(self, name: str, path: str, *, replaces: bool) -> None:
+        """Load a LoRA adapter, now and after every restart; raises what is wrong with it."""
+        call_id, done = self._calls.open()
+        await self._ask(LoadAdapter(call_id, name, path, replaces), done)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Serve an adapter no more; requests that it has run to their end."""
+        call_id, done = self._calls.open()
+        await self._ask(UnloadAdapter(call_id, name), done)
+
+    async def sleep(self, level: int) -> None:
+        """Give back the KV's memory (level 1), or all of it by ending the process (2).
+
+        Requests that run must have ended; new ones are Unavailable from now on."""
+        if self._nap.level >= level:
+            return
+        self.check_available()
+        self._nap.begin(level)
+        if level == 1:
+            self._set_status(EngineState.SLEEPING, 1.0, "asleep: weights in memory, no KV")
+            call_id, done = self._calls.open()
+            await self._ask(messages.DiscardKv(call_id), done)
+            return
+        self._set_status(EngineState.SLEEPING, 0.0, "asleep: no weights, no KV")
+        while self._child is not None:
+            self._child.close()
+            await self._changed.wait()
+
+    async def wake(self) -> None:
+        """Take requests again; after level 2 when the model is loaded."""
+        if not self._nap.level:
+            return
+        self._nap.end()
+        if self._child is not None:
+            self._set_status(EngineState.READY, 1.0, "ready")
+        await self.wait_ready()
+
     async def stats(self, timeout_s: float = stats_timeout_s) -> Stats | None:
         """The engine's counters now; None if it does not say: none runs, or it hangs."""
         if self._child is None or not self._is_up:
@@ -242,6 +268,9 @@ class EngineClient:
             self.cache_log.add(message.changes)
         elif isinstance(message, messages.Embedded):
             self._embeddings.answer(message)
+        elif isinstance(message, messages.Done):
+            self._note_adapters(message.adapters)
+            self._calls.answer(message)
         elif isinstance(message, messages.Rejected):
             self._on_rejected(message)
         elif isinstance(message, messages.Stats):
@@ -273,13 +302,18 @@ class EngineClient:
         )
         stream = self._streams.pop(message.request_id, None)
         if stream is None:
-            self._embeddings.fail(message.request_id, error)
+            if not self._calls.fail(message.request_id, error):
+                self._embeddings.fail(message.request_id, error)
             return
         stream.fail(error)
         self._on_end(message.request_id, None, "rejected")
 
     def _on_ready(self, message: messages.Ready) -> None:
         self.ready = message
+        self._note_adapters(message.adapters)
+        if self._nap.level:  # it died asleep
+            self._set_status(EngineState.SLEEPING, 1.0, "asleep: weights in memory, no KV")
+            return
         self._set_status(EngineState.READY, 1.0, "ready")
         for stream in self.streams:
             self._send(stream)
@@ -294,6 +328,10 @@ class EngineClient:
             while not self._failed:
                 started_s = self._clock.monotonic_s()
                 was_ready, exit_status = await self._run_engine()
+                if self._nap.ends_process:
+                    self._end_calls()
+                    await self._nap.wait_end()
+                    continue
                 long_life = self._clock.monotonic_s() - started_s >= healthy_life_s
                 short_lives = 0 if long_life else short_lives + 1
                 unready_starts = 0 if was_ready else unready_starts + 1
@@ -320,9 +358,10 @@ class EngineClient:
             return self._is_up, exit_status
         finally:
             watch.cancel()
-            self._child = None
             child.close()
             await asyncio.shield(child.wait_closed())
+            self._child = None
+            self._notify()
 
     async def _watch(self, child: EngineChild) -> None:
         """Ask the engine for its counters, again and again, and act on what they say of it."""
@@ -354,12 +393,7 @@ class EngineClient:
                 f"The engine process ended {start_attempts_max} times before it was ready, the "
                 f"last time with {how}; its own message stands above.",
             )
-        for waiter in self._stats_waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._stats_waiters.clear()
-        self.cache_log.clear()
-        self._embeddings.fail_all(Unavailable("The engine restarts; try again."))
+        self._end_calls()
         for stream in self.streams:
             sent_enough = stream.sent_count > resubmissions_max
             if self._failed or stream.abandoned or stream.last is not None or sent_enough:
@@ -368,10 +402,45 @@ class EngineClient:
             state = EngineState.LOADING if self.ready is None else EngineState.RESTARTING
             self._set_status(state, 0.0, f"the engine process ended with {how}; starting it again")
 
+    def _end_calls(self) -> None:
+        """End what a process that is gone was asked."""
+        for waiter in self._stats_waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._stats_waiters.clear()
+        self.cache_log.clear()
+        gone = Unavailable("The engine restarts; try again.", retry_after_s=loading_retry_after_s)
+        self._embeddings.fail_all(gone)
+        self._calls.fail_all(gone)
+
+    async def _ask(
+        self, call: AdapterCall | messages.DiscardKv, done: "asyncio.Future[list[LoadedAdapter]]"
+    ) -> None:
+        if self._child is None or not self._is_up:
+            done.cancel()
+            raise Unavailable(
+                "No engine runs that could be asked; try again when it is ready.",
+                retry_after_s=loading_retry_after_s,
+            )
+        self._child.send(call)
+        await done
+
+    def _note_adapters(self, adapters: Sequence[LoadedAdapter]) -> None:
+        """Remember what is loaded, for requests and for the engine's next start."""
+        self.adapters = {adapter.name: adapter for adapter in adapters}
+        places = {(adapter.name, adapter.path) for adapter in adapters}
+        kept = tuple(a for a in self._config.adapters if (a.name, a.path) in places)
+        places -= {(adapter.name, adapter.path) for adapter in kept}
+        late = tuple(LoadAdapter("", name, path) for name, path in sorted(places))
+        self._config = msgspec.structs.replace(self._config, adapters=kept, late_adapters=late)
+
     @property
     def _is_up(self) -> bool:
         """Whether an engine is there that was ready once."""
-        return self._status.state in (EngineState.READY, EngineState.HUNG)
+        state = self._status.state
+        if state is EngineState.SLEEPING:
+            return not self._nap.ends_process
+        return state in (EngineState.READY, EngineState.HUNG)
 
     @property
     def _failed(self) -> bool:
@@ -396,5 +465,8 @@ class EngineClient:
 
     def _set_status(self, state: EngineState, progress: float, detail: str) -> None:
         self._status = EngineStatus(state, progress, detail)
+        self._notify()
+
+    def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

@@ -25,6 +25,7 @@ from headrace.base.errors import ConfigurationError, HeadraceError
 from headrace.engine.core import EngineCore
 from headrace.engine.intake import context_limit
 from headrace.engine.request import (
+    Adapter,
     EngineRequest,
     RequestOutput,
     SamplingParams,
@@ -35,10 +36,11 @@ from headrace.engine.request import (
 from headrace.engine.runner import ModelRunner
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.engine_server import messages
+from headrace.engine_server.adapter_shelf import AdapterShelf
 from headrace.engine_server.encoder_process import EncoderLoop, TextEncoder, load_encoder
 from headrace.engine_server.grammar_queue import GrammarActions, GrammarQueue
 from headrace.engine_server.grammars import GrammarCompiler
-from headrace.engine_server.messages import EngineConfig
+from headrace.engine_server.messages import EngineConfig, rejection
 
 read_bytes = 256 * 1024
 warm_up_prompt = (0, 0)
@@ -46,7 +48,6 @@ out_of_memory = (
     "There is not enough memory for this model and its KV cache; lower --kv-tokens, or use a "
     "smaller model."
 )
-fields_passed_on = (int, float, str)
 
 ReportLoading = Callable[[str, float], None]
 LoadEncoder = Callable[[EngineConfig, ReportLoading], TextEncoder | None]
@@ -67,8 +68,8 @@ class EngineProcess:
         self._load_runner = load_runner
         self._load_encoder = load_encoder
         self._grammars: GrammarQueue | None = None
+        self._shelf: AdapterShelf | None = None
         self._send_lock = threading.Lock()
-        self._submit_lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = threading.Event()
         self._buffer = messages.FrameBuffer()
@@ -92,7 +93,9 @@ class EngineProcess:
             self._send(messages.Failed(out_of_memory))
             return
         self._start_reading(lambda message: self._handle(core, message))
+        shelf = self._adapters
         while not self._closed.is_set():
+            shelf.free_unused(core.adapters_in_use)
             if core.has_work():
                 outputs = core.step()
                 if outputs:
@@ -125,6 +128,7 @@ class EngineProcess:
             draft_tokens_max=config.draft_tokens_max,
             target_step_s=config.target_step_s,
         )
+        self._shelf = AdapterShelf(runner, config, self._report_loading)
         _warm_up(EngineCore(runner, scheduler, self._clock))
         # A core of its own, so that the warm-up is in no counter and in no cache.
         core = EngineCore(runner, scheduler, self._clock)
@@ -139,6 +143,7 @@ class EngineProcess:
                 kernel_name=info.kernel_name,
                 kv_blocks=info.num_blocks,
                 block_size_tokens=info.block_size_tokens,
+                adapters=self._shelf.loaded(),
             )
         )
         return core
@@ -185,12 +190,17 @@ class EngineProcess:
                     assert self._grammars is not None, "requests come after the start"
                     self._grammars.put(message)
             except HeadraceError as error:
-                self._send(_rejection(message.request_id, error))
+                self._send(rejection(message.request_id, error))
         elif isinstance(message, messages.Abort):
             if self._grammars is None or not self._grammars.abort(message.request_id):
                 core.abort(message.request_id, message.index)
         elif isinstance(message, messages.ResetCache):
             core.reset_cache(message.salt)
+        elif isinstance(message, messages.DiscardKv):
+            core.discard_kv()
+            self._send(messages.Done(message.call_id, self._adapters.loaded()))
+        elif isinstance(message, messages.AdapterCall):
+            self._adapters.start(message, self._answer_call)
         else:
             assert isinstance(message, messages.AskStats), "the configuration comes once"
             self._send(_wire_stats(core))
@@ -198,15 +208,26 @@ class EngineProcess:
     def _submit(
         self, core: EngineCore, message: messages.Submit, constraint: TokenConstraint | None
     ) -> None:
-        with self._submit_lock:  # two threads come here
-            core.submit(_engine_request(message, constraint, self._clock.monotonic_s()))
+        now_s, shelf = self._clock.monotonic_s(), self._adapters
+        with shelf.lock:  # two threads come here
+            adapter = shelf.find(message.adapter)
+            core.submit(_engine_request(message, constraint, now_s, adapter))
         self._wake.set()
+
+    def _answer_call(self, message: messages.FromEngine) -> None:
+        self._send(message)
+        self._wake.set()  # an adapter may be free to go
+
+    @property
+    def _adapters(self) -> AdapterShelf:
+        assert self._shelf is not None, "requests come after the start"
+        return self._shelf
 
     def _start_grammars(self, core: EngineCore, compiler: GrammarCompiler) -> GrammarQueue:
         actions = GrammarActions(
             compile=compiler.compile,
             submit=lambda message, constraint: self._submit(core, message, constraint),
-            reject=lambda request_id, error: self._send(_rejection(request_id, error)),
+            reject=lambda request_id, error: self._send(rejection(request_id, error)),
             aborted=lambda request_id: self._send(
                 messages.Outputs([messages.Output(request_id, [], "abort", 0, 0, 0)])
             ),
@@ -250,6 +271,8 @@ def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
             sequences_max=config.step_rows,  # a draft's row is a sequence of its own to it
             threads=config.threads,
             kv_cache_dtype=config.kv_cache_dtype,
+            adapters_max=config.adapters_max,
+            adapter_rank_max=config.adapter_rank_max,
         )
 
 
@@ -280,7 +303,10 @@ def _warm_up(core: EngineCore) -> None:
 
 
 def _engine_request(
-    message: messages.Submit, constraint: TokenConstraint | None, now_s: float
+    message: messages.Submit,
+    constraint: TokenConstraint | None,
+    now_s: float,
+    adapter: Adapter | None,
 ) -> EngineRequest:
     return EngineRequest(
         request_id=message.request_id,
@@ -318,6 +344,7 @@ def _engine_request(
         choice_count=message.choice_count,
         more_prompts=message.more_prompts,
         deadline_s=None if message.timeout_s is None else now_s + message.timeout_s,
+        adapter=adapter,
     )
 
 
@@ -358,15 +385,6 @@ def _wire_stats(core: EngineCore) -> messages.Stats:
     stats = core.stats()
     return messages.Stats(
         **{name: getattr(stats, name) for name in messages.Stats.__struct_fields__}
-    )
-
-
-def _rejection(request_id: str, error: HeadraceError) -> messages.Rejected:
-    fields = {
-        name: value for name, value in error.fields.items() if isinstance(value, fields_passed_on)
-    }
-    return messages.Rejected(
-        request_id, error.code, error.message, error.param, error.retry_after_s, fields
     )
 
 

@@ -11,10 +11,22 @@ from typing import Literal
 
 import msgspec
 
+from headrace.base.errors import HeadraceError
+
+fields_passed_on = (int, float, str)  # of errors' fields
 frame_bytes_max = 32 * 1024 * 1024  # a prompt of millions of token ids; more is a broken peer
 _length = struct.Struct(">I")
 
 WireLogprobs = tuple[float, tuple[tuple[int, float], ...]]
+
+
+class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter", array_like=True):
+    """Read a LoRA adapter and serve it under a name; answered by `Done` or `Rejected`."""
+
+    call_id: str
+    name: str
+    path: str
+    replaces: bool = False  # another of that name, which its requests keep
 
 
 class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
@@ -35,6 +47,10 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     draft_tokens_max: int = 0  # guessed tokens of a request and step; 0 turns speculation off
     target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
     kv_cache_dtype: Literal["f16", "q8"] = "f16"
+    adapters_max: int = 0  # LoRA adapters loaded at once
+    adapter_rank_max: int = 64
+    adapters: tuple[LoadAdapter, ...] = ()  # that the start must load
+    late_adapters: tuple[LoadAdapter, ...] = ()  # loaded later, and again after a restart if it can
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):
@@ -89,6 +105,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
     typical_p: float = 1.0
     xtc_threshold: float = 0.1
     xtc_probability: float = 0.0
+    adapter: str | None = None  # the name of a loaded one
 
     @property
     def choices(self) -> int:
@@ -101,6 +118,19 @@ class Abort(msgspec.Struct, frozen=True, tag="abort", array_like=True):
 
     request_id: str
     index: int | None = None
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload_adapter", array_like=True):
+    """Serve an adapter no more; its memory is free once its requests have ended."""
+
+    call_id: str
+    name: str
+
+
+class DiscardKv(msgspec.Struct, frozen=True, tag="discard_kv", array_like=True):
+    """Give the memory of the KV cache back when no request runs; it is taken again when used."""
+
+    call_id: str
 
 
 class Embed(msgspec.Struct, frozen=True, tag="embed", array_like=True):
@@ -118,6 +148,23 @@ class ResetCache(msgspec.Struct, frozen=True, tag="reset_cache", array_like=True
     """Forget what a salt's prompts left in the prefix cache; None: everyone's."""
 
     salt: str | None = None
+
+
+class LoadedAdapter(msgspec.Struct, frozen=True, array_like=True):
+    """An adapter that requests can ask for."""
+
+    name: str
+    path: str
+    version: str  # the digest of its content
+    rank: int
+    byte_count: int
+
+
+class Done(msgspec.Struct, frozen=True, tag="done", array_like=True):
+    """A call was carried out; and which adapters are loaded now."""
+
+    call_id: str
+    adapters: list[LoadedAdapter]
 
 
 class CacheChanges(msgspec.Struct, frozen=True, tag="cache_changes", array_like=True):
@@ -149,6 +196,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
     kv_blocks: int
     block_size_tokens: int
     dimensions: int | None = None  # of an embedding model's vectors; None: it generates text
+    adapters: list[LoadedAdapter] = []
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
@@ -214,8 +262,9 @@ class Stats(msgspec.Struct, frozen=True, tag="stats", array_like=True):
     accepted_by_position: tuple[int, ...] = ()
 
 
-ToEngine = EngineConfig | Submit | Abort | AskStats | ResetCache | Embed
-FromEngine = Loading | Ready | Failed | Rejected | Outputs | Stats | CacheChanges | Embedded
+AdapterCall = LoadAdapter | UnloadAdapter
+ToEngine = EngineConfig | Submit | Abort | AskStats | ResetCache | Embed | AdapterCall | DiscardKv
+FromEngine = Loading | Ready | Failed | Rejected | Outputs | Stats | CacheChanges | Embedded | Done
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -230,6 +279,14 @@ def encode_frame(message: ToEngine | FromEngine) -> bytes:
     if len(body) > frame_bytes_max:
         raise BrokenFrame(f"a frame of {len(body)} bytes is over the bound of {frame_bytes_max}")
     return _length.pack(len(body)) + body
+
+
+def rejection(request_id: str, error: HeadraceError) -> Rejected:
+    """A refusal of a request or call, with what of the error's fields can be sent."""
+    fields = {
+        name: value for name, value in error.fields.items() if isinstance(value, fields_passed_on)
+    }
+    return Rejected(request_id, error.code, error.message, error.param, error.retry_after_s, fields)
 
 
 class FrameBuffer:

@@ -10,11 +10,8 @@ from headrace.base.errors import InvalidRequest, NotFound, Unavailable
 from headrace.engine_server.dialect import Dialect, ShownTokens, read_dialect
 from headrace.engine_server.dry_breakers import BreakerTokens
 from headrace.engine_server.engine_child import engine_command
-from headrace.engine_server.engine_client import (
-    EngineClient,
-    EngineState,
-    loading_retry_after_s,
-)
+from headrace.engine_server.engine_client import EngineClient
+from headrace.engine_server.engine_status import EngineState, loading_retry_after_s
 from headrace.engine_server.messages import EngineConfig
 from headrace.engine_server.model_facts import ModelFacts, read_facts
 from headrace.engine_server.prompts import Prompt, PromptReader

@@ -1,7 +1,8 @@
 """A served embedding model as the routes use it: tokens are made here, vectors by the engine."""
 
 from headrace.base.errors import Unavailable
-from headrace.engine_server.engine_client import EngineClient, loading_retry_after_s
+from headrace.engine_server.engine_client import EngineClient
+from headrace.engine_server.engine_status import loading_retry_after_s
 from headrace.tokenizer.encoder_tokenizer import EncoderTokenizer
 
 texts_per_call = 64  # so that a long list does not keep others waiting

@@ -14,10 +14,10 @@ from headrace.base.errors import (
 from headrace.engine.request import SamplingParams
 from headrace.engine_server.engine_client import (
     EngineClient,
-    EngineState,
     resubmissions_max,
     start_attempts_max,
 )
+from headrace.engine_server.engine_status import EngineState
 from headrace.engine_server.messages import Output, Stats
 from headrace.engine_server.request_stream import RequestStream
 from headrace.engine_server.watchdog import Watchdog
