@@ -108,8 +108,10 @@ async def test_a_batch_tier_costs_half_and_the_engine_does_not_see_the_tier(
     for tier in ("default", "flex"):
         async with client.post(chat_path, json=body(service_tier=tier)) as answer:
             assert answer.status == 200, await answer.text()
-    whole, half = [each.amount_nanousd or 0 for each in await site.settlements(2)]
+    settled = await site.settlements(2)
+    whole, half = [each.amount_nanousd or 0 for each in settled]
     assert half * 2 == whole > 0
+    assert [each.price_percent for each in settled] == [100, 50]
     assert all(b"service_tier" not in seen.body for seen in site.engines[0].seen)
 
 

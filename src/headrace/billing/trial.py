@@ -39,7 +39,11 @@ def try_prices(
         charged = settlement.amount_nanousd
         row[0] += 1
         row[1] += charged or 0
-        row[2] += (charged or 0) if price is None else rate(price, settlement.usage).amount_nanousd
+        if price is None:
+            row[2] += charged or 0
+        else:
+            own = price.shared(settlement.price_percent)
+            row[2] += rate(own, settlement.usage).amount_nanousd
         row[3] += charged is None
     return [
         TrialRow(

@@ -10,7 +10,7 @@ from headrace.gateway.admission import GeneratingRequest, TokenBounds, is_tight,
 from headrace.gateway.asked import Asked
 from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.limit_headers import limit_headers, limits_of
-from headrace.gateway.prices import price_for
+from headrace.gateway.prices import price_for, price_percent
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
 from headrace.gateway.token_counter import TokenCounter
 from headrace.http.asgi import Header
@@ -122,6 +122,7 @@ class Admitter:
             prompt_tokens_max=bounds.prompt_tokens_max,
             output_tokens_max=bounds.output_tokens_max,
             limits=self._limits,
+            price_percent=price_percent(self._priority),
         )
         headers = self.standing_headers()
         limit = bounds.output_limit_sent

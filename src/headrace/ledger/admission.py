@@ -123,6 +123,7 @@ class Admission:
         prompt_tokens_max: int,
         output_tokens_max: int,
         limits: ScopeLimits = no_limits,
+        price_percent: int = 100,
     ) -> Reservation:
         """Set the worst case aside in the credit and in every limit, or refuse: all or nothing.
 
@@ -149,6 +150,7 @@ class Admission:
             output_tokens_max=output_tokens_max,
             amount_nanousd=amount_nanousd,
             reserve_time=self._clock.wall_s(),
+            price_percent=price_percent,
         )
         with self._lock:
             self._check_room(request_id)
@@ -332,6 +334,7 @@ def settle_reservation(
         charge=None if price is None else rate(price.price, usage, reservation.amount_nanousd),
         settle_time=settle_time,
         replica_id=replica_id,
+        price_percent=reservation.price_percent,
     )
 
 

@@ -90,6 +90,7 @@ class Meter:
         prompt_tokens_max: int,
         output_tokens_max: int,
         limits: ScopeLimits = no_limits,
+        price_percent: int = 100,
     ) -> Reservation:
         """Set the worst case aside and write it down; see `Admission.reserve` for refusals.
 
@@ -105,6 +106,7 @@ class Meter:
             prompt_tokens_max=prompt_tokens_max,
             output_tokens_max=output_tokens_max,
             limits=limits,
+            price_percent=price_percent,
         )
         try:
             self._journal.append(Reserve(reservation))

@@ -31,6 +31,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens_max: int
     amount_nanousd: int  # no request ever costs more than was set aside for it
     reserve_time: float  # seconds since the Unix epoch
+    price_percent: int = 100  # of the book's prices, which are in `price` at this share already
 
 
 class Reserve(msgspec.Struct, frozen=True, tag=1, array_like=True):

@@ -113,6 +113,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     charge: Charge | None  # None exactly when `price_book_id` is None; never a silent 0
     settle_time: float  # seconds since the Unix epoch
     replica_id: str | None = None  # which engine counted; None: none had it, or nobody knows
+    price_percent: int = 100  # of the book's prices; 50 is the batch class
 
     def __post_init__(self) -> None:
         if (self.price_book_id is None) != (self.charge is None):

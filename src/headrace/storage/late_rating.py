@@ -92,6 +92,11 @@ def usage_of(row: RowMapping) -> TokenUsage:
     return TokenUsage(**{name: row[name] for name in token_fields})
 
 
+def percent_of(row: RowMapping) -> int:
+    """At which share of its price book's prices a settlement is rated."""
+    return 100 if row["price_percent"] is None else int(row["price_percent"])
+
+
 def settlement_of(row: RowMapping) -> Settlement:
     """A settlement from its row."""
     charge = None
@@ -111,6 +116,7 @@ def settlement_of(row: RowMapping) -> Settlement:
         charge=charge,
         settle_time=row["settle_time"],
         replica_id=row["replica_id"],
+        price_percent=percent_of(row),
     )
 
 
@@ -122,7 +128,8 @@ def rate_rows(
     for row in rows:
         version = price_of(row["tenant_id"], row["model"], row["settle_time"])
         if version is not None:
-            found.append((row, version, rate(version, usage_of(row))))
+            shared = PriceVersion(version.price_book_id, version.price.shared(percent_of(row)))
+            found.append((row, version, rate(shared, usage_of(row))))
     if not found:
         return 0
     statement = (

@@ -164,6 +164,7 @@ def settlement_row(record: Settlement) -> dict[str, object]:
         "embedding_nanousd": charge and charge.embedding_nanousd,
         "image_nanousd": charge and charge.image_nanousd,
         "replica_id": record.replica_id,
+        "price_percent": None if record.price_percent == 100 else record.price_percent,
     }
 
 

@@ -107,6 +107,7 @@ settlements = Table(
     Column("image_tokens", BigInteger, nullable=True),
     Column("image_nanousd", BigInteger, nullable=True),
     Column("replica_id", String(64), nullable=True),  # the engine that counted
+    Column("price_percent", Integer, nullable=True),  # of the book's prices; None: all of them
     Index("ix_settlements_settle_time", "settle_time"),
 )
 

@@ -3,7 +3,14 @@
 from headrace.billing.trial import TrialRow, try_prices
 from headrace.ledger.rating import rate
 from headrace.spec.prices import Price
-from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
+from headrace.spec.settlements import (
+    Charge,
+    Outcome,
+    Settlement,
+    TokenUsage,
+    UsageSource,
+    platform_tenant_id,
+)
 
 price = Price(
     input_nanousd_per_million=1_000_000,
@@ -12,7 +19,9 @@ price = Price(
 )
 
 
-def settled(tenant_id: str, model: str, usage: TokenUsage, charged: int | None) -> Settlement:
+def settled(
+    tenant_id: str, model: str, usage: TokenUsage, charged: int | None, percent: int = 100
+) -> Settlement:
     return Settlement(
         request_id="r",
         tenant_id=tenant_id,
@@ -25,6 +34,7 @@ def settled(tenant_id: str, model: str, usage: TokenUsage, charged: int | None) 
         price_book_id=None if charged is None else "prb",
         charge=None if charged is None else Charge(input_nanousd=charged),
         settle_time=0.0,
+        price_percent=percent,
     )
 
 
@@ -56,3 +66,15 @@ def test_each_request_is_rated_as_it_would_have_been() -> None:
             unrated_requests=0,
         ),
     ]
+
+
+def test_the_price_that_was_paid_gives_what_was_paid_also_for_a_batch() -> None:
+    usage = TokenUsage(7, 0, 5)
+    half = unbounded(price.shared(50), usage).amount_nanousd
+    [row] = try_prices([settled("ten_a", "small", usage, half, 50)], {"small": price}, unbounded)
+    assert row.tried_nanousd == row.charged_nanousd == half
+
+
+def test_what_the_platform_bears_costs_nothing_at_any_price() -> None:
+    own = settled(platform_tenant_id, "small", TokenUsage(7, 0, 5), 0)
+    assert try_prices([own], {"small": price}, unbounded) == []

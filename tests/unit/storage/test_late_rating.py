@@ -61,14 +61,29 @@ def test_only_the_span_is_rated(database: Database, settlement: Make) -> None:
 
 def test_what_is_read_is_what_was_booked(database: Database, settlement: Make) -> None:
     usage = TokenUsage(5, 1, 4, reasoning_tokens=2, image_tokens=0)
-    booked = settlement("r", usage=usage, replica_id="rep_1")
+    booked = settlement("r", usage=usage, replica_id="rep_1", price_percent=50)
     database.ledger.post([booked])
     assert list(database.late_rating.read(0.0, 2e9)) == [booked]
+
+
+def test_a_batch_is_rated_late_at_its_own_share(database: Database, settlement: Make) -> None:
+    waiting = settlement("r", price_book_id=None, charge=None, price_percent=50)
+    database.ledger.post([waiting])
+    versions: list[PriceVersion] = []
+
+    def rate_and_note(version: PriceVersion, usage: TokenUsage) -> Charge:
+        versions.append(version)
+        return rate(version, usage)
+
+    dear = PriceVersion("prb_late", price.shared(1000))
+    assert database.late_rating.rate(lambda *_: dear, rate_and_note, 0.0, 2e9) == 1
+    assert versions == [PriceVersion("prb_late", price.shared(500))]
 
 
 @pytest.mark.parametrize(
     "change",
     [
+        {"price_percent": 1},
         {"prompt_tokens": 1},
         {"price_book_id": "prb_b", "completion_tokens": 0},
         {"amount_nanousd": 1},
