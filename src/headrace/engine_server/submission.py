@@ -5,17 +5,19 @@ The context is checked here with the numbers the caller needs; a prompt is never
 
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Literal
-
-import msgspec
 
 from headrace.base.errors import ContextLengthExceeded, InvalidRequest
+from headrace.engine_server.answer_shape import answer_grammar
 from headrace.engine_server.dialect import Dialect, prompt_tail
 from headrace.engine_server.dry_breakers import default_breakers
 from headrace.engine_server.forced_calls import forced_calls
 from headrace.engine_server.messages import Grammar, Submit, ThoughtBudget
 from headrace.engine_server.prompts import Prompt
-from headrace.protocol.requests import ChatRequest, CompletionRequest, GenerationRequest
+from headrace.protocol.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+)
 from headrace.tokenizer.tokenizer import Tokenizer
 
 completion_max_tokens_default = 16  # OpenAI's, for text completions
@@ -67,7 +69,7 @@ def submission(
         allowed_token_ids=_allowed(request),
         bad_words=_bad_words(request, tokenizer),
         top_logprobs=request.top_logprobs_count,
-        grammar=_grammar(request, _forced(request, dialect, tokenizer, first)),
+        grammar=answer_grammar(request, _forced(request, dialect, tokenizer, first)),
         choice_count=request.sequences_count // len(prompts),
         more_prompts=tuple(tuple(token_ids) for token_ids in more),
         priority=request.priority or 0,
@@ -120,82 +122,6 @@ def _prompt_logprobs(request: ChatRequest | CompletionRequest) -> int | None:
     if isinstance(request, CompletionRequest) and request.echo:
         return 0 if request.logprobs is None and request.max_tokens == 0 else request.logprobs
     return None
-
-
-def _grammar(request: GenerationRequest, forced: Grammar | None) -> Grammar | None:
-    """What the answer must follow; InvalidRequest if that is said twice, or the end is ignored."""
-    asked = [
-        grammar
-        for grammar in (
-            forced,
-            _response_format(request),
-            *_structured(request),
-            _json_grammar("guided_json", request.guided_json),
-            _text_grammar("guided_regex", "regex", request.guided_regex),
-            _text_grammar("guided_grammar", "lark", request.guided_grammar),
-            _choice_grammar(request.guided_choice),
-        )
-        if grammar is not None
-    ]
-    if len(asked) > 1:
-        raise InvalidRequest(
-            f"{asked[0].param} and {asked[1].param} both say what the answer looks like; send one.",
-            param=asked[1].param,
-        )
-    if asked and request.ignore_eos:
-        raise InvalidRequest(
-            f"With {asked[0].param} the answer ends where it is complete; leave ignore_eos out.",
-            param="ignore_eos",
-        )
-    return asked[0] if asked else None
-
-
-def _response_format(request: GenerationRequest) -> Grammar | None:
-    response_format = request.response_format
-    if response_format is None or response_format.type == "text":
-        return None
-    if response_format.type == "json_object":
-        return _json_grammar("response_format", {"type": "object"})
-    if response_format.json_schema is None:
-        raise InvalidRequest(
-            "response_format of type json_schema needs json_schema.",
-            param="response_format.json_schema",
-        )
-    schema = response_format.json_schema.schema
-    return _json_grammar("response_format", {} if schema is None else schema)
-
-
-def _structured(request: GenerationRequest) -> list[Grammar | None]:
-    """What vLLM's own field asks for."""
-    asked = request.structured_outputs
-    if asked is None:
-        return []
-    any_object = {"type": "object"} if asked.json_object else None
-    return [
-        _json_grammar("structured_outputs.json", asked.json),
-        _json_grammar("structured_outputs.json_object", any_object),
-        _text_grammar("structured_outputs.regex", "regex", asked.regex),
-        _text_grammar("structured_outputs.grammar", "lark", asked.grammar),
-        _choice_grammar(asked.choice, "structured_outputs.choice"),
-    ]
-
-
-def _json_grammar(param: str, schema: object) -> Grammar | None:
-    if schema is None:
-        return None
-    text = schema if isinstance(schema, str) else msgspec.json.encode(schema).decode()
-    return Grammar("json_schema", text, param)
-
-
-def _text_grammar(param: str, kind: Literal["regex", "lark"], text: str | None) -> Grammar | None:
-    return None if text is None else Grammar(kind, text, param)
-
-
-def _choice_grammar(choices: list[str] | None, param: str = "guided_choice") -> Grammar | None:
-    if choices is None:
-        return None
-    alternatives = " | ".join(msgspec.json.encode(choice).decode() for choice in choices)
-    return Grammar("lark", f"start: {alternatives}", param)
 
 
 def _or_default(value: float | None, default: float) -> float:

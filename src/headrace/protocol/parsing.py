@@ -60,7 +60,8 @@ fixed_values: Mapping[str, str] = {
     "reasoning_effort": "none, minimal, low, medium, high, xhigh",
     "tool_choice": "none, auto, required, or a function by name",
     "role": ", ".join(get_args(Role)),
-    "type": "text; for response_format also json_object and json_schema; function for tools",
+    "type": "text; for response_format also json_object, json_schema and structural_tag; function "
+    "for tools",
 }
 
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])

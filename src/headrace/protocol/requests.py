@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from headrace.protocol.structural_tags import Format, LegacyTag, Triggers, tags_max
 from headrace.protocol.tools import (
     Tool,
     ToolCall,
@@ -104,8 +105,11 @@ class JsonSchemaFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an answer's text must be."""
 
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
+    format: Format | None = None  # of a structural_tag; or, as it was before, the next two
+    structures: Annotated[list[LegacyTag], Meta(min_length=1, max_length=tags_max)] | None = None
+    triggers: Triggers | None = None
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,6 +120,8 @@ class StructuredOutputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     grammar: Annotated[str, Meta(min_length=1, max_length=grammar_length_max)] | None = None
     choice: Annotated[list[StopString], Meta(min_length=1, max_length=choices_max)] | None = None
     json_object: bool | None = None
+    # A response_format of that type, as JSON in a text.
+    structural_tag: Annotated[str, Meta(min_length=1, max_length=grammar_length_max)] | None = None
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
