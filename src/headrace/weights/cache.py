@@ -1,6 +1,7 @@
 """The local model cache: files by their SHA-256, and which reference led to which.
 
     <root>/blobs/sha256/<digest>   whole, verified files; put there by one atomic rename
+    <root>/directories/<digest>/   models of several files, as links to blobs
     <root>/index/<key>.json        reference -> digest, so that a second start fetches nothing
     <root>/partial/<key>*          what is being fetched; continued by the next try
     <root>/locks/<key>             held while it is fetched, so that processes take turns
@@ -32,6 +33,10 @@ class ModelCache:
     def blob_path(self, sha256: str) -> Path:
         """Where a file of that digest is, if it is here."""
         return self.root / "blobs" / "sha256" / sha256
+
+    def directory_path(self, sha256: str) -> Path:
+        """Where a model of several files is, if it is here; the place above it exists."""
+        return self._directory("directories") / sha256
 
     def partial_path(self, key: str) -> Path:
         """Where an unfinished file of that key is; its directory exists."""

