@@ -244,8 +244,7 @@ async def test_the_book_is_sound_and_shows_the_platforms_share(tmp_path: Path) -
         await task
         await site.settlements(2)
         database = site.database
-        while database.ledger.settlement_count() < 2:
-            await client.get("/livez")
+        await site.booked(2)
         rows = {row.tenant_id: row for row in database.ledger.usage(["tenant"])}
         problems = database.ledger.check()
     assert problems == []

@@ -97,6 +97,8 @@ class Timings(msgspec.Struct):
     cache_n: int = 0  # prompt tokens from the cache
     prompt_n: int = 0  # prompt tokens computed
     predicted_n: int = 0
+    draft_n: int | None = None  # guessed; absent while nothing was
+    draft_n_accepted: int = 0
 
 
 _decode_timings = msgspec.json.Decoder(Timings).decode
@@ -109,7 +111,13 @@ def running_usage(value: bytes) -> TokenUsage | None:
     except msgspec.DecodeError:
         return None
     cached, computed = max(0, timings.cache_n), max(0, timings.prompt_n)
-    return TokenUsage(cached + computed, cached, max(0, timings.predicted_n))
+    drafted = timings.draft_n
+    return TokenUsage(
+        cached + computed,
+        cached,
+        max(0, timings.predicted_n),
+        draft_tokens=None if drafted is None else max(0, drafted - timings.draft_n_accepted),
+    )
 
 
 class HealthBody(msgspec.Struct):

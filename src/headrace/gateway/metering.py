@@ -22,9 +22,16 @@ class Metering(Enum):
                 return TokenUsage()
             case Metering.EMBEDS:
                 return msgspec.structs.replace(
-                    reported, completion_tokens=0, embedding_tokens=reported.prompt_tokens
+                    prompt_of(reported), embedding_tokens=reported.prompt_tokens
                 )
             case Metering.READS:
-                return msgspec.structs.replace(reported, completion_tokens=0)
+                return prompt_of(reported)
             case Metering.GENERATES:
                 return reported
+
+
+def prompt_of(reported: TokenUsage) -> TokenUsage:
+    """The prompt's part of a report."""
+    return msgspec.structs.replace(
+        reported, completion_tokens=0, reasoning_tokens=None, draft_tokens=None
+    )

@@ -8,39 +8,13 @@ import msgspec
 
 from headrace.adapters.protocol import EngineAdapter
 from headrace.base.errors import UpstreamFailed
-from headrace.protocol.responses import Usage
+from headrace.protocol.reported_usage import ReportedUsage
+from headrace.protocol.responses import CompletionTokensDetails, Usage
 from headrace.protocol.sse import EventTooLarge, SseDecoder, done_data
 from headrace.spec.settlements import TokenUsage
 
 no_choices = b"[]"
 null = msgspec.Raw(b"null")
-
-
-class ReportedDetails(msgspec.Struct, frozen=True):
-    """The part of an engine's prompt details that counts."""
-
-    cached_tokens: int | None = None
-
-
-class ReportedUsage(msgspec.Struct, frozen=True):
-    """Usage as an engine reports it, from whichever kind of engine."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int | None = 0
-    total_tokens: int | None = 0  # all that some rerankers tell
-    prompt_tokens_details: ReportedDetails | None = None
-
-    def tokens(self) -> TokenUsage:
-        """The same as our value; a cached count above the prompt's is cut to it."""
-        details = self.prompt_tokens_details
-        cached_tokens = (details.cached_tokens if details else None) or 0
-        completion_tokens = max(0, self.completion_tokens or 0)
-        prompt_tokens = max(0, self.prompt_tokens or (self.total_tokens or 0) - completion_tokens)
-        return TokenUsage(
-            prompt_tokens,
-            min(max(0, cached_tokens), prompt_tokens),
-            completion_tokens,
-        )
 
 
 _encode = msgspec.json.Encoder().encode
@@ -100,7 +74,8 @@ class StreamRewriter:
         reported = fields.pop("usage", None)
         if reported is not None and reported != null:
             usage = _usage.decode(reported)
-            self.usage = usage.tokens() if usage else None
+            if usage is not None:
+                self._note(usage.tokens())
         if bytes(fields.get("choices", null)) == no_choices:
             if not self._usage_chunk:
                 return b""
@@ -129,6 +104,9 @@ class StreamRewriter:
         usage = Usage.of(
             self.usage.prompt_tokens, self.usage.cached_tokens, self.usage.completion_tokens
         )
+        if self.usage.reasoning_tokens is not None:
+            details = CompletionTokensDetails(self.usage.reasoning_tokens)
+            usage = msgspec.structs.replace(usage, completion_tokens_details=details)
         chunk = {**self._latest, "choices": msgspec.Raw(no_choices), "usage": usage}
         return b"data: " + _encode(chunk) + b"\n\n"
 
@@ -136,7 +114,14 @@ class StreamRewriter:
         """Note the usage so far of an engine that has a field of its own for it."""
         usage = None if value is None else self._adapter.running_usage(bytes(value))
         if usage is not None:
-            self.usage = usage
+            self._note(usage)
+
+    def _note(self, usage: TokenUsage) -> None:
+        """Take newer numbers; a class that only the earlier ones tell of stays known."""
+        before = self.usage
+        if before is not None and before.draft_tokens is not None and usage.draft_tokens is None:
+            usage = msgspec.structs.replace(usage, draft_tokens=before.draft_tokens)
+        self.usage = usage
 
 
 class WholeRewrite(msgspec.Struct, frozen=True):
@@ -155,4 +140,6 @@ def rewrite_whole(body: bytes, model_name: str) -> WholeRewrite:
     except msgspec.DecodeError as error:
         raise UpstreamFailed(f"The engine's answer is malformed: {error}.") from None
     fields["model"] = msgspec.Raw(_encode(model_name))
-    return WholeRewrite(_encode(fields), usage.tokens() if usage else None)
+    return WholeRewrite(
+        _encode(fields), usage.tokens() if usage is not None and usage.is_counted else None
+    )

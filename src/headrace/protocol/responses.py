@@ -13,12 +13,15 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     """How the prompt tokens were had."""
 
     cached_tokens: int = 0
+    image_tokens: int | UnsetType = UNSET
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):
     """What the output tokens were."""
 
     reasoning_tokens: int = 0
+    accepted_prediction_tokens: int | UnsetType = UNSET  # of a draft, and part of the completion
+    rejected_prediction_tokens: int | UnsetType = UNSET  # of a draft, and part of nothing
 
 
 class Usage(msgspec.Struct, frozen=True):

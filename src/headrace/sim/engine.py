@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from headrace.base.errors import (
     ClientClosed,
@@ -37,9 +38,11 @@ from headrace.protocol.responses import (
     AssistantMessage,
     ChatChoice,
     ChatCompletion,
+    CompletionTokensDetails,
     EndedRequest,
     ModelCard,
     ModelList,
+    PromptTokensDetails,
     TextChoice,
     TextCompletion,
     Usage,
@@ -76,6 +79,8 @@ class Behaviour:
     error: HeadraceError = field(default_factory=lambda: UpstreamFailed("the fake engine failed"))
     gate: asyncio.Event | None = None  # opened before the first token comes
     reports_usage: bool = True
+    prompt_details: PromptTokensDetails | None = None
+    completion_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 class FakeRequest(msgspec.Struct):
@@ -101,11 +106,17 @@ class Seen:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     completion_tokens: int = 0
     finish_reason: str = "abort"
+    behaviour: Behaviour = Behaviour()
 
     @property
     def usage(self) -> Usage:
         """What it used so far."""
-        return Usage.of(self.prompt_tokens, 0, self.completion_tokens)
+        usage = Usage.of(self.prompt_tokens, 0, self.completion_tokens)
+        return msgspec.structs.replace(
+            usage,
+            prompt_tokens_details=self.behaviour.prompt_details or PromptTokensDetails(),
+            completion_tokens_details=self.behaviour.completion_details,
+        )
 
 
 _request = msgspec.json.Decoder(FakeRequest)
@@ -212,6 +223,7 @@ class FakeEngine:
         request = _request.decode(body)
         behaviour = self.plan.popleft() if self.plan else self.default
         seen = await self._note(scope, body, request)
+        seen.behaviour = behaviour
         self._in_flight += 1
         try:
             if behaviour.failure is Failure.STATUS:

@@ -70,6 +70,14 @@ class GatewaySite:
             await asyncio.sleep(0.005)
 
 
+    async def booked(self, count: int) -> None:
+        """Return once the ledger has so many settlements."""
+        while True:
+            if self.database.ledger.settlement_count() >= count:
+                return
+            await asyncio.sleep(0.005)
+
+
 @asynccontextmanager
 async def serving(app: App) -> AsyncIterator[str]:
     """Serve an app on a free loopback port; its base URL."""

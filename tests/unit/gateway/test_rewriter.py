@@ -109,3 +109,23 @@ def test_malformed_chunks_are_the_engines_fault(data: bytes) -> None:
 def test_a_malformed_answer_is_the_engines_fault() -> None:
     with pytest.raises(UpstreamFailed):
         rewrite_whole(b"<html>", "logical")
+
+
+def test_what_only_the_running_counts_tell_stays_known_behind_the_last_usage() -> None:
+    adapter = find_adapter("llama_cpp")
+    rewriter = StreamRewriter("logical", adapter, usage_chunk=True, usage_in_every_chunk=False)
+    rewriter.feed(
+        b'data: {"choices":[{}],"timings":{"prompt_n":3,"predicted_n":4,"draft_n":9,'
+        b'"draft_n_accepted":3}}\n\n'
+    )
+    assert rewriter.usage == TokenUsage(3, 0, 4, draft_tokens=6)
+    rewriter.feed(b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":5}}\n\n')
+    assert rewriter.usage == TokenUsage(3, 0, 5, draft_tokens=6)
+
+
+def test_nobody_counted_is_none_and_stays_so() -> None:
+    rewriter = make()
+    rewriter.feed(b'data: {"choices":[{}],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n')
+    usage = rewriter.usage
+    assert usage is not None
+    assert (usage.reasoning_tokens, usage.draft_tokens, usage.image_tokens) == (None, None, None)
