@@ -29,6 +29,7 @@ class Nap:
         self.level = 0
         self._ended.set()
 
-    async def wait_end(self) -> None:
-        """Wait until it is over."""
-        await self._ended.wait()
+    async def wait_process(self) -> None:
+        """Wait until an engine process may run."""
+        while self.ends_process:
+            await self._ended.wait()

@@ -17,6 +17,7 @@ class RequestStream:
         "_waiter",
         "abandoned",
         "deadline_s",
+        "is_sent",
         "sent_count",
         "submit",
     )
@@ -25,6 +26,7 @@ class RequestStream:
         self.submit = submit
         self.deadline_s = None if submit.timeout_s is None else now_s + submit.timeout_s
         self.sent_count = 0  # how often it went to an engine
+        self.is_sent = False  # to the engine that runs
         self.abandoned = False  # nobody reads it any more
         self._open = set(range(submit.choices))
         self._last: dict[int, Output] = {}

@@ -15,8 +15,8 @@ from headrace.engine.request import SamplingParams
 from headrace.engine_server.engine_client import (
     EngineClient,
     resubmissions_max,
-    start_attempts_max,
 )
+from headrace.engine_server.engine_life import start_attempts_max
 from headrace.engine_server.engine_status import EngineState
 from headrace.engine_server.messages import Output, Stats
 from headrace.engine_server.request_stream import RequestStream
