@@ -11,26 +11,25 @@ at once, which is how an engine learns that nobody waits any more. Errors say wh
     DeadlineExceeded    the time for the headers or the next chunk passed
 
 Each upstream has its own pool, so one that hangs keeps no connection from the others. Redirects,
-proxies of the environment, cookies and compression are not followed or used.
+proxies of the environment, cookies and compression are not followed or used. What one connection
+does is in `connection`; why neither is a library's: decision 0016.
 """
 
 import asyncio
-import io
-import math
+import ssl
+from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
-import aiohttp
-from aiohttp.client_exceptions import ClientConnectorError, ConnectionTimeoutError
-
-from headrace.base.errors import DeadlineExceeded, Unavailable, UpstreamFailed
+from headrace.base.errors import Unavailable, UpstreamFailed
+from headrace.http.connection import Connection
 
 connect_timeout_s_default = 1.0  # a live host answers in far less
-connections_per_upstream_max = 4096
-keep_alive_s = 15.0  # far shorter than servers keep idle connections, so that we close first
-whole_body_bytes_max = 1024 * 1024  # sent in one piece
-buffer_bytes = 64 * 1024  # of an answer that is not read yet; the socket waits beyond it
+connections_per_upstream_max = 16_384  # as many as requests may run
+keep_alive_s = 15.0  # far shorter than most servers keep idle connections, so that we close first
+default_ports = {"http": 80, "https": 443}
 
 
 class WholeAnswer(NamedTuple):
@@ -40,84 +39,100 @@ class WholeAnswer(NamedTuple):
     body: bytes
 
 
+class Upstream:
+    """One server, and the connections to it."""
+
+    def __init__(self, origin: str) -> None:
+        """`origin` is a scheme, a host and perhaps a port, as in a URL."""
+        parts = urlsplit(origin)
+        self.host = parts.hostname or ""
+        self.port = parts.port or default_ports.get(parts.scheme, 0)
+        self.is_secure = parts.scheme == "https"
+        self.host_line = f"Host: {parts.netloc}\r\n"
+        self.idle: deque[Connection] = deque()  # the one that was used last is the last
+        self.connections: set[Connection] = set()
+        self.connecting_count = 0
+
+    def take(self, now_s: float) -> Connection | None:
+        """The idle connection that was used last, or None."""
+        if self.idle and self.idle[-1].idle_since_s < now_s - keep_alive_s:
+            self.close_older(now_s - keep_alive_s)
+        return self.idle.pop() if self.idle else None
+
+    def give_back(self, connection: Connection, now_s: float) -> None:
+        """An exchange is over: keep its connection, if it may be used again."""
+        if connection.is_reusable:
+            connection.forget_answer()
+            connection.idle_since_s = now_s
+            self.idle.append(connection)
+        else:
+            connection.abort()
+
+    def lost(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        if connection in self.idle:
+            self.idle.remove(connection)
+
+    def close_older(self, time_s: float) -> None:
+        """Close what has been idle since before then."""
+        while self.idle and self.idle[0].idle_since_s < time_s:
+            self.idle.popleft().abort()
+
+
 class Answer:
     """An answer whose headers are here, and whose body comes."""
 
-    __slots__ = ("_loop", "_response", "_timer", "_wait_deadline_s", "status")
+    __slots__ = ("_connection", "_loop", "_upstream", "status")
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
+    def __init__(self, connection: Connection, upstream: Upstream) -> None:
+        self._connection: Connection | None = connection
+        self._upstream = upstream
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None  # one for all chunks, moved when it rings
-        self._wait_deadline_s = math.inf  # of the chunk that is waited for
-        self.status = response.status
+        self.status = connection.status
 
     def header(self, name: str) -> str | None:
         """A header's value by its name in any case, or None."""
-        return self._response.headers.get(name)
+        value = self._open.header(name.lower().encode())
+        return None if value is None else value.decode("latin-1")
 
     async def read_chunk(self, timeout_s: float) -> bytes:
         """What has arrived, waiting for something if nothing has; empty at the end.
 
         Raises UpstreamFailed if the connection broke, DeadlineExceeded after `timeout_s`."""
-        self._wait_deadline_s = deadline_s = self._loop.time() + timeout_s
-        if self._timer is None or self._timer.when() > deadline_s:
-            self._ring_at(deadline_s)
-        try:
-            return await self._response.content.readany()
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"The engine sent nothing for {timeout_s:g} s; the request was given up.",
-                timeout_s=timeout_s,
-            ) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise broken(error) from None
-        finally:
-            self._wait_deadline_s = math.inf
-
-    def _ring_at(self, time_s: float) -> None:
-        """See then whether the chunk that is waited for is late; a timer a chunk costs too much."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_at(time_s, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        if self._wait_deadline_s == math.inf:
-            return  # the reader is busy elsewhere; its next chunk sets the timer anew
-        if self._loop.time() < self._wait_deadline_s:
-            self._ring_at(self._wait_deadline_s)
-        else:
-            self._response.content.set_exception(TimeoutError())
+        connection = self._open
+        data = connection.take()
+        if data:
+            return data
+        late = f"The engine sent nothing for {timeout_s:g} s; the request was given up."
+        await connection.wait_for_body(self._loop.time() + timeout_s, late)
+        return connection.take()
 
     async def read_all(self, limit_bytes: int, timeout_s: float) -> bytes:
         """The whole body; `timeout_s` is for all of it."""
-        content = self._response.content
+        connection = self._open
+        deadline_s = self._loop.time() + timeout_s
+        late = f"The engine's answer was not complete after {timeout_s:g} s."
         pieces: list[bytes] = []
         size_bytes = 0
-        try:
-            if content.is_eof() and content.total_bytes <= limit_bytes:
-                return content.read_nowait()  # it came with its headers
-            async with asyncio.timeout(timeout_s):
-                while piece := await content.readany():
-                    pieces.append(piece)
-                    size_bytes += len(piece)
-                    if size_bytes > limit_bytes:
-                        raise UpstreamFailed(f"The engine's answer is over {limit_bytes} bytes.")
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"The engine's answer was not complete after {timeout_s:g} s.", timeout_s=timeout_s
-            ) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise broken(error) from None
+        while await connection.wait_for_body(deadline_s, late):
+            piece = connection.take()
+            pieces.append(piece)
+            size_bytes += len(piece)
+            if size_bytes > limit_bytes:
+                raise UpstreamFailed(f"The engine's answer is over {limit_bytes} bytes.")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:
-        """Cut the connection, unless the answer was read to its end and it is back in the pool."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._response.close()
+        """Cut the connection, or put it back into the pool if the answer came to its end."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._upstream.give_back(connection, self._loop.time())
+
+    @property
+    def _open(self) -> Connection:
+        assert self._connection is not None, "the answer was closed"
+        return self._connection
 
     async def __aenter__(self) -> "Answer":
         return self
@@ -135,18 +150,10 @@ class HttpClient:
     """Pools of connections by upstream; belongs to one event loop. Close it at the end."""
 
     def __init__(self, *, connect_timeout_s: float = connect_timeout_s_default) -> None:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0,  # each upstream has its own bound
-                limit_per_host=connections_per_upstream_max,
-                keepalive_timeout=keep_alive_s,
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),
-            auto_decompress=False,
-            read_bufsize=buffer_bytes,
-            skip_auto_headers=("Accept-Encoding", "User-Agent", "Accept"),
-        )
+        self._connect_timeout_s = connect_timeout_s
+        self._upstreams: dict[str, Upstream] = {}  # by origin
+        self._sweep: asyncio.TimerHandle | None = None
+        self._tls: ssl.SSLContext | None = None
 
     async def open(
         self,
@@ -157,21 +164,25 @@ class HttpClient:
         timeout_s: float,
         body: bytes | None = None,
     ) -> Answer:
-        """Send a request and return when the answer's headers are here; the caller closes it."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                response = await self._session.request(
-                    method, url, data=as_payload(body), headers=headers, allow_redirects=False
-                )
-        except (ClientConnectorError, ConnectionTimeoutError):
-            raise Unavailable("No connection to the engine; try again.") from None
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"The engine did not answer within {timeout_s:g} s.", timeout_s=timeout_s
-            ) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise broken(error) from None
-        return Answer(response)
+        """Send a request and return when the answer's headers are here; the caller closes it.
+
+        `method` is none whose answers have no body, such as HEAD."""
+        path_start = url.find("/", url.find("://") + 3)
+        origin, path = (url, "/") if path_start < 0 else (url[:path_start], url[path_start:])
+        upstream = self._upstreams.get(origin)
+        if upstream is None:
+            upstream = self._upstreams[origin] = Upstream(origin)
+        head = head_of(method, path, upstream.host_line, headers, body)
+        connection = upstream.take(asyncio.get_running_loop().time())
+        if connection is not None:
+            try:
+                return await self._ask(upstream, connection, head, body, timeout_s)
+            except UpstreamFailed:
+                # The server may have closed it in this moment; what changes nothing is asked again.
+                if method != "GET" or connection.status:
+                    raise
+        connection = await self._connect(upstream, timeout_s)
+        return await self._ask(upstream, connection, head, body, timeout_s)
 
     async def fetch(
         self,
@@ -190,14 +201,77 @@ class HttpClient:
 
     async def close(self) -> None:
         """Close every connection."""
-        await self._session.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for upstream in self._upstreams.values():
+            for connection in tuple(upstream.connections):
+                connection.abort()
+        self._upstreams.clear()
+        await asyncio.sleep(0)  # the loop closes the sockets
+
+    async def _ask(
+        self,
+        upstream: Upstream,
+        connection: Connection,
+        head: bytes,
+        body: bytes | None,
+        timeout_s: float,
+    ) -> Answer:
+        try:
+            await connection.ask(head, body or b"", timeout_s)
+        except BaseException:
+            connection.abort()
+            raise
+        return Answer(connection, upstream)
+
+    async def _connect(self, upstream: Upstream, timeout_s: float) -> Connection:
+        if len(upstream.connections) + upstream.connecting_count >= connections_per_upstream_max:
+            raise Unavailable("The engine has as many connections as it may; try again.")
+        upstream.connecting_count += 1
+        loop = asyncio.get_running_loop()
+        limit_s = min(timeout_s, self._connect_timeout_s)
+        try:
+            async with asyncio.timeout(limit_s):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(upstream.lost),
+                    upstream.host,
+                    upstream.port,
+                    ssl=self._tls_context() if upstream.is_secure else None,
+                )
+        except (OSError, UnicodeError):  # TimeoutError is one of the former
+            raise Unavailable("No connection to the engine; try again.") from None
+        finally:
+            upstream.connecting_count -= 1
+        upstream.connections.add(connection)
+        if self._sweep is None:
+            self._sweep = loop.call_later(keep_alive_s, self._close_idle)
+        return connection
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+    def _close_idle(self) -> None:
+        """Close what has been idle for long, and forget servers that have no connection."""
+        loop = asyncio.get_running_loop()
+        for origin, upstream in tuple(self._upstreams.items()):
+            upstream.close_older(loop.time() - keep_alive_s)
+            if not upstream.connections and not upstream.connecting_count:
+                del self._upstreams[origin]
+        self._sweep = loop.call_later(keep_alive_s, self._close_idle) if self._upstreams else None
 
 
-def as_payload(body: bytes | None) -> bytes | io.BytesIO | None:
-    """A body as aiohttp wants it: a large one piecewise, so that other requests go on."""
-    return io.BytesIO(body) if body is not None and len(body) > whole_body_bytes_max else body
-
-
-def broken(error: Exception) -> UpstreamFailed:
-    """Our error for a connection that broke; the text of the driver's may hold anything."""
-    return UpstreamFailed(f"The connection to the engine broke ({type(error).__name__}).")
+def head_of(
+    method: str, path: str, host_line: str, headers: Mapping[str, str], body: bytes | None
+) -> bytes:
+    """A request's first line and headers; ValueError if one of them would break out of its line."""
+    lines = [f"{method} {path} HTTP/1.1\r\n", host_line]
+    lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
+    if body is not None or method != "GET":
+        lines.append(f"Content-Length: {len(body or b'')}\r\n")
+    head = "".join(lines)
+    if head.count("\n") != len(lines) or head.count("\r") != len(lines):
+        raise ValueError("a request's headers are one line each")
+    return (head + "\r\n").encode("latin-1")
