@@ -14,6 +14,7 @@ from headrace.storage.leadership import Leadership, leadership_of
 from headrace.storage.lease_store import LeaseStore
 from headrace.storage.ledger_store import LedgerStore
 from headrace.storage.sessions import Sessions
+from headrace.storage.settlement_rows import SettlementRows
 from headrace.storage.store import Store
 
 
@@ -27,6 +28,7 @@ class Database:
         self._sessions = sessions
         self.store = Store(sessions)
         self.ledger = LedgerStore(sessions, clock)
+        self.settled = SettlementRows(sessions)
         self.audit = AuditLog(sessions)
         self.events = EventStore(sessions)
         self.engine_samples = EngineSamples(sessions)

@@ -76,7 +76,7 @@ def read_usage(query: Annotated[UsageQuery, Query()], access: Access, context: C
     groups = _groups(query.by)
     since = None if query.since is None else wall_s_of(query.since)
     until = None if query.until is None else wall_s_of(query.until)
-    filters = _filters(query, access)
+    filters = filters_of(query, access)
     ledger = context.database.ledger
     rows = ledger.usage(groups, since, until, filters)
     if len(rows) > usage_rows_max:
@@ -119,7 +119,7 @@ def _groups(by: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _filters(query: UsageQuery, access: GrantedAccess) -> dict[str, str]:
+def filters_of(query: UsageQuery, access: GrantedAccess) -> dict[str, str]:
     """What the sums are over: as asked, and never more than the caller may see."""
     filters: dict[str, str] = {}
     tenant = access.one_tenant(query.tenant)
