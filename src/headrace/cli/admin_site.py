@@ -1,7 +1,8 @@
-"""What the control plane's port serves: the admin API under /admin/, metrics, the console elsewhere.
+"""What the control plane's port serves: /admin/, /node/, metrics, and the console elsewhere.
 
 `/metrics` is for a Prometheus on this machine. The admin API and the console don't know each other.
-The split by path gives nothing away: the admin API authenticates all that reaches it, and the
+The split by path gives nothing away: the admin API and the nodes' authenticate all that reaches
+them, and the
 console holds no data. The console's playground lets through whom the admin API knows, which is
 asked by a request of its own with the same headers.
 """
@@ -19,6 +20,7 @@ from headrace.http.server import is_loopback
 from headrace.observability.metrics import content_type
 
 admin_path_prefix = "/admin/"
+node_path_prefix = "/node/"
 metrics_path = "/metrics"
 asked_path = "/admin/v1/status"  # open to everyone who signed in, and to nobody else
 
@@ -30,6 +32,7 @@ def create_admin_site(
     gateway_url: str | None = None,
     client: HttpClient | None = None,
     metrics: Callable[[], bytes] | None = None,
+    node_app: ASGIApp | None = None,
 ) -> ASGIApp:
     """Join the applications on one port; without a gateway there is no playground."""
     playground = None
@@ -44,6 +47,9 @@ def create_admin_site(
         if is_http and metrics and scope["path"] == metrics_path and is_local(scope):
             text = await run_in_threadpool(metrics)
             await send_bytes(send, 200, text, [(b"content-type", content_type)])
+            return
+        if is_http and node_app and scope["path"].startswith(node_path_prefix):
+            await node_app(scope, receive, send)
             return
         is_page = is_http and not scope["path"].startswith(admin_path_prefix)
         await (console_app if is_page else admin_app)(scope, receive, send)

@@ -19,6 +19,20 @@ from headrace.adapters.registry import all_adapters
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.admin_site import create_admin_site
+from headrace.cli.fleet import (
+    Fleet,
+    FreezeShare,
+    LocalNode,
+    LostAfter,
+    NodeCertificate,
+    NodeKey,
+    NodeListen,
+    NodeListener,
+    NodePlaintext,
+    node_listener,
+    node_times,
+    open_fleet,
+)
 from headrace.cli.launcher_options import (
     KubernetesImage,
     KubernetesModelClaim,
@@ -32,6 +46,7 @@ from headrace.cli.launcher_options import (
 from headrace.cli.listening import ListenDescriptor, listener
 from headrace.cli.management import Management, read_management_settings
 from headrace.cli.platform_files import PlatformFiles
+from headrace.cli.routing_options import RegionName, ZoneName
 from headrace.cli.settings import CacheDir, DatabaseUrl, DataDir
 from headrace.cli.settings import database_url as database_setting
 from headrace.console.app import create_console_app
@@ -45,6 +60,7 @@ from headrace.control.leader import Leader
 from headrace.control.live_history import LiveHistory
 from headrace.control.metrics import ControlMetrics
 from headrace.control.model_files import ModelFiles
+from headrace.control.nodes.standing import NodeTimes, default_times
 from headrace.control.observer import Observer
 from headrace.control.probe import EngineProbe
 from headrace.control.reconciler import Reconciler
@@ -91,9 +107,19 @@ def control(
     kubernetes_image: KubernetesImage = "",
     kubernetes_model_claim: KubernetesModelClaim = "",
     ray_address: RayAddress = "auto",
+    node_listen: NodeListen = None,
+    node_tls_certificate: NodeCertificate = None,
+    node_tls_key: NodeKey = None,
+    node_plaintext: NodePlaintext = False,
+    node_freeze_share: FreezeShare = default_times.freeze_share,
+    node_lost_after: LostAfter = default_times.lost_after_s,
+    local_node: LocalNode = True,
+    region: RegionName = "",
+    zone: ZoneName = "",
 ) -> None:
     """Reconcile deployments, and serve the admin API and the console, until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    nodes_door = node_listener(node_listen, node_tls_certificate, node_tls_key, node_plaintext)
     token, pepper = read_secrets(data_dir)
     os.environ.pop(database_setting.variable, None)  # engines inherit the rest
     with listener(host, port, listen_descriptor) as sock:
@@ -114,11 +140,27 @@ def control(
                 kubernetes_model_claim,
                 ray_address,
             ),
+            nodes=NodeSetup(
+                node_times(node_freeze_share, node_lost_after),
+                nodes_door,
+                local_node,
+                (region, zone),
+            ),
         )
         try:
             server.run(reconcile_and_serve(control_plane, sock))
         finally:
             database.close()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSetup:
+    """What was said about nodes."""
+
+    times: NodeTimes = field(default_factory=NodeTimes)
+    listener: NodeListener | None = None
+    runs_here: bool = True
+    place: tuple[str, str] = ("", "")  # this machine's region and zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +176,7 @@ class ControlPlane:
     gateway_addresses: tuple[str, ...] = ()
     devices: int | None = None
     launcher: LauncherChoice = field(default_factory=LauncherChoice)
+    nodes: NodeSetup = field(default_factory=NodeSetup)
 
 
 def read_secrets(data_dir: Path) -> tuple[str, bytes]:
@@ -148,8 +191,30 @@ def read_secrets(data_dir: Path) -> tuple[str, bytes]:
     return str(token), pepper
 
 
+def make_fleet(plane: ControlPlane, local: Launcher, leader: Leader) -> Fleet | None:
+    """The nodes; None where a cluster of another kind places replicas."""
+    if plane.launcher.kind is not LauncherKind.PROCESS:
+        return None
+    return open_fleet(
+        plane.database.store,
+        local=local,
+        pepper=plane.pepper,
+        clock=SystemClock(),
+        leads=lambda: leader.leads,
+        times=plane.nodes.times,
+        runs_here=plane.nodes.runs_here,
+        place=plane.nodes.place,
+    )
+
+
 def make_reconciler(
-    plane: ControlPlane, launcher: Launcher, client: HttpClient, leader: Leader, book: TrafficBook
+    plane: ControlPlane,
+    launcher: Launcher,
+    client: HttpClient,
+    leader: Leader,
+    book: TrafficBook,
+    *,
+    fleet: Fleet | None,
 ) -> Reconciler:
     """The reconciler over what the launcher runs."""
     clock = SystemClock()
@@ -164,6 +229,7 @@ def make_reconciler(
         adapters=adapters,
         clock=clock,
         health=book,
+        nodes=None if fleet is None else fleet.loop,
     )
     applier = Applier(
         store=store,
@@ -203,13 +269,20 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
     launcher = await asyncio.to_thread(
         open_launcher, plane.launcher, files, clock, str(plane.cache_dir)
     )
+    fleet = make_fleet(plane, launcher, leader)
+    launcher = launcher if fleet is None else fleet.launcher
+    reconciler = make_reconciler(plane, launcher, client, leader, book, fleet=fleet)
     loops = [
-        asyncio.create_task(make_reconciler(plane, launcher, client, leader, book).run(stop)),
+        asyncio.create_task(reconciler.run(stop)),
         asyncio.create_task(ScaleLoop(poll, scaler, clock, lambda: leader.leads).run(stop)),
         asyncio.create_task(live.run(stop)),
         asyncio.create_task(make_sampler(plane, client, clock).run(stop, lambda: leader.leads)),
         asyncio.create_task(management.run(stop, lambda: leader.leads)),
     ]
+    if fleet is not None:
+        loops.append(asyncio.create_task(fleet.loop.run(stop)))
+        if plane.nodes.listener is not None:
+            loops.append(asyncio.create_task(plane.nodes.listener.serve(fleet.reports, stop)))
     admin = create_admin_app(
         plane.database,
         plane.admin_token,
@@ -218,7 +291,9 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
         allowed_hosts=management.settings.admin_hosts,
         single_sign_on=management.single_sign_on,
         egress=management.settings.egress,
+        payment_provider=management.settings.payment_provider,
         insight=Insight(poll, scaler, live),
+        node_loop=None if fleet is None else fleet.loop,
         closing=closing,
     )
     try:
@@ -227,6 +302,7 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
             create_console_app(),
             gateway_url=next(iter(plane.gateway_addresses), plane.gateway_url),
             client=client,
+            node_app=None if fleet is None else fleet.reports,
             metrics=ControlMetrics(plane.database, clock, lambda: leader.leads).text,
         )
         await server.serve(site, sock, drain_timeout_s=drain_timeout_s, on_drain=closing.set)

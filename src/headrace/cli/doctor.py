@@ -15,17 +15,14 @@ import typer
 
 from headrace.cli import output
 from headrace.cli.machine import (
-    Cores,
     Disk,
-    Memory,
     Processor,
     open_files_max,
-    read_cores,
     read_disk,
-    read_memory,
     read_processor,
 )
 from headrace.cli.settings import AsJson, CacheDir, DataDir
+from headrace.launchers.machine import Cores, Memory, read_cores, read_memory
 
 memory_bytes_min = 500_000_000  # the engine with the demo model and 4,096 tokens of KV
 disk_bytes_min = 1_000_000_000  # a small model and room for the journal

@@ -1,4 +1,4 @@
-"""`headrace explain`: why a request went where it went, and why there are so many replicas."""
+"""`headrace explain`: why a request went where it went, why replicas are where they are."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -53,10 +53,46 @@ class LookView(msgspec.Struct, frozen=True):
     before: int
 
 
+class PlaceView(msgspec.Struct, frozen=True):
+    """Where one replica is."""
+
+    replica: str
+    node: str
+    devices: list[str]
+    state: str
+    detail: str
+
+
+class TermView(msgspec.Struct, frozen=True):
+    """A part of a score."""
+
+    name: str
+    value: float
+
+
+class VerdictView(msgspec.Struct, frozen=True):
+    """One node, for one more replica."""
+
+    node: str
+    reason: str
+    devices: list[str]
+    score: float
+    terms: list[TermView]
+
+
+class PlacementView(msgspec.Struct, frozen=True):
+    """Where a deployment's replicas are, and where one more would go."""
+
+    replicas: list[PlaceView]
+    nodes: list[VerdictView]
+    frozen_reason: str | None
+
+
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = platform_group("explain", "Why: route, scaling.", app)
+    group = platform_group("explain", "Why: route, placement, scaling.", app)
     platform_command(group, "route")(route)
+    platform_command(group, "placement")(placement)
     platform_command(group, "scaling")(scaling)
 
 
@@ -77,8 +113,10 @@ def route(
                 (
                     "*" if candidate.is_chosen else "",
                     candidate.endpoint_id,
-                    f"{candidate.cost:.4g}",
-                    ", ".join(f"{name} {value:.4g}" for name, value in candidate.terms.items()),
+                    f"{candidate.cost or 0.0:.4g}",
+                    ", ".join(
+                        f"{name} {value or 0.0:.4g}" for name, value in candidate.terms.items()
+                    ),
                     output.format_count(candidate.matched_tokens),
                     str(candidate.in_flight_requests),
                     f"{candidate.kv_share:.0%}",
@@ -87,6 +125,41 @@ def route(
             ],
             empty="no replica could take it",
         )
+
+
+def placement(
+    platform: Platform,
+    deployment: Annotated[str, typer.Argument(help="Its name, model/name or id.")],
+) -> None:
+    """Show where replicas are, and for every node why one more could go there or not."""
+    answer = platform.client.get(f"/explain/placement/{path_of(deployment, keep_slash=True)}")
+    if platform.as_json:
+        output.write_json(msgspec.Raw(answer))
+        return
+    found = msgspec.json.decode(answer, type=PlacementView)
+    output.write_table(
+        ("REPLICA", "NODE", "DEVICES", "STATE", "DETAIL"),
+        [
+            (place.replica, place.node or "-", ", ".join(place.devices), place.state, place.detail)
+            for place in found.replicas
+        ],
+        empty="it has no replica",
+    )
+    output.write_table(
+        ("NODE", "ONE MORE", ">SCORE", "TERMS"),
+        [
+            (
+                verdict.node,
+                verdict.reason or f"could go to {', '.join(verdict.devices)}",
+                f"{verdict.score or 0.0:.3g}" if not verdict.reason else "-",
+                ", ".join(f"{term.name} {term.value or 0.0:.3g}" for term in verdict.terms),
+            )
+            for verdict in found.nodes
+        ],
+        empty="there is no node; add one with `headrace nodes add`",
+    )
+    if found.frozen_reason:
+        output.note(f"frozen: {found.frozen_reason}")
 
 
 def scaling(

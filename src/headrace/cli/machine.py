@@ -1,22 +1,19 @@
-"""What this machine has, as far as headrace cares: processor, cores, memory, disks, limits.
+"""What this machine has, as far as headrace cares: processor, disks, limits.
 
-Linux tells through /proc and the cgroup files; elsewhere POSIX's answers do. What a container may
-use counts, not what the host has.
+Cores and memory, which nodes report as well, are in `launchers.machine`.
 """
 
 import os
 import platform
 import resource
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from headrace.launchers.machine import fields_of
+
 cpu_info_path = Path("/proc/cpuinfo")
-memory_info_path = Path("/proc/meminfo")
-cgroup_quota_path = Path("/sys/fs/cgroup/cpu.max")
-cgroup_memory_path = Path("/sys/fs/cgroup/memory.max")
 
 # What kernels are written for, or may be; the rest of a processor's flags would hide these.
 known_features = (
@@ -34,20 +31,6 @@ class Processor(msgspec.Struct, frozen=True):
     features: list[str]
 
 
-class Cores(msgspec.Struct, frozen=True):
-    """How much of the processor this process may use."""
-
-    logical: int
-    usable: float  # after affinity and the container's quota
-
-
-class Memory(msgspec.Struct, frozen=True):
-    """Bytes of memory; a container's limit counts as the total."""
-
-    total_bytes: int
-    available_bytes: int
-
-
 class Disk(msgspec.Struct, frozen=True):
     """A directory that headrace writes to."""
 
@@ -60,38 +43,13 @@ class Disk(msgspec.Struct, frozen=True):
 
 def read_processor(path: Path = cpu_info_path) -> Processor:
     """The processor, from /proc/cpuinfo where there is one."""
-    fields = _fields(path)
+    fields = fields_of(path)
     flags = set((fields.get("flags") or fields.get("features") or "").lower().split())
     return Processor(
         name=fields.get("model name") or platform.processor() or "unknown",
         architecture=platform.machine(),
         features=[feature for feature in known_features if feature in flags],
     )
-
-
-def read_cores(quota_path: Path = cgroup_quota_path) -> Cores:
-    """The cores, and how many of them this process may keep busy."""
-    logical = os.cpu_count() or 1
-    affinity = getattr(os, "sched_getaffinity", None)
-    usable = float(len(affinity(0)) if affinity is not None else logical)
-    quota = _words(quota_path)
-    if len(quota) == 2 and quota[0] != "max":
-        usable = min(usable, int(quota[0]) / int(quota[1]))
-    return Cores(logical=logical, usable=usable)
-
-
-def read_memory(
-    info_path: Path = memory_info_path, limit_path: Path = cgroup_memory_path
-) -> Memory:
-    """Memory in all and left, inside the container's limit."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    available_kib = _fields(info_path).get("memavailable", "").removesuffix("kB").strip()
-    available = int(available_kib) * 1024 if available_kib.isdecimal() else total
-    limit = _words(limit_path)
-    if limit and limit[0] != "max" and int(limit[0]) < total:
-        total = int(limit[0])
-        available = min(available, total)
-    return Memory(total_bytes=total, available_bytes=available)
 
 
 def read_disk(path: Path) -> Disk:
@@ -112,23 +70,3 @@ def read_disk(path: Path) -> Disk:
 def open_files_max() -> int:
     """How many files and sockets this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def _words(path: Path) -> Sequence[str]:
-    try:
-        return path.read_text().split()
-    except OSError:
-        return ()
-
-
-def _fields(path: Path) -> dict[str, str]:
-    """The first value of each `name: value` line, the names in small letters."""
-    fields: dict[str, str] = {}
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError:
-        return fields
-    for line in lines:
-        name, _, value = line.partition(":")
-        fields.setdefault(name.strip().lower(), value.strip())
-    return fields

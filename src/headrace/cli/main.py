@@ -60,7 +60,11 @@ entries = (
         "Models on engines: create, list, show, update, scale, rollout, delete.",
         "deployments",
     ),
-    CommandEntry(("explain",), "Why: route, scaling.", "explain"),
+    CommandEntry(
+        ("nodes",), "Machines that run replicas: add, list, show, drain, cordon, remove.", "nodes"
+    ),
+    CommandEntry(("node",), "This machine as a node: join.", "node"),
+    CommandEntry(("explain",), "Why: route, placement, scaling.", "explain"),
     CommandEntry(("plan",), "How many devices a model needs, and why.", "plan"),
     CommandEntry(("place",), "Where replicas would go on a described cluster, and why.", "place"),
     CommandEntry(("apply",), "Make the platform as files say: diff, prune.", "apply"),
@@ -68,6 +72,7 @@ entries = (
     CommandEntry(("replicas",), "Running engines: list.", "replicas"),
     CommandEntry(("top",), "Show what the platform does now.", "top"),
     CommandEntry(("prices",), "What models cost: apply, list, try, rate.", "prices"),
+    CommandEntry(("payments",), "Money by a provider: agree, list, pay, refund.", "payments"),
     CommandEntry(("wallets",), "Credit of tenants: grant, list.", "wallets"),
     CommandEntry(
         ("invoices",),

@@ -26,7 +26,7 @@ from headrace.control.actions import (
 )
 from headrace.control.decide import ControlTimes
 from headrace.control.model_targets import follow_version
-from headrace.launchers.protocol import Launcher, LaunchSpec, Place
+from headrace.launchers.protocol import Launcher, LaunchSpec, Place, Resources
 from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template
 from headrace.spec.models import Model, ModelVersion
 from headrace.storage.store import Store
@@ -109,8 +109,9 @@ class Applier:
             tried = msgspec.structs.replace(replica, attempts=replica.attempts + 1)
             self._fail(tried, f"there is no engine {template.engine!r}; there are: {known}")
             return
+        resources = resources_of(template, replica)
         try:
-            place = self._launcher.place(replica.id)
+            place = self._launcher.place(replica.id, resources)
         except HeadraceError as error:
             tried = msgspec.structs.replace(replica, attempts=replica.attempts + 1)
             self._fail(tried, error.message)
@@ -140,6 +141,7 @@ class Applier:
                     command.argv,
                     command.environment,
                     command.watches_lifeline,
+                    resources=resources,
                     image=adapter.facts.image,
                     readiness_path=adapter.readiness_path,
                 )
@@ -159,6 +161,8 @@ class Applier:
     ) -> LaunchRequest:
         version = self._store.get(ModelVersion, template.model_version_id)
         share = max(1, self._cpu_count // max(1, deployment.replicas))
+        if template.resources.cpu_count is not None:
+            share = max(1, int(template.resources.cpu_count))
         return LaunchRequest(
             model_path=model_path,
             served_model_name=replica.served_model_name,
@@ -167,6 +171,7 @@ class Applier:
             api_key=replica.engine_key,
             threads=template.threads or share,
             context_length=version.context_length,
+            tensor_parallel=template.resources.devices_together,
             extra_arguments=template.engine_arguments,
         )
 
@@ -187,3 +192,18 @@ class Applier:
         for launch in self._launcher.list():
             if launch.name == replica.id:
                 self._launcher.stop(launch.launch_id, stop_grace_s)
+
+
+def resources_of(template: Template, replica: Replica) -> Resources:
+    """What a replica's launch needs, in the launcher's words."""
+    wanted = template.resources
+    return Resources(
+        cpu_count=wanted.cpu_count,
+        memory_bytes=wanted.memory_bytes,
+        device_count=wanted.devices,
+        node_labels=wanted.node_labels,
+        niceness=wanted.niceness,
+        node_count=wanted.nodes,
+        node_id=replica.node_id,
+        device_ids=replica.device_ids,
+    )

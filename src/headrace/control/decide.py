@@ -8,6 +8,7 @@
                        FAILED <────────────────────────────────┘
                           └──after its retry time──> launch
 
+    ACTIVE, its node is drained ──another serves in its stead──> DRAINING
     any but DRAINING ──not wanted any more──> DRAINING ──idle or deadline──> stopped, forgotten
 
 It never depends on what happened before, only on the world, so that lost, repeated and reordered
@@ -31,7 +32,7 @@ from headrace.control.actions import (
 )
 from headrace.control.rollout import Staff, next_deployment, staff
 from headrace.control.world import ReplicaObservation, World
-from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.deployments import Deployment, Leaving, Replica, ReplicaState
 
 gone = ReplicaObservation(alive=False)
 
@@ -73,7 +74,8 @@ def decide(world: World, times: ControlTimes) -> list[Action]:
         actions += advance(world, times, replica)
     if deployment is not None:
         missing = staff(deployment, world.replicas, world.now_s).current - sum(
-            replica.generation == deployment.generation for replica in wanted
+            replica.generation == deployment.generation and replica.leaving is Leaving.NOT
+            for replica in wanted
         )
         names = free_names(deployment, world.replicas, max(0, missing))
         actions += [CreateReplica(deployment, name) for name in names]
@@ -83,8 +85,8 @@ def decide(world: World, times: ControlTimes) -> list[Action]:
 def split_by_need(world: World) -> tuple[list[Replica], list[Replica]]:
     """The replicas to keep and those to retire; what drains is never taken back."""
     deployment = world.deployment
-    live = [replica for replica in world.replicas if replica.state is not ReplicaState.DRAINING]
-    draining = [replica for replica in world.replicas if replica.state is ReplicaState.DRAINING]
+    live = [replica for replica in world.replicas if not must_go(replica)]
+    draining = [replica for replica in world.replicas if must_go(replica)]
     if deployment is None:
         return [], [*live, *draining]
     wanted = staff(deployment, world.replicas, world.now_s)
@@ -93,10 +95,25 @@ def split_by_need(world: World) -> tuple[list[Replica], list[Replica]]:
     former = [replica for replica in live if replica.generation != deployment.generation]
     serving = [replica for replica in former if can_stay(deployment, replica, wanted)]
     other = [replica for replica in former if replica not in serving]
-    current_kept, current_surplus = split_at(current, wanted.current)
-    former_kept, former_surplus = split_at(serving, wanted.former)
+    current_kept, current_surplus = split_replaced(current, wanted.current)
+    former_kept, former_surplus = split_replaced(serving, wanted.former)
     unwanted = [*draining, *other, *current_surplus, *former_surplus]
     return [*current_kept, *former_kept], unwanted
+
+
+def must_go(replica: Replica) -> bool:
+    """Whether a replica ends whatever else there is."""
+    return replica.state is ReplicaState.DRAINING or replica.leaving is Leaving.AT_ONCE
+
+
+def split_replaced(replicas: list[Replica], count: int) -> tuple[list[Replica], list[Replica]]:
+    """Those to keep and the rest: what leaves stays as long as too few others serve."""
+    staying = [replica for replica in replicas if replica.leaving is Leaving.NOT]
+    leaving = [replica for replica in replicas if replica.leaving is not Leaving.NOT]
+    kept, surplus = split_at(staying, count)
+    serving = sum(replica.state is ReplicaState.ACTIVE for replica in kept)
+    bridging, replaced = split_at(leaving, count - serving)
+    return [*kept, *bridging], [*surplus, *replaced]
 
 
 def can_stay(deployment: Deployment, replica: Replica, wanted: Staff) -> bool:
@@ -173,6 +190,8 @@ def launch_when_due(world: World, replica: Replica, seen: ReplicaObservation) ->
         return [StopReplica(replica)]
     if replica.retry_time is not None and world.now_s < replica.retry_time:
         return []
+    if world.has_nodes and not replica.node_id:  # `nodes.placing` gives it one, or says why not
+        return []
     deployment = world.deployment
     assert deployment is not None
     template = deployment.template_of(replica.generation)
@@ -180,6 +199,7 @@ def launch_when_due(world: World, replica: Replica, seen: ReplicaObservation) ->
         return [DeleteReplica(replica)]
     is_current = replica.generation == deployment.generation
     model_file = world.model_file if is_current else world.former_model_file
+    model_file = world.files_on_nodes.get(replica.id, model_file)
     if model_file.path is None:
         told = msgspec.structs.replace(
             replica, detail=model_file.detail, progress=model_file.progress

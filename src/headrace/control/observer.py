@@ -28,6 +28,19 @@ class HealthSource(Protocol):
         ...
 
 
+class NodeSight(Protocol):
+    """What is known of nodes."""
+
+    @property
+    def frozen_reason(self) -> str:
+        """Why nothing is moved from silent nodes; empty: it is."""
+        ...
+
+    def file_state(self, replica: Replica, version: ModelVersion) -> ModelFileState | None:
+        """A model's file where a replica has its place; None where that is this machine."""
+        ...
+
+
 class Observer:
     """The eyes of the reconciler; looks and changes nothing."""
 
@@ -41,7 +54,9 @@ class Observer:
         adapters: Mapping[str, EngineAdapter],
         clock: Clock,
         health: HealthSource | None = None,
+        nodes: NodeSight | None = None,
     ) -> None:
+        self._nodes = nodes  # None: the launcher chooses where replicas run
         self._health = health  # None: no gateway is asked
         self._silence = SilenceWatch()
         self._store = store
@@ -68,6 +83,7 @@ class Observer:
     async def world(self, deployment_id: str) -> World:
         """One deployment and everything about it, as it is now."""
         deployment, replicas, launches, files = await asyncio.to_thread(self._read, deployment_id)
+        elsewhere = await asyncio.to_thread(self._files_on_nodes, deployment, replicas)
         seen = await asyncio.gather(
             *(self._observe(replica, launches.get(replica.id)) for replica in replicas)
         )
@@ -77,10 +93,37 @@ class Observer:
             replicas=replicas,
             observations={replica.id: look for replica, look in zip(replicas, seen, strict=True)},
             model_file=files[0],
-            is_frozen=self._silence.is_suspicious,
+            is_frozen=self._silence.is_suspicious or self._nodes_are_frozen,
             former_model_file=files[1],
             health=self._health_of(deployment),
+            files_on_nodes=elsewhere,
+            has_nodes=self._nodes is not None,
         )
+
+    @property
+    def _nodes_are_frozen(self) -> bool:
+        return self._nodes is not None and self._nodes.frozen_reason != ""
+
+    def _files_on_nodes(
+        self, deployment: Deployment | None, replicas: tuple[Replica, ...]
+    ) -> dict[str, ModelFileState]:
+        """Of replicas that have no process yet, by their id."""
+        found: dict[str, ModelFileState] = {}
+        if self._nodes is None or deployment is None:
+            return found
+        for replica in replicas:
+            template = deployment.template_of(replica.generation)
+            waits = replica.state in (ReplicaState.CREATING, ReplicaState.FAILED)
+            if not replica.node_id or not waits or template is None:
+                continue
+            try:
+                version = self._store.get(ModelVersion, template.model_version_id)
+            except NotFound:
+                continue
+            state = self._nodes.file_state(replica, version)
+            if state is not None:
+                found[replica.id] = state
+        return found
 
     def _health_of(self, deployment: Deployment | None) -> Mapping[int, GenerationHealth]:
         if self._health is None or deployment is None or deployment.progress is None:

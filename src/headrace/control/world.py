@@ -40,3 +40,5 @@ class World:
     former_model_file: ModelFileState = ModelFileState(detail="there is no former version")
     is_frozen: bool = False  # so many are silent at once that it is not they who fail
     health: Mapping[int, GenerationHealth] = field(default_factory=dict)  # by generation
+    files_on_nodes: Mapping[str, ModelFileState] = field(default_factory=dict)  # by replica id
+    has_nodes: bool = False  # replicas get a place before they start

@@ -25,6 +25,9 @@ class Resources:
     device_count: int = 0
     node_labels: Mapping[str, str] = field(default_factory=dict)  # a machine that has them all
     niceness: int | None = None  # 0 to 19: how readily it lets others use the processor
+    node_count: int = 1  # machines that one launch spans, where the launcher can
+    node_id: str = ""  # where its caller gave it a place; empty: the launcher chooses
+    device_ids: tuple[str, ...] = ()  # of that node
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ class EventType(StrEnum):
     BUDGET_THRESHOLD = "budget.threshold"  # so much of a money budget is spent
     TOKENS_THRESHOLD = "tokens.threshold"  # so much of a token quota is used
     CREDIT_LOW = "credit.low"  # a prepaid balance does not last another day like the last one
+    PAYMENT_SUCCEEDED = "payment.succeeded"
+    PAYMENT_FAILED = "payment.failed"  # declined, or nobody knows
     TEST = "test"  # somebody asked whether the webhook works
 
 

@@ -9,6 +9,7 @@ from headrace.spec.grants import Grant
 from headrace.spec.invoices import BillingProfile, Seller
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.nodes import Node, NodeLaunch
+from headrace.spec.payments import Payment, PaymentAgreement
 from headrace.spec.prices import PriceBook
 from headrace.spec.resource import Resource
 from headrace.spec.tenancy import ApiKey, Project, Tenant
@@ -33,6 +34,8 @@ resource_types: Mapping[str, type[Resource]] = {
         BillingProfile,
         Grant,
         Terms,
+        PaymentAgreement,
+        Payment,
         Node,
         NodeLaunch,
     )

@@ -100,7 +100,6 @@ class NodeLaunch(Resource, frozen=True, kw_only=True, tag="node_launch"):
     cpu_count: float | None = None
     memory_bytes: int | None = None
     niceness: int | None = None
-    port: int = 0
 
 
 class LaunchPhase(StrEnum):

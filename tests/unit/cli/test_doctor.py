@@ -9,12 +9,10 @@ import pytest
 from headrace.cli import doctor
 from headrace.cli.machine import (
     Disk,
-    Memory,
-    read_cores,
     read_disk,
-    read_memory,
     read_processor,
 )
+from headrace.launchers.machine import Memory, read_cores, read_memory
 
 Run = Callable[..., int]
 

@@ -33,6 +33,7 @@ from headrace.control.admin import (
     models,
     nodes,
     overview,
+    payments,
     prices,
     projects,
     repricing,
@@ -57,6 +58,7 @@ from headrace.control.admin.managed import mount
 from headrace.control.admin.single_sign_on import SingleSignOn
 from headrace.control.insight import Insight
 from headrace.control.nodes.node_loop import NodeLoop
+from headrace.control.payments.provider import PaymentProvider
 from headrace.http.egress import EgressPolicy, no_hosts_allowed
 from headrace.storage.database import Database
 
@@ -79,6 +81,7 @@ route_modules = (
     requests,
     invoices,
     terms,
+    payments,
     prices,
     repricing,
     wallets,
@@ -107,6 +110,7 @@ def create_admin_app(
     insight: Insight | None = None,
     node_loop: NodeLoop | None = None,
     egress: EgressPolicy = no_hosts_allowed,
+    payment_provider: PaymentProvider | None = None,
     closing: asyncio.Event | None = None,
 ) -> ASGIApp:
     """The admin API over `database`, for the bearer of `admin_token`.
@@ -114,9 +118,9 @@ def create_admin_app(
     `pepper` is the server's secret for the keys that are made here. `allowed_hosts` are the names
     besides loopback's that a Host header may carry, without a port. `gateway_url` is where
     customers reach the gateway, for the console's examples; `single_sign_on` is an identity
-    provider to sign in at, and `egress` says where webhooks may lead; `closing` ends what is sent
-    for as long as somebody listens. Every route works in a
-    thread, because the store waits for its disk."""
+    provider to sign in at, `egress` says where webhooks may lead, `payment_provider` takes money;
+    `closing` ends what is sent for as long as somebody listens. Every route works in a thread,
+    because the store waits for its disk."""
     context = AdminContext(
         database=database,
         credentials=AdminCredentials(admin_token, clock or SystemClock()),
@@ -127,6 +131,7 @@ def create_admin_app(
         insight=insight,
         nodes=node_loop,
         egress=egress,
+        payment_provider=payment_provider,
         closing=closing or asyncio.Event(),
     )
     return AdminGuard(

@@ -12,6 +12,8 @@ from headrace.control.admin.credentials import AdminCredentials
 from headrace.control.admin.sign_in import PasswordSignIn
 from headrace.control.admin.single_sign_on import SingleSignOn
 from headrace.control.insight import Insight
+from headrace.control.nodes.node_loop import NodeLoop
+from headrace.control.payments.provider import PaymentProvider
 from headrace.http.egress import EgressPolicy, no_hosts_allowed
 from headrace.storage.database import Database
 
@@ -52,6 +54,8 @@ class AdminContext:
     single_sign_on: SingleSignOn | None = None
     egress: EgressPolicy = no_hosts_allowed  # where webhooks may lead
     insight: Insight | None = None  # None: nobody follows the gateways
+    nodes: NodeLoop | None = None  # None: the launcher's own cluster places replicas
+    payment_provider: PaymentProvider | None = None  # None: nobody takes money by it
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set once this one drains
     passwords: PasswordSignIn = field(init=False)
     refusals: RefusalLog = field(init=False)

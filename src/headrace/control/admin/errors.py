@@ -13,7 +13,7 @@ from headrace.base.errors import HeadraceError, InvalidRequest
 from headrace.control.admin.references import pattern_words
 from headrace.protocol.errors import error_body
 
-credential_pattern = re.compile(rb"(hrs?_[0-9a-z]{26}_)[0-9A-Za-z]{16,}")
+credential_pattern = re.compile(rb"(hr[sn]?_[0-9a-z]{26}_)[0-9A-Za-z]{16,}")
 
 
 def error_answer(error: HeadraceError) -> Response:

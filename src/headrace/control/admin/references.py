@@ -24,7 +24,7 @@ class ResourceReader(Protocol):
         ...
 
 
-secret_prefixes = ("hr_", "hrs_")  # of API keys and of service accounts' tokens
+secret_prefixes = ("hr_", "hrs_", "hrn_")  # of API keys, service accounts' and nodes' tokens
 id_pattern = re.compile(rf"[a-z]+_[{alphabet}]{{{body_length}}}")
 
 name_pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
