@@ -8,6 +8,12 @@ import typer
 
 from headrace.cli import output, rollouts
 from headrace.cli.admin_client import path_of
+from headrace.cli.placing_options import (
+    PlacementOptions,
+    ResourceOptions,
+    placement_body,
+    resources_body,
+)
 from headrace.cli.platform import Platform, platform_command, platform_group
 from headrace.cli.scaling_options import (
     HedgingOptions,
@@ -41,6 +47,8 @@ class DeploymentView(msgspec.Struct, frozen=True):
     rollout_state: str
     scale_reason: str | None
     hedging: dict[str, float | None] | None
+    resources: dict[str, object]
+    placement: dict[str, object]
     create_time: str
 
 
@@ -77,6 +85,8 @@ def create(
     scaling: ScalingOptions,
     rollout: RolloutOptions,
     hedging: HedgingOptions,
+    resources: ResourceOptions,
+    placement: PlacementOptions,
 ) -> None:
     """Ask for replicas of a model; the control plane starts them."""
     body = {
@@ -90,6 +100,8 @@ def create(
         "autoscaling": autoscaling_body(scaling),
         "rollout": rollout_body(rollout),
         "hedging": hedging_body(hedging),
+        "resources": resources_body(resources, scaling.devices),
+        "placement": placement_body(placement, scaling.priority),
     }
     platform.show(platform.client.send("POST", "/deployments", body), DeploymentView, _fields)
 
@@ -138,6 +150,8 @@ def update(
     scaling: ScalingOptions,
     rollout: RolloutOptions,
     hedging: HedgingOptions,
+    resources: ResourceOptions,
+    placement: PlacementOptions,
 ) -> None:
     """Change a deployment; a new look of its replicas is rolled out."""
     body = {
@@ -148,6 +162,8 @@ def update(
         "autoscaling": autoscaling_body(scaling),
         "rollout": rollout_body(rollout),
         "hedging": hedging_body(hedging),
+        "resources": resources_body(resources, scaling.devices),
+        "placement": placement_body(placement, scaling.priority),
     }
     given: dict[str, object] = {name: value for name, value in body.items() if value is not None}
     if fixed:
@@ -192,9 +208,18 @@ def _fields(deployment: DeploymentView) -> list[tuple[str, str]]:
         ("generation", f"{deployment.generation}, rollout {deployment.rollout_state}"),
         *([("scaled", deployment.scale_reason)] if deployment.scale_reason else []),
         *([("hedged", _hedging(deployment.hedging))] if deployment.hedging else []),
+        *([("needs", _words(deployment.resources))] if deployment.resources else []),
+        *([("placed", _words(deployment.placement))] if deployment.placement else []),
         ("created", format_moment(deployment.create_time)),
     ]
     return [*fields, *(("why not", reason) for reason in deployment.reasons)]
+
+
+def _words(fields: Mapping[str, object]) -> str:
+    """Fields in a line."""
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in fields.items() if value is not None
+    )
 
 
 def _ready(deployment: DeploymentView) -> str:

@@ -35,9 +35,9 @@ class ScalingOptions:
         float | None, typer.Option(help="Seconds of less need before going down.")
     ] = None
     priority: Annotated[
-        int | None, typer.Option(min=0, help="Who gets devices when they are scarce.")
+        int | None, typer.Option(min=0, help="Higher gets devices first, and may end lower ones.")
     ] = None
-    devices: Annotated[int | None, typer.Option(min=0, help="Devices of one replica.")] = None
+    devices: Annotated[int | None, typer.Option(min=0, help="Accelerators of one replica.")] = None
 
 
 def autoscaling_body(options: ScalingOptions) -> dict[str, object] | None:
@@ -55,7 +55,7 @@ def autoscaling_body(options: ScalingOptions) -> dict[str, object] | None:
         "devices": options.devices,
     }
     given = {name: value for name, value in values.items() if value is not None}
-    if not given:
+    if not given.keys() - {"priority", "devices"}:  # those are of placement as well
         return None
     if "max" not in given:
         raise ConfigurationError("--max: say how many replicas there may be at most")

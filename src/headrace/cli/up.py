@@ -21,6 +21,7 @@ from headrace.cli.tls_options import TlsCertificate, TlsKey, TlsListen, gateway_
 from headrace.http import server
 from headrace.launchers import lifeline
 from headrace.spec.deployments import Replica
+from headrace.spec.nodes import Node
 from headrace.storage import Database, open_database
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.model_file import open_model
@@ -183,9 +184,11 @@ def remove_ready_file(path: Path) -> None:
 
 
 def forget_replicas(database: Database, files: PlatformFiles, clock: SystemClock) -> None:
-    """Clear what an earlier platform that was killed left: no replica outlives its supervisor."""
+    """Clear what an earlier platform that was killed left: no replica here outlives it."""
     launcher = local_launcher(files, clock)
     for launch in launcher.list():
         launcher.stop(launch.launch_id, 0.0)
+    remote = {node.id for node in database.store.list(Node) if not node.is_local}
     for replica in database.store.list(Replica):
-        database.store.delete(replica)
+        if replica.node_id not in remote:  # agents keep theirs
+            database.store.delete(replica)

@@ -14,13 +14,14 @@ from headrace.control.admin.context import AdminContext, Context
 from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
 from headrace.control.admin.references import Name, Reference, reject_id_as_name, resolve
 from headrace.control.admin.rollouts import state_of
-from headrace.control.admin.struct_values import Policy, read, shown
+from headrace.control.admin.struct_values import Policy, merged, read, shown
 from headrace.control.admin.values import RequestBody, moment, optional_moment
 from headrace.control.model_targets import follow_version
 from headrace.spec.autoscaling import Autoscaling
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.hedging import Hedging
 from headrace.spec.models import Model, ModelVersion
+from headrace.spec.resources import PlacementPolicy, ReplicaResources
 from headrace.spec.rollout import RolloutPolicy
 
 router = APIRouter()
@@ -47,6 +48,8 @@ class DeploymentCreate(RequestBody):
     rollout: Policy | None = None
     autoscaling: Policy | None = None
     hedging: Policy | None = None
+    resources: Policy | None = None
+    placement: Policy | None = None
 
 
 class DeploymentChange(RequestBody):
@@ -62,6 +65,8 @@ class DeploymentChange(RequestBody):
     rollout: Policy | None = None
     autoscaling: Policy | None = None  # null: a fixed number from now on
     hedging: Policy | None = None  # null: no request goes to two replicas from now on
+    resources: Policy | None = None  # fields that are not named stay; a field of null: its default
+    placement: Policy | None = None  # likewise
 
 
 class ReplicaView(BaseModel):
@@ -76,6 +81,10 @@ class ReplicaView(BaseModel):
     state: ReplicaState
     generation: int
     address: str
+    node_id: str  # empty: it has no place yet, or the launcher's cluster chose one
+    devices: list[str]
+    region: str
+    zone: str
     attempts: int
     detail: str
     progress: float | None
@@ -105,6 +114,8 @@ class DeploymentView(BaseModel):
     autoscaling: Policy | None
     scale_reason: str | None  # of the last change by the autoscaler
     hedging: Policy | None
+    resources: Policy | None
+    placement: Policy | None
     create_time: datetime.datetime
 
 
@@ -135,6 +146,8 @@ def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentVie
             else read(body.rollout, RolloutPolicy, "rollout"),
             autoscaling=autoscaling,
             hedging=hedging_of(body.hedging),
+            resources=merged(ReplicaResources(), body.resources, "resources"),
+            placement=merged(PlacementPolicy(), body.placement, "placement"),
         )
     )
     return _DeploymentViews(context).of(deployment)
@@ -191,6 +204,8 @@ def changed_deployment(
         changes["rollout"] = read(body.rollout, RolloutPolicy, "rollout")
     if "hedging" in body.model_fields_set:
         changes["hedging"] = hedging_of(body.hedging)
+    if body.placement is not None:
+        changes["placement"] = merged(deployment.placement, body.placement, "placement")
     autoscaling = deployment.autoscaling
     if "autoscaling" in body.model_fields_set:
         changes["autoscaling"] = autoscaling = autoscaling_of(body.autoscaling)
@@ -209,6 +224,9 @@ def changed_deployment(
         template = msgspec.structs.replace(template, threads=body.threads)
     if body.engine_arguments is not None:
         template = msgspec.structs.replace(template, engine_arguments=body.engine_arguments)
+    if body.resources is not None:
+        resources = merged(template.resources, body.resources, "resources")
+        template = msgspec.structs.replace(template, resources=resources)
     return msgspec.structs.replace(deployment.with_template(template), **changes)
 
 
@@ -322,6 +340,8 @@ class _DeploymentViews:
             autoscaling=shown(deployment.autoscaling),
             scale_reason=None if deployment.scale is None else deployment.scale.reason,
             hedging=shown(deployment.hedging),
+            resources=shown(deployment.resources),
+            placement=shown(deployment.placement),
             create_time=moment(deployment.create_time),
         )
 
@@ -358,6 +378,10 @@ def _replica_view(replica: Replica, deployment_name: str) -> ReplicaView:
         state=replica.state,
         generation=replica.generation,
         address=replica.address,
+        node_id=replica.node_id,
+        devices=list(replica.device_ids),
+        region=replica.region,
+        zone=replica.zone,
         attempts=replica.attempts,
         detail=replica.detail,
         progress=replica.progress,

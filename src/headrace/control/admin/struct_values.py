@@ -20,6 +20,16 @@ def read(value: Policy, kind: type[T], param: str) -> T:
         raise InvalidRequest(f"{param}: {error}", param=param) from None
 
 
+def merged(present: T, changes: Policy | None, param: str) -> T:
+    """The struct with the fields that are named; null gives a field its default back."""
+    if not changes:
+        return present
+    fields: Policy = msgspec.json.decode(msgspec.json.encode(present))
+    fields |= changes
+    kept = {name: value for name, value in fields.items() if value is not None}
+    return read(kept, type(present), param)
+
+
 def shown(value: msgspec.Struct | None) -> Policy | None:
     """A struct as JSON."""
     return None if value is None else msgspec.json.decode(msgspec.json.encode(value))
