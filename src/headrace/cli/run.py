@@ -16,6 +16,8 @@ from headrace.base.errors import ConfigurationError, ContextLengthExceeded, Head
 from headrace.base.ids import new_id
 from headrace.cli.engine_settings import (
     ContextLength,
+    KvCache,
+    KvCacheDtype,
     KvTokens,
     ModelArgument,
     Quantize,
@@ -23,6 +25,7 @@ from headrace.cli.engine_settings import (
     kv_tokens_default,
     service_config,
 )
+from headrace.cli.memory_check import check_memory
 from headrace.cli.model_files import resolve_model
 from headrace.cli.settings import CacheDir
 from headrace.engine_server.service import ModelService
@@ -89,6 +92,7 @@ def run(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same answers.")] = None,
     kv_tokens: KvTokens = kv_tokens_default,
+    kv_cache_dtype: KvCache = KvCacheDtype.F16,
     quantize: Quantize = None,
     threads: Threads = None,
     context_length: ContextLength = None,
@@ -106,7 +110,9 @@ def run(
         threads=threads,
         context_length=context_length,
         max_num_seqs=1,
+        kv_cache_dtype=kv_cache_dtype,
     )
+    check_memory(config.engine)
     terminal = Terminal(
         ModelService(config, SystemClock()),
         Conversation(system),

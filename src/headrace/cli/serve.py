@@ -31,6 +31,7 @@ from headrace.cli.engine_settings import (
     service_config,
     step_timeout_default_s,
 )
+from headrace.cli.memory_check import check_memory
 from headrace.cli.model_files import resolve_model
 from headrace.cli.output import note
 from headrace.cli.settings import CacheDir, OtlpEndpoint
@@ -125,6 +126,7 @@ def serve(
             kv_cache_dtype=kv_cache_dtype,
         )
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
+        check_memory(config.engine)
         service = ModelService(config, SystemClock())
         server.run(_serve(service, sock, api_key, drain_timeout_s, tracer))
 

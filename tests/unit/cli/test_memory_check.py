@@ -1,0 +1,80 @@
+"""What is said before a model is loaded, and what is refused because it would not fit."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from headrace.base.errors import ConfigurationError
+from headrace.cli.engine_settings import service_config
+from headrace.cli.memory_check import check_memory
+from headrace.engine_server.messages import EngineConfig
+from headrace.weights.gguf_writer import TensorPlan, write_gguf
+from headrace.weights.tensor import TensorType, bytes_of
+
+mib = 1 << 20
+hidden, ffn, vocab = 256, 512, 4096
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    yield data
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Half-precision weights: 3 MiB in all, 1 KiB of KV a token."""
+    shapes = {
+        **{"token_embd.weight": (vocab, hidden), "output_norm.weight": (hidden,)},
+        **{f"blk.0.attn_{name}.weight": (hidden, hidden) for name in ("q", "k", "v", "output")},
+        **{f"blk.0.ffn_{name}.weight": (ffn, hidden) for name in ("gate", "up")},
+        **{"blk.0.ffn_down.weight": (hidden, ffn)},
+        **{f"blk.0.{name}_norm.weight": (hidden,) for name in ("attn", "ffn")},
+    }
+    plans = []
+    for name, shape in shapes.items():
+        kind = TensorType.F32 if len(shape) == 1 else TensorType.F16
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        data = bytes(bytes_of(kind, count))
+        plans.append(TensorPlan(name, kind, shape, partial(pieces, data)))
+    metadata: dict[str, object] = {
+        **{"general.architecture": "llama", "llama.block_count": 1, "llama.context_length": 2048},
+        **{"llama.embedding_length": hidden, "llama.feed_forward_length": ffn},
+        **{"llama.attention.head_count": 4, "llama.attention.layer_norm_rms_epsilon": 1e-5},
+    }
+    write_gguf(tmp_path / "weir.gguf", metadata, plans)
+    return tmp_path / "weir.gguf"
+
+
+def config(model: Path, kv_tokens: int) -> EngineConfig:
+    return service_config(
+        model, "weir", kv_tokens=kv_tokens, threads=1, context_length=None, max_num_seqs=1
+    ).engine
+
+
+def test_the_plan_is_told_by_its_parts(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check_memory(config(model, 1024), available_bytes=1 << 30)
+    said = capsys.readouterr().err
+    assert "weights 3.3 MiB, KV 1.0 MiB for 1,024 tokens" in said
+    assert "1.0 GiB available" in said
+
+
+def test_a_cache_that_is_too_large_is_refused_with_what_would_fit(model: Path) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        check_memory(config(model, 1 << 20), available_bytes=160 * mib)
+    message = raised.value.message
+    tokens = int(message.partition("--kv-tokens ")[2].split()[0])
+    assert "with --kv-cache-dtype q8 would fit" in message
+    check_memory(config(model, tokens), available_bytes=160 * mib)
+    with pytest.raises(ConfigurationError):
+        check_memory(config(model, tokens + 1024), available_bytes=160 * mib)
+
+
+def test_float_weights_that_are_too_large_may_be_quantized(model: Path) -> None:
+    with pytest.raises(ConfigurationError, match="--quantize q8_0 would fit, with 2"):
+        check_memory(config(model, 64), available_bytes=124 * mib)
+
+
+def test_what_fits_in_no_way_is_said(model: Path) -> None:
+    with pytest.raises(ConfigurationError, match="The weights alone need"):
+        check_memory(config(model, 64), available_bytes=10 * mib)

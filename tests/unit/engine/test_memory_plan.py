@@ -1,0 +1,115 @@
+"""The plan by arithmetic against what the runner allocates, and what the system then counts."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.engine.cpu_runner import CpuRunner
+from headrace.engine.memory_plan import RunnerSizes, plan_memory, tile_shapes
+from headrace.weights.architecture_reader import read_architecture
+from headrace.weights.gguf_writer import TensorPlan, write_gguf
+from headrace.weights.layout import runner_tensors
+from headrace.weights.model_file import open_model
+from headrace.weights.tensor import TensorType, bytes_of
+
+sizes = {"hidden": 256, "ffn": 512, "vocab": 100, "layers": 1, "heads": 4}
+# Its matrices fill their huge pages, so that it does not matter whether the system has any.
+larger = {"hidden": 1024, "ffn": 3840, "vocab": 7680, "layers": 3, "heads": 16}
+measured = """
+import json, sys
+import numpy as np
+from pathlib import Path
+from headrace.engine.cpu_runner import CpuRunner
+from headrace.engine.runner import StepBatch
+from headrace.weights.architecture_reader import read_architecture
+from headrace.weights.model_file import open_model
+
+def one_prompt(count):
+    zero, one = np.zeros(1, np.int32), np.ones(1, np.float32)
+    return StepBatch(
+        token_ids=np.zeros(count, np.int32), row_starts=np.array([0, count], np.int32),
+        context_lens=np.array([count], np.int32), block_ids=np.arange(count // 16, dtype=np.int32),
+        block_starts=np.array([0, count // 16], np.int32), sampled=zero, temperature=one,
+        top_k=zero, top_p=one, min_p=one * 0, seed=np.zeros(1, np.uint64),
+        position=np.zeros(1, np.int64),
+    )
+
+def private_bytes():
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_Dirty"))
+
+before = private_bytes()
+with open_model(Path(sys.argv[1])) as file:
+    spec = read_architecture(file)
+    runner = CpuRunner(file, spec, kv_tokens=2048, rows_max=128, sequences_max=8, threads=2)
+runner.execute(one_prompt(128))
+for block in range(runner.info.num_blocks):
+    runner.import_blocks([block], runner.export_blocks([block]))  # every page of it is touched
+print(json.dumps(private_bytes() - before))
+"""
+
+
+def pieces(data: bytes) -> Iterator[bytes]:
+    yield data
+
+
+def write_model(path: Path, kind: TensorType, made: dict[str, int]) -> Path:
+    hidden, ffn, layers = made["hidden"], made["ffn"], made["layers"]
+    shapes = {"token_embd.weight": (made["vocab"], hidden), "output_norm.weight": (hidden,)}
+    for index in range(layers):
+        layer = f"blk.{index}."
+        names = ("q", "k", "v", "output")
+        shapes |= {f"{layer}attn_{name}.weight": (hidden, hidden) for name in names}
+        shapes |= {f"{layer}ffn_{name}.weight": (ffn, hidden) for name in ("gate", "up")}
+        shapes |= {f"{layer}ffn_down.weight": (hidden, ffn)}
+        shapes |= {f"{layer}{name}_norm.weight": (hidden,) for name in ("attn", "ffn")}
+    plans = []
+    for name, shape in shapes.items():
+        stored = TensorType.F32 if len(shape) == 1 else kind
+        data = bytes(bytes_of(stored, int(np.prod(shape))))
+        plans.append(TensorPlan(name, stored, shape, partial(pieces, data)))
+    metadata: dict[str, object] = {
+        **{"general.architecture": "llama", "llama.block_count": layers},
+        **{"llama.embedding_length": hidden, "llama.feed_forward_length": ffn},
+        **{"llama.attention.head_count": made["heads"], "llama.context_length": 2048},
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    }
+    write_gguf(path, metadata, plans)
+    return path
+
+
+@pytest.mark.parametrize("kind", [*tile_shapes, TensorType.F16, TensorType.F32, TensorType.BF16])
+def test_weights_and_kv_are_what_the_runner_allocates(kind: TensorType, tmp_path: Path) -> None:
+    with open_model(write_model(tmp_path / "m.gguf", kind, sizes)) as file:
+        spec = read_architecture(file)
+        runner = CpuRunner(
+            file, spec, kv_tokens=256, rows_max=8, sequences_max=2, threads=1, kv_cache_dtype="q8"
+        )
+        plan = plan_memory(
+            spec, runner_tensors(spec, file.tensors), RunnerSizes(256, 8, 1, kv_cache_dtype="q8")
+        )
+    with runner:
+        assert plan.weights_bytes == pytest.approx(runner.weight_bytes, rel=0.03)
+        assert plan.kv_bytes == runner.kv_bytes
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux counts memory here")
+def test_the_whole_plan_is_what_the_system_counts(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", TensorType.Q8_0, larger)
+    with open_model(path) as file:
+        spec = read_architecture(file)
+        plan = plan_memory(spec, runner_tensors(spec, file.tensors), RunnerSizes(2048, 128, 2))
+    counted = json.loads(
+        subprocess.run(
+            [sys.executable, "-c", measured, str(path)], check=True, capture_output=True
+        ).stdout
+    )
+    planned = plan.weights_bytes + plan.kv_bytes + plan.workspace_bytes
+    assert planned == pytest.approx(counted, rel=0.04)
+    assert planned > 80 << 20  # large enough for that to mean something
