@@ -350,13 +350,3 @@ def test_a_wrong_method_is_405_and_says_which_are_right(web: httpx2.Client) -> N
     assert answer.status_code == 405
     assert answer.headers["allow"] == "POST"
     assert answer.json()["error"]["code"] == "method_not_allowed"
-
-
-def test_a_paused_server_refuses_until_it_is_resumed(web: httpx2.Client) -> None:
-    body = {"model": model, "prompt": "x", "max_tokens": 1}
-    assert web.post("/internal/pause").json()["paused"] is True
-    refused = web.post("/v1/completions", json=body)
-    assert refused.status_code == 503
-    assert int(refused.headers["retry-after"]) >= 1
-    assert web.post("/internal/resume").json()["paused"] is False
-    assert web.post("/v1/completions", json=body).status_code == 200

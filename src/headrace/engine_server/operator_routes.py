@@ -1,6 +1,6 @@
-"""Routes for whoever operates the server: usage of ended requests, aborts, pause, resume, drain.
+"""What the gateway asks of a server beside answers: the usage of ended requests, and aborts.
 
-Those that change something ask for the server's key, and are closed where none is set.
+All that changes the server itself is on the operator's own listener (admin_app.py).
 """
 
 import msgspec
@@ -15,30 +15,26 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OperatorRoutes:
-    """`/internal/...`"""
+    """`/internal/usage` and `/internal/abort`."""
 
     def __init__(self, generating: Generating) -> None:
         self._generating = generating
 
     def routes(self) -> list[Route]:
-        """The routes."""
-        usage = Route(
-            "GET",
-            "/internal/usage/{request_id...}",
-            self._usage,
-            summary="What a request that ended used",
-        )
-        changes = [
-            ("/internal/abort/{request_id...}", self._abort, "End a request"),
-            ("/internal/pause", self._pause, "Refuse new requests until resumed"),
-            ("/internal/resume", self._resume, "Take new requests again"),
-            ("/internal/drain", self._drain, "Be unready and refuse new requests from now on"),
-        ]
+        """The routes; an abort asks for the server's key, and is closed where none is set."""
         return [
-            usage,
-            *(
-                Route("POST", path, handler, Access.OPERATOR, summary=summary)
-                for path, handler, summary in changes
+            Route(
+                "GET",
+                "/internal/usage/{request_id...}",
+                self._usage,
+                summary="What a request that ended used",
+            ),
+            Route(
+                "POST",
+                "/internal/abort/{request_id...}",
+                self._abort,
+                Access.OPERATOR,
+                summary="End a request",
             ),
         ]
 
@@ -48,26 +44,6 @@ class OperatorRoutes:
         await send_json(call.send, 200, _encode(ended))
 
     async def _abort(self, call: Call) -> None:
-        self._generating.service.engine.abort(call.values["request_id"])
-        await self._send_state(call)
-
-    async def _pause(self, call: Call) -> None:
-        self._generating.is_paused = True
-        await self._send_state(call)
-
-    async def _resume(self, call: Call) -> None:
-        self._generating.is_paused = False
-        await self._send_state(call)
-
-    async def _drain(self, call: Call) -> None:
-        self._generating.is_draining = True
-        await self._send_state(call)
-
-    async def _send_state(self, call: Call) -> None:
-        generating = self._generating
-        state = {
-            "paused": generating.is_paused,
-            "draining": generating.is_draining,
-            "running_requests": len(generating.service.engine.streams),
-        }
-        await send_json(call.send, 200, _encode(state))
+        engine = self._generating.service.engine
+        engine.abort(call.values["request_id"])
+        await send_json(call.send, 200, _encode({"running_requests": len(engine.streams)}))

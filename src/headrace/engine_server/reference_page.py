@@ -50,6 +50,23 @@ Every route but the public ones asks for the key in `HEADRACE_API_KEY`, if it is
 theirs. A field that does not work is refused by name with 400, and never passed over in silence.
 """
 
+operators_introduction = """## The operator's listener
+
+With `--admin-port` a server has a second listener, on this machine unless `--admin-host` says
+otherwise, with a key of its own. Routes that vLLM has are named as there. While a server is paused
+or asleep its API answers 503 with a `Retry-After`, and `/readyz` says so.
+
+* `/sleep` and `/pause` refuse new requests, and return when those that run have ended; with
+  `?mode=abort` they are ended. After `?timeout_s` (60) a sleep is given up with 409, and a pause
+  goes on with 409. `/sleep?level=1` gives the KV cache's memory back, `level=2` ends the engine
+  process; `/wake_up` returns when requests are taken again. `/pause` also forgets the prefix
+  cache, unless `?clear_cache=false`.
+* `/v1/load_lora_adapter` takes `lora_name` and `lora_path`, a GGUF file or a directory in PEFT's
+  layout; with `load_inplace` the adapter takes a loaded one's name. Requests that run keep what
+  they began with, and its memory is free when they have ended. See docs/concepts/adapters.md.
+* `/reset_prefix_cache` takes `cache_salt` for one tenant's part; without a body all is forgotten.
+"""
+
 notes = """## What parameters mean where it is not plain
 
 * `n`, `best_of` and several prompts: the answers of a prompt share its computation. The prompt's
@@ -87,21 +104,39 @@ notes = """## What parameters mean where it is not plain
 
 def page() -> str:
     """The whole page, in Markdown."""
-    parts = [introduction, _routes_table(all_routes()), _parameters_table(), notes, _parsers()]
+    parts = [
+        introduction,
+        "## Routes\n",
+        _routes_table(all_routes()),
+        operators_introduction,
+        _routes_table(operators_routes()),
+        _parameters_table(),
+        notes,
+        _parsers(),
+    ]
     return "\n".join(part.rstrip() + "\n" for part in parts)
 
 
 def all_routes() -> tuple[Route, ...]:
     """The routes of a server, of which none is asked for anything."""
+    return _app().table.routes
+
+
+def operators_routes() -> tuple[Route, ...]:
+    """The routes of the operator's listener."""
+    return _app().admin("key").table.routes
+
+
+def _app() -> EngineServerApp:
     nothing = EngineConfig(
         "", kv_tokens=0, sequences_max=0, step_rows=0, waiting_max=0, cache_namespace=""
     )
     config = ServiceConfig(Path(), "model", nothing)
-    return EngineServerApp(ModelService(config, SystemClock()), None).table.routes
+    return EngineServerApp(ModelService(config, SystemClock()), None)
 
 
 def _routes_table(routes: Sequence[Route]) -> str:
-    lines = ["## Routes", "", "| method | path | what it is | who may ask |", "|---|---|---|---|"]
+    lines = ["| method | path | what it is | who may ask |", "|---|---|---|---|"]
     for route in routes:
         path = route.path.replace("...}", "}")
         who = access_words[route.access]

@@ -109,6 +109,7 @@ class ModelService:
                 context_length=context_length,
                 find_breakers=self._find_breakers,
                 cache_salt=cache_salt,
+                adapter=self.adapter_of(request.model),
             )
             return TextStream(
                 self.engine,
@@ -149,11 +150,22 @@ class ModelService:
 
     def check_name(self, name: str | None) -> None:
         """Raise NotFound if a request names another model; None names the one there is."""
-        served = self.config.served_name
-        if name not in (None, served):
-            raise NotFound(
-                f"This server has no model {name!r}; it serves {served!r}.", param="model"
-            )
+        self.adapter_of(name)
+
+    def adapter_of(self, name: str | None) -> str | None:
+        """The LoRA adapter that a request's model names; None: the model without one.
+
+        It is `model:adapter`, or the adapter's name alone. NotFound if nothing has that name."""
+        served, adapters = self.config.served_name, self.engine.adapters
+        if name is None or name == served:
+            return None
+        adapter = name.removeprefix(f"{served}:")
+        if adapter in adapters:
+            return adapter
+        others = "".join(f", {served}:{other}" for other in adapters)
+        raise NotFound(
+            f"This server has no model {name!r}; it serves {served}{others}.", param="model"
+        )
 
     def check_tokenizer(self) -> None:
         """Raise Unavailable until the tokenizer is read."""

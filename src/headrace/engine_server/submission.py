@@ -40,6 +40,7 @@ def submission(
     context_length: int,
     find_breakers: FindBreakers,
     cache_salt: str = "",
+    adapter: str | None = None,
 ) -> Submit:
     """The engine's request; ContextLengthExceeded if prompt and output do not fit the context."""
     longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
@@ -81,6 +82,7 @@ def submission(
         dry_allowed_length=request.dry_allowed_length or dry_allowed_length_default,
         dry_breakers=_breakers(request, find_breakers),
         thought_budget=_thought_budget(request, dialect, tokenizer, first),
+        adapter=adapter,
         typical_p=_or_default(request.typical_p, 1.0),
         xtc_threshold=_or_default(request.xtc_threshold, xtc_threshold_default),
         xtc_probability=_or_default(request.xtc_probability, 0.0),

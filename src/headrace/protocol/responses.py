@@ -157,6 +157,8 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     owned_by: str
     max_model_len: int | None = None  # tokens of prompt and output together
     root: str | None = None  # the model that this one is, or builds on
+    parent: str | None = None  # of a LoRA adapter: the model that it changes
+    adapter_version: str | None = None  # of a LoRA adapter: the digest of its content
     modalities: list[str] | None = None  # what goes in and comes out
     quantization: str | None = None  # the type that most of the weights have
     supported_parameters: list[str] | None = None  # of generating requests

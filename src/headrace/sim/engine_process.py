@@ -53,6 +53,7 @@ def _fake_runner(
         rows_max=config.step_rows,
         sequences_max=config.sequences_max,
         during_step=during_step,
+        adapters_max=config.adapters_max,
     )
 
 

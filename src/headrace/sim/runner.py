@@ -8,6 +8,8 @@ what the tokens must be, from the prompt alone.
     slot[p]  = (token[p], link[p]),  link[p] = mix(link[p-1] + token[p] + golden * (p + 1))
     token    = mix(sum over p of mix(link[p] + token[p] * odd + p) + draw) mod vocabulary
     draw     = 0 if greedy, else a mix of seed, position and every sampling parameter
+
+The link before the first token is 0, or a number of the LoRA adapter's content.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +21,8 @@ from numpy.typing import NDArray
 from headrace.engine.request import FinishReason, SamplingParams
 from headrace.engine.runner import RunnerInfo, StepBatch, StepResult
 from headrace.kernels.reference.sampler import golden_gamma, mask_64, mix64, not_finite_token_id
+from headrace.sim.tiny_model import tiny_spec
+from headrace.weights.lora.adapter import LoraAdapter
 
 odd_multiplier = 0xD1342543DE82EF95
 
@@ -30,24 +34,30 @@ class FakeModel:
     vocab_size: int = 1000
     poison_token_id: int = -1  # a history that contains it gives logits that are not finite
 
-    def next_token(self, history: Sequence[int], sampling: SamplingParams, position: int) -> int:
+    def next_token(
+        self, history: Sequence[int], sampling: SamplingParams, position: int, start: int = 0
+    ) -> int:
         """The token after `history`, computed from its first token on."""
         if self.poison_token_id in history:
             return not_finite_token_id
-        link = total = 0
+        link, total = start, 0
         for index, token in enumerate(history):
             link = next_link(link, token, index)
             total += mix64(link + token * odd_multiplier + index)
         return mix64(total + draw_of(sampling, position)) % self.vocab_size
 
     def generate(
-        self, prompt: Sequence[int], sampling: SamplingParams, context_limit: int
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        context_limit: int,
+        start: int = 0,
     ) -> tuple[list[int], FinishReason]:
         """What an engine must answer to `prompt`, alone or among others."""
         history = list(prompt)
         stops = frozenset() if sampling.ignore_eos else sampling.stop_token_ids
         for position in range(min(sampling.max_tokens, context_limit - len(prompt))):
-            token = self.next_token(history, sampling, position)
+            token = self.next_token(history, sampling, position, start)
             if token == not_finite_token_id:
                 return history[len(prompt) :], FinishReason.ERROR
             if token in stops and position >= sampling.min_tokens:
@@ -69,6 +79,7 @@ class FakeRunner:
         rows_max: int = 64,
         sequences_max: int = 16,
         during_step: Callable[[StepBatch], None] | None = None,
+        adapters_max: int = 0,
     ) -> None:
         self.model = model
         self.steps: int = 0
@@ -82,8 +93,11 @@ class FakeRunner:
             rows_max=rows_max,
             sequences_max=sequences_max,
             kernel_name="fake",
+            adapters_max=adapters_max,
         )
         self._during_step = during_step
+        self.adapters: dict[int, LoraAdapter] = {}  # by slot
+        self.spec = tiny_spec  # that adapters must fit; it computes nothing
         rng = np.random.default_rng(0)  # blocks start with garbage, as real memory does
         shape = (num_blocks, block_size_tokens)
         self._tokens = rng.integers(0, model.vocab_size, shape, dtype=np.int64)
@@ -132,6 +146,16 @@ class FakeRunner:
         self._tokens[chosen] = slots[0]
         self._links[chosen] = slots[1].view(np.uint64)
 
+    def load_adapter(self, slot: int, adapter: LoraAdapter) -> None:
+        """Keep an adapter."""
+        assert 0 <= slot < self._info.adapters_max
+        assert slot not in self.adapters, "the slot is in use"
+        self.adapters[slot] = adapter
+
+    def unload_adapter(self, slot: int) -> None:
+        """Forget an adapter."""
+        del self.adapters[slot]
+
     def close(self) -> None:
         """Refuse further steps."""
         self.closed = True
@@ -141,7 +165,7 @@ class FakeRunner:
         table = table_of(batch, index)
         first = int(batch.context_lens[index]) - (end_row - first_row)
         size = self._info.block_size_tokens
-        link = 0
+        link = self._start_of(batch, index)
         if first:
             link = int(self._links[table[(first - 1) // size], (first - 1) % size])
         for offset, token in enumerate(batch.token_ids[first_row:end_row].tolist()):
@@ -149,6 +173,10 @@ class FakeRunner:
             link = next_link(link, token, position)
             self._tokens[table[position // size], position % size] = token
             self._links[table[position // size], position % size] = link
+
+    def _start_of(self, batch: StepBatch, index: int) -> int:
+        slot = -1 if batch.adapters is None else int(batch.adapters[index])
+        return 0 if slot < 0 else start_of(self.adapters[slot])
 
     def _sample(self, batch: StepBatch, row: int) -> int:
         index = int(batch.sampled[row])
@@ -171,6 +199,11 @@ class FakeRunner:
         )
         total = int(mixed.sum(dtype=np.uint64)) + draw_of(sampling, int(batch.position[row]))
         return mix64(total) % self.model.vocab_size
+
+
+def start_of(adapter: LoraAdapter) -> int:
+    """The link before the first token of a request for an adapter."""
+    return int(adapter.digest[:15], 16)
 
 
 def next_link(link: int, token: int, position: int) -> int:

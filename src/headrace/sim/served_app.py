@@ -10,7 +10,7 @@ from typing import Any
 
 from headrace.engine_server.app import EngineServerApp
 from headrace.engine_server.service import ModelService
-from headrace.http.asgi import Message
+from headrace.http.asgi import App, Message, Scope
 from headrace.protocol.sse import SseDecoder
 
 endless = 30_000  # tokens: more than any test waits for
@@ -76,8 +76,12 @@ class Exchange:
 class ServedApp:
     """The app of one model service, and requests to it."""
 
-    def __init__(self, app: EngineServerApp, service: ModelService) -> None:
+    def __init__(
+        self, app: EngineServerApp, service: ModelService, asked: App | None = None
+    ) -> None:
+        """Requests go to `asked`, which is the app itself unless the operator's is meant."""
         self.app = app
+        self._asked = asked or app
         self.service = service
 
     def start(
@@ -86,8 +90,19 @@ class ServedApp:
         """Send a request; what comes back, and the task that answers."""
         exchange = Exchange([{"type": "http.request", "body": body, "more_body": False}])
         raw = [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()]
-        scope = {"type": "http", "method": method, "path": path, "headers": raw}
-        return exchange, asyncio.create_task(self.app(scope, exchange.receive, exchange.send))
+        path, _, query = path.partition("?")
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": query.encode(),
+            "headers": raw,
+        }
+        answer = self._serve(scope, exchange)
+        return exchange, asyncio.create_task(answer)
+
+    async def _serve(self, scope: Scope, exchange: Exchange) -> None:
+        await self._asked(scope, exchange.receive, exchange.send)
 
     async def get(self, path: str, headers: dict[str, str] | None = None) -> Exchange:
         """The whole answer to a GET."""
