@@ -122,11 +122,19 @@ class LogitEditor:
 
     def mask(self) -> NDArray[np.uint32] | None:
         """The tokens that the next sample may be; None if all."""
+        return self.mask_after(())
+
+    def mask_after(self, drafts: TokenIds[int]) -> NDArray[np.uint32] | None:
+        """The same of the sample after these drafts."""
         sequence, constraint = self._sequence, self._sequence.constraint
         if constraint is None:
             return self._allowed
-        words = constraint.mask_after(sequence.tokens[sequence.prompt_count :])
-        return words if self._allowed is None else words & self._allowed
+        output = sequence.output
+        output.extend(drafts)
+        words = constraint.mask_after(output)
+        if self._allowed is not None:
+            return words & self._allowed
+        return words.copy() if sequence.drafts else words  # the next call overwrites it
 
     @property
     def _needs_counts(self) -> bool:
@@ -163,7 +171,7 @@ class LogitEditor:
     def _forced(self) -> list[int]:
         """The mark that ends a thought, where it has to come now."""
         budget, sequence = self._sampling.thought_budget, self._sequence
-        if budget is None or not is_spent(sequence.tokens[sequence.prompt_count :], budget):
+        if budget is None or not is_spent(sequence.output, budget):
             return []
         return [budget.closing_id]
 
@@ -193,8 +201,8 @@ class DraftedEdits:
         return self._editor.edits_after(self._drafts)
 
     def mask(self) -> NDArray[np.uint32] | None:
-        """The tokens allowed everywhere; a request with a constraint gets no drafts."""
-        return self._editor.mask()
+        """The tokens allowed after the drafts."""
+        return self._editor.mask_after(self._drafts)
 
 
 def edits_logits(request: EngineRequest) -> bool:

@@ -70,7 +70,17 @@ class TokenConstraint(Protocol):
     """A rule of which tokens may come next, such as a grammar."""
 
     def mask_after(self, output_token_ids: Sequence[int]) -> NDArray[np.uint32]:
-        """Bit i % 32 of word i // 32 allows token i after this output; it is read at once."""
+        """Bit i % 32 of word i // 32 allows token i after this output; valid until the next call.
+
+        Another call's output may be longer, shorter, or end in other tokens."""
+        ...
+
+    def allowed_count(self, output_token_ids: Sequence[int], guesses: Sequence[int]) -> int:
+        """How many of these tokens, one after the other, may follow this output."""
+        ...
+
+    def forced_after(self, output_token_ids: Sequence[int], count: int) -> list[int]:
+        """Up to `count` tokens that are likely the only way to go on; a guess, often none."""
         ...
 
     def fresh(self) -> "TokenConstraint":

@@ -151,6 +151,11 @@ class Sequence:
         return len(self.tokens) - self.prompt_count
 
     @property
+    def output(self) -> "array[int]":
+        """The tokens generated so far."""
+        return self.tokens[self.prompt_count :]
+
+    @property
     def remaining_count(self) -> int:
         """Tokens that may still be generated."""
         return self.prompt_count + self.max_tokens - len(self.tokens)

@@ -7,16 +7,21 @@ rest is thrown away. So tokens are the same with and without it, only the number
 
 How many drafts: a row more is worth its time if it yields tokens at the rate of the step without:
 
-    acceptance^i > row / (base + rows * row) * expected tokens of the step       (step_time.py)
+    acceptance^i > (row + guess) / (base + rows * row) * expected tokens of the step
 
 At one sequence on a memory-bound machine the right side is small; with many sequences, or where
-arithmetic bounds the step, it comes near 1 and nothing is drafted. `acceptance` is learnt for each
-sequence, and creeps up while nothing is drafted, so that it is tried again.
+arithmetic bounds the step, it comes near 1 and nothing is drafted. `base` and `row` are learnt
+(`step_time.py`); `guess` is what the proposer itself takes for a token: nothing for n-grams, a
+draft model's step for it. `acceptance` is learnt for each sequence, and creeps up while nothing is
+drafted, so that it is tried again.
+
+Where a grammar leaves only one way to go on, that is the guess, and it is nearly always right;
+other guesses are cut where the grammar does not allow them.
 """
 
 from collections.abc import Sequence as Rows
 from math import log
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from headrace.engine.sequence import Sequence
 from headrace.engine.step_time import StepTime
@@ -36,6 +41,23 @@ class Proposer(Protocol):
         ...
 
 
+@runtime_checkable
+class ComputingProposer(Protocol):
+    """A proposer that computes the guesses of a step's sequences together, before it is asked."""
+
+    def prepare(self, wanted: Rows[tuple[Sequence, int]]) -> None:
+        """Compute up to so many guesses for each of these sequences."""
+        ...
+
+    def token_s(self, sequence_count: int) -> float:
+        """What one guess takes where so many sequences get one together; 0 if not yet known."""
+        ...
+
+    def forget(self, sequence: Sequence) -> None:
+        """Free what is kept of a sequence that has ended."""
+        ...
+
+
 class Extend(Protocol):
     """Makes room for drafts."""
 
@@ -49,6 +71,7 @@ class Speculator:
 
     def __init__(self, proposer: Proposer, draft_max: int) -> None:
         self._proposer = proposer
+        self._computing = proposer if isinstance(proposer, ComputingProposer) else None
         self._draft_max = draft_max
         self._time = StepTime()  # of steps without a prompt's chunk
         self.drafts_total = 0
@@ -57,18 +80,21 @@ class Speculator:
 
     def draft(self, decodes: Rows[Sequence], rows_left: int, extend: Extend) -> None:
         """Give these sequences drafts, `rows_left` at most in all."""
+        guess_s = 0.0
+        if self._computing is not None and decodes:
+            guess_s = self._computing.token_s(len(decodes))
+            self._computing.prepare(self._wanted(decodes, rows_left, guess_s))
         rows = expected = float(len(decodes))
         for sequence in decodes:
-            worth = self._least_acceptance(rows, expected)
-            count = min(self._count(sequence, worth), rows_left)
-            if count <= 0 or sequence.constraint is not None:
+            worth = self._least_acceptance(rows, expected, guess_s)
+            drafts = self._guesses(sequence, worth, rows_left)
+            if not drafts:
                 continue
-            drafts = self._proposer.propose(sequence, count)
-            drafts = drafts[: extend(sequence, len(drafts))] if drafts else drafts
-            sequence.drafts = drafts
-            rows_left -= len(drafts)
-            rows += len(drafts)
-            expected += sum(sequence.draft_acceptance**place for place in range(1, len(drafts) + 1))
+            sequence.drafts = drafts[: extend(sequence, len(drafts))]
+            count = len(sequence.drafts)
+            rows_left -= count
+            rows += count
+            expected += _expected(sequence.draft_acceptance, count)
 
     def record_step(self, rows: int, seconds: float) -> None:
         """Learn what a step without a prompt's chunk cost."""
@@ -89,19 +115,72 @@ class Speculator:
         sequence.draft_acceptance = min(max(acceptance, acceptance_min), acceptance_max)
         sequence.drafts = []
 
-    def _least_acceptance(self, rows: float, expected: float) -> float:
+    def forget(self, sequence: Sequence) -> None:
+        """A sequence has ended."""
+        if self._computing is not None:
+            self._computing.forget(sequence)
+
+    def _wanted(
+        self, decodes: Rows[Sequence], rows_left: int, guess_s: float
+    ) -> list[tuple[Sequence, int]]:
+        """What to compute guesses for, as if all of them were made."""
+        wanted = []
+        rows = expected = float(len(decodes))
+        for sequence in decodes:
+            worth = self._least_acceptance(rows, expected, guess_s)
+            most = min(self._most(sequence), rows_left)
+            count = _count_worth(sequence.draft_acceptance, worth, most)
+            if count > 0:
+                wanted.append((sequence, count))
+                rows_left -= count
+                rows += count
+                expected += _expected(sequence.draft_acceptance, count)
+        return wanted
+
+    def _guesses(self, sequence: Sequence, worth: float, rows_left: int) -> list[int]:
+        constraint, output = sequence.constraint, sequence.output
+        most = min(self._most(sequence), rows_left)
+        if constraint is not None:
+            count = _count_worth(acceptance_max, worth, most)
+            forced = constraint.forced_after(output, count) if count > 0 else []
+            if forced:
+                return _before_stop(sequence, forced)
+        count = _count_worth(sequence.draft_acceptance, worth, most)
+        if count <= 0:
+            lacking = max(0.0, recovered - sequence.draft_acceptance)
+            sequence.draft_acceptance += recovery * lacking
+            return []
+        guesses = _before_stop(sequence, self._proposer.propose(sequence, count))
+        if constraint is None or not guesses:
+            return guesses
+        return guesses[: constraint.allowed_count(output, guesses)]
+
+    def _least_acceptance(self, rows: float, expected: float, guess_s: float) -> float:
         """The chance from which on a draft is worth its row."""
         if not self._time.is_known:
             return 0.0
         row_s = self._time.row_s
-        return row_s * expected / (self._time.base_s + rows * row_s)
+        return (row_s + guess_s) * expected / (self._time.base_s + rows * row_s)
 
-    def _count(self, sequence: Sequence, worth: float) -> int:
-        most = min(self._draft_max, sequence.remaining_count - 1)
-        acceptance = sequence.draft_acceptance
-        if worth <= acceptance_min**most:
-            return most
-        count = min(most, int(log(worth) / log(acceptance))) if worth < 1 else 0
-        if count <= 0:
-            sequence.draft_acceptance += recovery * max(0.0, recovered - acceptance)
-        return count
+    def _most(self, sequence: Sequence) -> int:
+        return min(self._draft_max, sequence.remaining_count - 1)
+
+
+def _count_worth(acceptance: float, worth: float, most: int) -> int:
+    """How many guesses in a row are each worth their place."""
+    if most <= 0 or worth <= acceptance_min**most:
+        return most
+    return min(most, int(log(worth) / log(acceptance))) if worth < 1 else 0
+
+
+def _expected(acceptance: float, count: int) -> float:
+    """How many of the guesses will be right."""
+    return sum(acceptance**place for place in range(1, count + 1))
+
+
+def _before_stop(sequence: Sequence, guesses: list[int]) -> list[int]:
+    """Those before a token that would end the output: nothing after it is of use."""
+    for place, token_id in enumerate(guesses):
+        if token_id in sequence.stop_token_ids:
+            return guesses[:place]
+    return guesses

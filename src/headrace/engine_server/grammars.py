@@ -4,6 +4,7 @@ Compiling and masking are llguidance's. It is bounded by fuel instead of time, s
 grammar is refused, or not, on every machine.
 """
 
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,28 +32,60 @@ class GrammarConstraint:
     def __init__(self, matcher: llguidance.LLMatcher, vocab_size: int) -> None:
         self._matcher = matcher
         self._vocab_size = vocab_size
-        self._consumed_count = 0
+        self._consumed = array("i")
         self._mask = np.zeros((1, (vocab_size + 31) // 32), np.int32)
 
     def mask_after(self, output_token_ids: Sequence[int]) -> NDArray[np.uint32]:
-        """The tokens that may follow this output, which only grows; valid until the next call.
+        """The tokens that may follow this output; valid until the next call.
 
         Where the grammar is complete only the end of the answer may follow; where fuel ran out,
         nothing may."""
-        added = list(output_token_ids[self._consumed_count :])
-        if added and not self._matcher.is_stopped():
-            self._matcher.consume_tokens(added)
-        self._consumed_count = len(output_token_ids)
+        self._move_to(output_token_ids)
         fill_next_token_bitmask(self._matcher, self._mask)
         if self._matcher.is_error():
             self._mask[:] = 0
         words: NDArray[np.uint32] = self._mask[0].view(np.uint32)
         return words
 
+    def allowed_count(self, output_token_ids: Sequence[int], guesses: Sequence[int]) -> int:
+        """How many of these tokens, one after the other, may follow this output."""
+        self._move_to(output_token_ids)
+        if self._matcher.is_stopped():
+            return 0
+        count: int = self._matcher.validate_tokens(list(guesses))
+        return count
+
+    def forced_after(self, output_token_ids: Sequence[int], count: int) -> list[int]:
+        """The tokens of the text that has to come next, as the tokenizer would write it."""
+        self._move_to(output_token_ids)
+        if self._matcher.is_stopped():
+            return []
+        forced: list[int] = self._matcher.compute_ff_tokens()[:count]
+        return forced[: self._matcher.validate_tokens(forced)] if forced else []
+
     def fresh(self) -> "GrammarConstraint":
         """The grammar at its start."""
-        assert not self._consumed_count, "choices are made before the first has an output"
+        assert not self._consumed, "choices are made before the first has an output"
         return GrammarConstraint(self._matcher.deep_copy(), self._vocab_size)
+
+    def _move_to(self, output_token_ids: Sequence[int]) -> None:
+        """Go on to this output, or back to what it shares with the last one and on from there.
+
+        A grammar that is complete takes nothing more; only the end may follow it."""
+        consumed, output = self._consumed, output_token_ids
+        if not isinstance(output, array):
+            output = array("i", iter(output))
+        shared = min(len(consumed), len(output))
+        if consumed[:shared] != output[:shared]:
+            shared = next(i for i in range(shared) if consumed[i] != output[i])
+        if shared < len(consumed):
+            self._matcher.rollback(len(consumed) - shared)
+            del consumed[shared:]
+        for token_id in output[shared:]:
+            if self._matcher.is_stopped():
+                return
+            self._matcher.consume_token(token_id)
+            consumed.append(token_id)
 
 
 class GrammarCompiler:
@@ -111,11 +144,11 @@ def _refusal(grammar: Grammar, text: str) -> InvalidRequest:
 
 
 class _Vocabulary:
-    """A tokenizer as llguidance reads one."""
+    """A tokenizer as llguidance reads one: as many tokens as the model has logits."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
         self._tokenizer = tokenizer
-        ids = range(tokenizer.vocab_size)
+        ids = range(vocab_size)
         self.bos_token_id = tokenizer.bos_id
         self.eos_token_id = min(tokenizer.eos_ids)
         self.special_token_ids = [i for i in ids if not tokenizer.text_bytes(i)]
@@ -133,7 +166,7 @@ def _read_tokenizer(path: Path, vocab_size: int) -> llguidance.LLTokenizer:
     with open_model(path) as file:
         tokenizer = Tokenizer.from_gguf_metadata(file.metadata)
     return llguidance.LLTokenizer(
-        llguidance.TokenizerWrapper(_Vocabulary(tokenizer)),
+        llguidance.TokenizerWrapper(_Vocabulary(tokenizer, vocab_size)),
         n_vocab=vocab_size,
         eos_token=sorted(tokenizer.eos_ids),
     )

@@ -15,6 +15,14 @@ class Anything:
         """Every bit set."""
         return np.full(vocabulary_words, 0xFFFFFFFF, np.uint32)
 
+    def allowed_count(self, output_token_ids: Sequence[int], guesses: Sequence[int]) -> int:
+        """All of them."""
+        return len(guesses)
+
+    def forced_after(self, output_token_ids: Sequence[int], count: int) -> list[int]:
+        """Nothing is forced."""
+        return []
+
     def fresh(self) -> "Anything":
         """Itself: it remembers nothing."""
         return self

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
+from collections.abc import Sequence as TokenIds
 from typing import Any
 
 import numpy as np
@@ -174,13 +175,25 @@ class Ascending:
         assert words is not None
         return words
 
+    def allowed_count(self, output_token_ids: TokenIds[int], guesses: TokenIds[int]) -> int:
+        first = 60 + len(output_token_ids)
+        right = [guess == first + place for place, guess in enumerate(guesses)]
+        return [*right, False].index(False)
+
+    def forced_after(self, output_token_ids: TokenIds[int], count: int) -> list[int]:
+        first = 60 + len(output_token_ids)
+        return list(range(first, first + count))
+
     def fresh(self) -> "Ascending":
         return Ascending()
 
 
-def test_a_constraint_decides_every_token_of_its_request_alone() -> None:
+@pytest.mark.parametrize("draft_tokens_max", [0, 2])
+def test_a_constraint_decides_every_token_of_its_request_alone(draft_tokens_max: int) -> None:
     core = EngineCore(
-        FixedLogitsRunner(FakeModel(vocab_size)), SchedulerConfig(b"k" * 32), ManualClock()
+        FixedLogitsRunner(FakeModel(vocab_size)),
+        SchedulerConfig(b"k" * 32, sequences_max=4, draft_tokens_max=draft_tokens_max),
+        ManualClock(),
     )
     core.submit(EngineRequest("free", (1, 2), plain))
     core.submit(EngineRequest("bound", (1, 2), plain, constraint=Ascending()))
@@ -189,3 +202,4 @@ def test_a_constraint_decides_every_token_of_its_request_alone() -> None:
         for output in core.step():
             tokens[output.request_id] += output.token_ids
     assert tokens == {"free": [10] * 4, "bound": [60, 61, 62, 63]}
+    assert sum(core.stats().accepted_by_position) == (2 if draft_tokens_max else 0)

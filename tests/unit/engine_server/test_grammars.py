@@ -35,6 +35,12 @@ def test_the_mask_follows_the_output_to_its_end(compiler: GrammarCompiler) -> No
     assert allowed(constraint.mask_after(b"ac")) == {end}
 
 
+def test_a_model_may_have_many_more_tokens_than_its_tokenizer(byte_model: Path) -> None:
+    constraint = GrammarCompiler(byte_model, 999).compile(regex("a[bc]"))
+    assert allowed(constraint.mask_after([])) == {ord("a")}
+    assert allowed(constraint.mask_after(b"ac")) == {end}
+
+
 def test_two_requests_with_one_grammar_do_not_disturb_each_other(compiler: GrammarCompiler) -> None:
     first, second = compiler.compile(regex("ab")), compiler.compile(regex("ab"))
     first.mask_after(b"a")
