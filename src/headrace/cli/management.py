@@ -1,4 +1,4 @@
-"""What the control plane runs beside its reconcilers: single sign-on, alerts, webhooks.
+"""What the control plane runs beside its reconcilers: sign-on, alerts, webhooks, payments.
 
 Their settings are variables of the environment, which `headrace up` hands on to its control plane.
 """
@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,10 +20,16 @@ from headrace.cli.settings import Setting
 from headrace.cli.views import comma_list
 from headrace.control.admin.single_sign_on import SingleSignOn, SingleSignOnSettings
 from headrace.control.alert_watch import AlertWatch
-from headrace.control.wallets import ExpiryWatch, Wallets
+from headrace.control.payments.payments import Payments
+from headrace.control.payments.provider import PaymentProvider
+from headrace.control.payments.stripe_provider import StripeProvider
+from headrace.control.wallets import Wallets
+from headrace.control.watch_loop import look_again
 from headrace.control.webhook_sender import WebhookSender
 from headrace.http.egress import EgressClient, EgressPolicy
 from headrace.storage.database import Database
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 oidc_file = Setting(
     "oidc-file",
@@ -43,7 +50,15 @@ admin_hosts = Setting(
     None,
     "Names besides loopback's by which browsers reach the console, comma-separated.",
 )
-all_settings = (oidc_file, egress_allowed_hosts, admin_hosts)
+payments_file = Setting(
+    "payments-file",
+    Path,
+    None,
+    "The payment provider: a JSON file of mode 0600 with provider (stripe), api_key, and "
+    "optionally api_base.",
+)
+all_settings = (oidc_file, egress_allowed_hosts, admin_hosts, payments_file)
+look_interval_s = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +68,15 @@ class ManagementSettings:
     egress: EgressPolicy
     admin_hosts: tuple[str, ...]
     single_sign_on: SingleSignOnSettings | None
+    payment_provider: PaymentProvider | None = None
+
+
+class PaymentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who takes the money."""
+
+    provider: Literal["stripe"]
+    api_key: str
+    api_base: str = ""  # of another server that speaks the provider's API
 
 
 def read_management_settings(
@@ -60,36 +84,49 @@ def read_management_settings(
 ) -> ManagementSettings:
     """The settings of the environment; ConfigurationError where they can't be meant."""
     provider_file = environment.get(oidc_file.variable)
+    payments = environment.get(payments_file.variable)
     return ManagementSettings(
         egress=EgressPolicy.allowing(
             comma_list(environment.get(egress_allowed_hosts.variable)) or ()
         ),
         admin_hosts=tuple(comma_list(environment.get(admin_hosts.variable)) or ()),
         single_sign_on=None if provider_file is None else read_oidc_file(Path(provider_file)),
+        payment_provider=None if payments is None else open_provider(Path(payments)),
     )
+
+
+def open_provider(path: Path) -> PaymentProvider:
+    """The payment provider of a file that only its owner may read."""
+    settings = read_secret_file(path, PaymentSettings, payments_file)
+    return StripeProvider(settings.api_key, settings.api_base)
 
 
 def read_oidc_file(path: Path) -> SingleSignOnSettings:
     """The identity provider's settings from a file that only its owner may read."""
+    settings = read_secret_file(path, SingleSignOnSettings, oidc_file)
+    for name, url in (("issuer", settings.issuer), ("redirect_url", settings.redirect_url)):
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise ConfigurationError(f"{oidc_file.variable}: {path}: {name} is no http(s) address")
+    return settings
+
+
+def read_secret_file(path: Path, kind: type[T], setting: Setting) -> T:
+    """A JSON file that holds a secret; ConfigurationError if others can read it."""
     try:
         mode = path.stat().st_mode
         content = path.read_bytes()
     except OSError as error:
         raise ConfigurationError(
-            f"{oidc_file.variable}: {path} can't be read ({error.strerror})"
+            f"{setting.variable}: {path} can't be read ({error.strerror})"
         ) from None
     if stat.S_IMODE(mode) & 0o077:
         raise ConfigurationError(
-            f"{oidc_file.variable}: {path} holds a secret and is readable by others; `chmod 600` it"
+            f"{setting.variable}: {path} holds a secret and is readable by others; `chmod 600` it"
         )
     try:
-        settings = msgspec.json.decode(content, type=SingleSignOnSettings)
+        return msgspec.json.decode(content, type=kind)
     except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{oidc_file.variable}: {path}: {error}") from None
-    for name, url in (("issuer", settings.issuer), ("redirect_url", settings.redirect_url)):
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise ConfigurationError(f"{oidc_file.variable}: {path}: {name} is no http(s) address")
-    return settings
+        raise ConfigurationError(f"{setting.variable}: {path}: {error}") from None
 
 
 class Management:
@@ -101,7 +138,8 @@ class Management:
         self.settings = settings
         self._client = EgressClient(settings.egress)
         self._watch = AlertWatch(database, clock)
-        self._expiry = ExpiryWatch(Wallets(database, clock))
+        self._wallets = Wallets(database, clock)
+        self.payments = Payments(database, clock, settings.payment_provider)
         self._sender = WebhookSender(database, self._client, pepper, clock)
         self._provider_client: EgressClient | None = None
         self.single_sign_on: SingleSignOn | None = None
@@ -115,8 +153,14 @@ class Management:
         """Watch and tell until told to stop, while `leads` says that it is this process's part."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._watch.run(stop, leads))
-                group.create_task(self._expiry.run(stop, leads))
+                for look, what in (
+                    (self._watch.look, "alerts"),
+                    (self._wallets.expire, "grants that expire"),
+                    (self.payments.look, "payments"),
+                ):
+                    group.create_task(
+                        look_again(look, stop, leads, interval_s=look_interval_s, what=what)
+                    )
                 group.create_task(self._sender.run(stop, leads))
         finally:
             await self._client.close()

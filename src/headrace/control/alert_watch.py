@@ -4,12 +4,9 @@ It looks again and again instead of being told of each settlement: nothing is mi
 a gateway has nothing to do for it, and the ledger is what it says. Each look is a handful of sums.
 """
 
-import asyncio
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from headrace.base.clock import Clock
-from headrace.base.errors import HeadraceError
 from headrace.base.ids import new_id
 from headrace.control.alerts import (
     DueAlert,
@@ -26,9 +23,6 @@ from headrace.spec.models import Model
 from headrace.spec.tenancy import ApiKey, Project, Tenant
 from headrace.storage.database import Database
 
-logger = logging.getLogger(__name__)
-
-look_interval_s = 5.0
 pending_max = 1000  # deliveries that wait for one webhook; more are not queued for it
 groups = {
     "tenant": ("tenant",),
@@ -48,24 +42,6 @@ class AlertWatch:
         self._scopes_revision = -1
         self._scopes: list[LimitedScope] = []
         self._looked_at: tuple[object, ...] = ()
-
-    async def run(self, stop: asyncio.Event, leads: Callable[[], bool]) -> None:
-        """Look until told to stop, while `leads` says that it is this process's part."""
-        failing = False
-        while not stop.is_set():
-            try:
-                if leads():
-                    await asyncio.to_thread(self.look)
-                failing = False
-            except HeadraceError as error:
-                if not failing:
-                    logger.warning("alerts wait for the store: %s", error.message)
-                failing = True
-            try:
-                async with asyncio.timeout(look_interval_s):
-                    await stop.wait()
-            except TimeoutError:
-                continue
 
     def look(self) -> int:
         """Keep the events that are due and new; how many those were.

@@ -5,23 +5,16 @@ booked back, once, under an entry named after the grant; a restart or a second c
 the entry and books nothing.
 """
 
-import asyncio
-import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from headrace.base.clock import Clock
-from headrace.base.errors import HeadraceError
 from headrace.billing.burn_down import has_expired, left_of
 from headrace.spec.grants import Grant
 from headrace.spec.tenancy import Tenant
 from headrace.storage.database import Database
-
-logger = logging.getLogger(__name__)
-
-look_interval_s = 5.0
 
 
 class Wallets:
@@ -75,28 +68,3 @@ class Wallets:
             return self._database.ledger.spent(tenant_id, since_s, until_s)
 
         return left_of(grants, used, until_s)
-
-
-class ExpiryWatch:
-    """Expires grants soon after their time, while this control plane leads."""
-
-    def __init__(self, wallets: Wallets) -> None:
-        self._wallets = wallets
-
-    async def run(self, stop: asyncio.Event, leads: Callable[[], bool]) -> None:
-        """Look until told to stop."""
-        failing = False
-        while not stop.is_set():
-            try:
-                if leads():
-                    await asyncio.to_thread(self._wallets.expire)
-                failing = False
-            except HeadraceError as error:
-                if not failing:
-                    logger.warning("grants wait for the store to expire: %s", error.message)
-                failing = True
-            try:
-                async with asyncio.timeout(look_interval_s):
-                    await stop.wait()
-            except TimeoutError:
-                continue

@@ -12,6 +12,13 @@ import uvicorn
 
 from headrace.cli.main import main
 from headrace.control.admin import create_admin_app
+from headrace.control.payments.provider import (
+    Answer,
+    ChargeOrder,
+    PaymentProvider,
+    RefundOrder,
+    Verdict,
+)
 from headrace.sim.clock import ManualClock
 from headrace.storage import Database, open_sqlite
 
@@ -28,6 +35,23 @@ class RunningPlatform:
     clock: ManualClock
 
 
+class ObligingProvider:
+    """A payment provider that takes and gives whatever it is told."""
+
+    name = "obliging"
+
+    def charge(self, order: ChargeOrder) -> Answer:
+        return Answer(Verdict.SUCCEEDED, f"at_{order.idempotency_key}")
+
+    def refund(self, order: RefundOrder) -> Answer:
+        return Answer(Verdict.SUCCEEDED, f"back_{order.idempotency_key}")
+
+
+@pytest.fixture
+def payment_provider() -> PaymentProvider:
+    return ObligingProvider()
+
+
 @pytest.fixture
 def run() -> Run:
     """Run one command in this process and return its exit status."""
@@ -42,13 +66,17 @@ def run() -> Run:
 
 
 @pytest.fixture
-def platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningPlatform]:
+def platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, payment_provider: PaymentProvider
+) -> Iterator[RunningPlatform]:
     clock = ManualClock()
     database = open_sqlite(tmp_path / "headrace.db", clock)
     token = "an-admin-token-of-30-characters"
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    app = create_admin_app(database, token, pepper=b"p" * 32, clock=clock)
+    app = create_admin_app(
+        database, token, pepper=b"p" * 32, clock=clock, payment_provider=payment_provider
+    )
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -1,0 +1,74 @@
+"""Payments: money that a payment provider takes from a tenant, or gives back to it.
+
+PENDING ──the provider took it──▶ SUCCEEDED
+   │ ├─────the provider refused──▶ FAILED
+   │ └──nobody could be reached──▶ UNKNOWN   until a person asks the provider
+   └── tried again, with the same idempotency key, until one of these
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from headrace.spec.resource import Resource
+
+
+class PaymentPurpose(StrEnum):
+    """What a payment is for."""
+
+    RECHARGE = "recharge"  # prepaid credit
+    INVOICE = "invoice"
+    REFUND = "refund"  # of another payment
+
+
+class PaymentState(StrEnum):
+    """A payment's life; see the module's diagram."""
+
+    PENDING = "pending"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+class Recharge(msgspec.Struct, frozen=True):
+    """Credit that is bought by itself when a balance gets low."""
+
+    below_nanousd: int
+    amount_nanousd: int
+    a_day_max: int = 3  # recharges in 24 hours; beyond it a person has to look
+
+    def __post_init__(self) -> None:
+        if self.amount_nanousd <= 0 or self.a_day_max < 1:
+            raise ValueError("a recharge is over 0 dollars, at least once a day")
+
+
+class PaymentAgreement(Resource, frozen=True, kw_only=True, tag="payment_agreement"):
+    """How the tenant `parent_id` pays: whom the provider knows it as."""
+
+    kind = "payment_agreement"
+    id_prefix = "pag"
+
+    customer: str  # the provider's id of the tenant
+    payment_method: str = ""  # the provider's id; empty: the customer's default
+    recharge: Recharge | None = None
+
+
+class Payment(Resource, frozen=True, kw_only=True, tag="payment"):
+    """One payment of the tenant `parent_id`; its id is the idempotency key at the provider."""
+
+    kind = "payment"
+    id_prefix = "pay"
+
+    purpose: PaymentPurpose
+    provider: str
+    currency: str  # ISO 4217
+    amount_units: int  # of the currency's smallest unit; refunds too are above 0
+    credit_nanousd: int  # what the tenant's balance gets, or loses by a refund
+    invoice_id: str = ""
+    refunded_id: str = ""  # the payment that a refund gives back
+    state: PaymentState = PaymentState.PENDING
+    reference: str = ""  # the provider's id of it
+    message: str = ""  # why it failed
+    attempts: int = 0
+    next_attempt_time: float = 0.0
+    end_time: float | None = None
