@@ -31,6 +31,7 @@ from headrace.gateway.gateway import Gateway, GatewayConfig
 from headrace.gateway.pauses import shorten_pauses
 from headrace.gateway.posting_process import PostingProcess
 from headrace.http import server
+from headrace.http.egress import EgressPolicy
 from headrace.ledger.journal import Journal
 from headrace.ledger.lease_keeper import WhenAway
 from headrace.router.policies import default_policy
@@ -72,6 +73,13 @@ def gateway(
     region: RegionName = "",
     zone: ZoneName = "",
     otlp_endpoint: OtlpEndpoint = None,
+    media_allowed_hosts: Annotated[
+        str,
+        typer.Option(
+            envvar="HEADRACE_MEDIA_ALLOWED_HOSTS",
+            help="Hosts of the own network that images may be fetched from, comma-separated.",
+        ),
+    ] = "",
     listen_descriptor: ListenDescriptor = None,
 ) -> None:
     """Serve customers' requests from the replicas that the store names, until SIGTERM."""
@@ -99,6 +107,7 @@ def gateway(
             tracer=stack.enter_context(tracing(otlp_endpoint, "headrace-gateway")),
             content_directory=data_dir / "content",
             when_limits_away=when_limits_away,
+            egress=EgressPolicy.allowing(media_allowed_hosts.split(",")),
             routing_policy=routing_policy,
             region=region,
             zone=zone,

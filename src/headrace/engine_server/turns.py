@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.base.errors import InvalidRequest
 from headrace.engine_server.dialect import Dialect
+from headrace.protocol.images import refuse_images
 from headrace.protocol.requests import ChatMessage, ChatRequest
 from headrace.protocol.tool_parsers import ToolFormat, mistral
 from headrace.protocol.tools import ToolCall
@@ -25,7 +26,10 @@ variable_text = re.compile(r"[A-Za-z0-9_ .,:/-]{0,64}")  # no text of these spel
 
 
 def turns_of(request: ChatRequest, dialect: Dialect) -> list[Turn]:
-    """The conversation, with the tools in it where the template has no place for them."""
+    """The conversation, with the tools in it where the template has no place for them.
+
+    InvalidRequest if there is an image in it."""
+    refuse_images(request)
     tools = request.offered_tools
     described = bool(tools) and not dialect.template_has_tools
     turns = [_turn(message, dialect) for message in request.messages]

@@ -22,6 +22,7 @@ template_tokens_max = 512  # what a template may write once: a default system pr
 message_tokens_max = 64  # and around each message: markers, role, name
 completion_tokens_default = 16  # OpenAI's, for text completions without max_tokens
 context_tokens_default = 32_768  # while neither the operator nor the engine has told
+image_tokens_max = 16_384  # of one: what the largest picture that engines take comes to
 tool_writing_max = 4  # a template may write a tool's schema twice, indented, with escapes
 fill_tokens_max = 3  # around the parts of a prompt that is to be filled in the middle
 bytes_per_token = 4  # typical; estimates load, never money
@@ -78,13 +79,14 @@ def _prompt_bounds(request: TextRequest) -> list[int]:
 
 
 def message_bytes(message: ChatMessage) -> int:
-    """The bytes of all that a template may write of a message."""
+    """The bytes of all that a template may write of a message; an image's tokens count as many."""
     calls = message.tool_calls or ()
     called = sum(
         utf8_length(call.function.name) + utf8_length(call.function.arguments) for call in calls
     )
     thought = message.reasoning_content or message.reasoning or ""
-    return utf8_length(message.text) + tool_writing_max * called + utf8_length(thought)
+    seen = image_tokens_max * message.image_count
+    return utf8_length(message.text) + tool_writing_max * called + utf8_length(thought) + seen
 
 
 def utf8_length(text: str) -> int:

@@ -93,7 +93,7 @@ class Admitter:
         price = price_for(served, tenant.id, self._priority, books.clock.wall_s())
         bounds, may_be_too_high = self._bounds(request, served, price)
         prompt_tokens = None
-        if may_be_too_high and books.counter is not None:
+        if may_be_too_high and books.counter is not None and not asked.images:
             prompt_tokens = await books.counter.count(asked, served)
             if prompt_tokens is not None:
                 bounds, _ = self._bounds(request, served, price, prompt_tokens)

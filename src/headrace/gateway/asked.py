@@ -9,6 +9,7 @@ from headrace.gateway.route_table import ErrorBody
 from headrace.gateway.snapshot import Principal
 from headrace.http.asgi import Send
 from headrace.protocol.errors import error_body
+from headrace.protocol.images import PlacedImage, checked_images
 from headrace.protocol.parsing import parse_chat_request, parse_completion_request
 
 
@@ -26,6 +27,7 @@ class Asked:
     request: GeneratingRequest  # the same, read
     translated: Callable[[Send], Send] = unchanged  # puts the answer into the caller's API
     metering: Metering = Metering.GENERATES
+    images: tuple[PlacedImage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,14 @@ class GeneratingApi:
 
 async def read_chat(asking: Asking) -> Asked:
     """OpenAI's chat completions, which every engine has."""
-    return Asked("/v1/chat/completions", asking.body, parse_chat_request(asking.body))
+    return chat_asked(asking.body)
+
+
+def chat_asked(body: bytes, translated: Callable[[Send], Send] = unchanged) -> Asked:
+    """What a chat request asks."""
+    request = parse_chat_request(body)
+    images = checked_images(request)
+    return Asked("/v1/chat/completions", body, request, translated, images=images)
 
 
 async def read_completion(asking: Asking) -> Asked:

@@ -108,7 +108,7 @@ class Exchange:
     async def _with_retries(self, run: Run[Result]) -> Result:
         forwarding = self._forwarding
         forwarding.retries.deposit()
-        excluded: set[str] = set()
+        excluded = set(self._request.errand.unable_ids)
         failure: HeadraceError | None = None
         trace = self._request.trace
         while True:
@@ -218,7 +218,7 @@ class Exchange:
 
         A retry had its turn already, and the retry budget bounds what it adds to full ones."""
         errand, forwarding = self._request.errand, self._forwarding
-        if not excluded:
+        if not self.attempts:
             return await forwarding.room.lease(errand)
         now_s = forwarding.clock.monotonic_s()
         return forwarding.picker.lease(

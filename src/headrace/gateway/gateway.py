@@ -24,6 +24,7 @@ from headrace.gateway.forwarding import Forwarding, Timeouts
 from headrace.gateway.generate import GenerationServices
 from headrace.gateway.hedging import Hedger
 from headrace.gateway.idempotency import Replays
+from headrace.gateway.images import ImageFetcher
 from headrace.gateway.inside import InsideRequests
 from headrace.gateway.ledger_lag import WatchedPoster
 from headrace.gateway.limit_headers import rolling_periods_s
@@ -39,6 +40,7 @@ from headrace.gateway.state import GatewayState
 from headrace.gateway.token_counter import TokenCounter
 from headrace.gateway.waiting_room import WaitingRoom
 from headrace.http.client import HttpClient
+from headrace.http.egress import EgressClient, EgressPolicy, no_hosts_allowed
 from headrace.http.tls import Certificate
 from headrace.ledger.admission import Admission, UnpricedPolicy
 from headrace.ledger.history import read_history
@@ -72,6 +74,7 @@ class GatewayConfig:
     zone: str = ""
     certificate: Certificate | None = None  # of the TLS listener; its expiry is a metric
     when_limits_away: WhenAway = WhenAway.SPEND_LEASES  # of limits that gateways share
+    egress: EgressPolicy = no_hosts_allowed  # where images that callers name may lie
     tracer: Tracer | None = None  # of whoever made it, who closes it; None: nothing is traced
 
 
@@ -117,6 +120,7 @@ class Gateway:
         )
         self._meter = Meter(self._admission, journal, clock)
         self._client = HttpClient()
+        self._egress = EgressClient(config.egress)
         self.endpoints = EndpointSet()
         counters = GatewayCounters()
         self._hedger = Hedger(self._client, counters)
@@ -157,6 +161,7 @@ class Gateway:
             counters=counters,
             clock=clock,
             pepper=config.pepper,
+            images=ImageFetcher(self._egress),
             counter=TokenCounter(self.endpoints, self._client),
             leases=self._shared.keeper if self._shared else None,
         )
@@ -242,4 +247,5 @@ class Gateway:
         self._stop_shipping.set()
         await asyncio.to_thread(self._shipping.join)
         await self._client.close()
+        await self._egress.close()
         self.access_log.flush()

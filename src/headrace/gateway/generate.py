@@ -8,7 +8,7 @@ can answer, the model's fallbacks are asked, each with a reservation of its own.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.base.clock import Clock
 from headrace.base.errors import (
@@ -28,6 +28,7 @@ from headrace.gateway.exchange import Exchange
 from headrace.gateway.forwarding import EngineRequest, Forwarding
 from headrace.gateway.goodput import is_good
 from headrace.gateway.hedging import hedge_reservation
+from headrace.gateway.images import ImageFetcher, no_images, takers_of
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
 from headrace.gateway.token_counter import TokenCounter
@@ -40,11 +41,13 @@ from headrace.ledger.meter import Meter
 from headrace.ledger.reservation import Outcome
 from headrace.observability.tracing import RequestTrace
 from headrace.protocol.errors import error_event
+from headrace.protocol.requests import ChatRequest
 from headrace.protocol.sse import done_event
 from headrace.router.lease import Work
 from headrace.router.prompt_prefix import prefix_of_body
 from headrace.spec.priority import Priority
 
+image_tokens_typical = 1024  # estimates load, never money
 fallback_header = b"x-headrace-fallback"  # the model that answered in place of the one asked for
 
 
@@ -59,6 +62,7 @@ class GenerationServices:
     counters: GatewayCounters
     clock: Clock
     pepper: bytes
+    images: ImageFetcher
     counter: TokenCounter | None = None  # of prompts; None: their bytes have to do
     leases: LeaseKeeper | None = None  # of limits that several gateways share
 
@@ -93,6 +97,7 @@ class Generation:
             services.leases,
         )
         self._admitter = Admitter(books, principal, snapshot, priority)
+        self._snapshot = snapshot
 
     def standing_headers(self) -> list[Header]:
         """`x-ratelimit-*` as of now; none where no limit of the minute counts."""
@@ -103,6 +108,8 @@ class Generation:
         started_s = self._services.clock.monotonic_s()
         served = self._admitter.resolve(asked.request.model)
         candidates = [served, *self._admitter.fallbacks(served)]
+        if asked.images:
+            candidates, asked = await self._seeing(candidates, asked)
         for number, candidate in enumerate(candidates):
             try:
                 await self._answer_by(candidate, number, asked, receive, send)
@@ -114,6 +121,16 @@ class Generation:
                 self._services.counters.fallbacks += 1
             else:
                 return
+
+    async def _seeing(
+        self, candidates: list[ServedModel], asked: Asked
+    ) -> tuple[list[ServedModel], Asked]:
+        """The models that take images, and the request with its images in it."""
+        endpoints = self._snapshot.endpoints
+        able = [served for served in candidates if takers_of(served, endpoints).able]
+        if not able:
+            raise no_images(asked.images[0])
+        return able, replace(asked, body=await self._services.images.inlined(asked))
 
     async def _answer_by(
         self, served: ServedModel, number: int, asked: Asked, receive: Receive, send: Send
@@ -165,6 +182,9 @@ class Generation:
                 pools=served.pools,
                 work=work,
                 wakes=served.wakes,
+                unable_ids=takers_of(served, self._snapshot.endpoints).unable_ids
+                if asked.images
+                else frozenset(),
             ),
             cache_salt=cache_salt(self._services.pepper, self._principal.tenant.id),
             body_for=lambda spec, extra_fields: engine_body(
@@ -191,7 +211,7 @@ class Generation:
         tenant_id = self._principal.tenant.id
         session = request.prompt_cache_key
         return Work(
-            prefill_tokens=len(asked.body) // bytes_per_token,
+            prefill_tokens=prefill_tokens_of(asked),
             decode_tokens=min(limit, expected_output_tokens),
             prefix=prefix_of_body(asked.body, (tenant_id, served.model.name)),
             session=f"{tenant_id} {session}" if session else "",
@@ -311,6 +331,14 @@ class Generation:
             streams=streams,
         )
         self._services.counters.judged(served.model.name, account.outcome, good)
+
+
+def prefill_tokens_of(asked: Asked) -> int:
+    """An estimate of the prompt's tokens; the bytes of an image say nothing of what it costs."""
+    if not asked.images or not isinstance(asked.request, ChatRequest):
+        return len(asked.body) // bytes_per_token
+    characters = sum(message.size_characters for message in asked.request.messages)
+    return characters // bytes_per_token + image_tokens_typical * len(asked.images)
 
 
 class CallerDeadline(DeadlineExceeded):

@@ -2,7 +2,7 @@
 
 from headrace.base.errors import HeadraceError
 from headrace.gateway.admission import PromptRequest
-from headrace.gateway.asked import Asked, Asking, GeneratingApi
+from headrace.gateway.asked import Asked, Asking, GeneratingApi, chat_asked
 from headrace.gateway.metering import Metering
 from headrace.http.asgi import Send
 from headrace.http.translated import translated_send
@@ -13,7 +13,6 @@ from headrace.protocol.anthropic import (
 )
 from headrace.protocol.anthropic_answers import MessagesTranslator
 from headrace.protocol.errors import error_body
-from headrace.protocol.parsing import parse_chat_request
 from headrace.protocol.translation import TranslatedAnswer
 
 
@@ -27,7 +26,7 @@ async def read_messages(asking: Asking) -> Asked:
         answer = TranslatedAnswer(MessagesTranslator(message_id, request.model))
         return translated_send(send, answer, [(b"request-id", asking.request_id.encode())])
 
-    return Asked("/v1/chat/completions", chat, parse_chat_request(chat), translated)
+    return chat_asked(chat, translated)
 
 
 async def read_count(asking: Asking) -> Asked:

@@ -11,14 +11,13 @@ import msgspec
 from headrace.base.clock import Clock
 from headrace.base.errors import InvalidRequest, NotFound
 from headrace.base.ids import new_id
-from headrace.gateway.asked import Asked, Asking, GeneratingApi
+from headrace.gateway.asked import Asked, Asking, GeneratingApi, chat_asked
 from headrace.gateway.content_store import ContentStore
 from headrace.gateway.files import Deleted
 from headrace.gateway.route_table import Call, Route
 from headrace.http.asgi import Message, Send
 from headrace.http.pages import page_of
 from headrace.http.translated import translated_send
-from headrace.protocol.parsing import parse_chat_request
 from headrace.protocol.responses_answers import ResponsesTranslator
 from headrace.protocol.responses_api import (
     Item,
@@ -85,7 +84,7 @@ class ResponsesApi:
                 kept_send = self._keeping(send, project_id, items, translator)
             return translated_send(kept_send, TranslatedAnswer(translator))
 
-        return Asked("/v1/chat/completions", chat, parse_chat_request(chat), translated)
+        return chat_asked(chat, translated)
 
     def _conversation(self, project_id: str, response_id: str) -> list[Item]:
         """Everything that was said up to the end of a kept response."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Protocol, TypeVar
 
+from headrace.adapters.facts import Ability
+from headrace.adapters.registry import find_adapter
 from headrace.router.endpoint import EndpointSpec
 from headrace.router.picker import WeightedPool
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
@@ -14,6 +16,8 @@ from headrace.spec.models import Model, ModelVersion
 from headrace.spec.prices import PriceBook
 from headrace.spec.resource import Resource
 from headrace.spec.tenancy import ApiKey, KeyState, Project, Tenant
+
+vision = "vision"  # as `ModelVersion.capabilities` has it
 
 R = TypeVar("R", bound=Resource)
 Network = IPv4Network | IPv6Network
@@ -115,7 +119,7 @@ def read_snapshot(store: ResourceReader) -> Snapshot:
             for model in models
             if model.active
         },
-        endpoints=tuple(endpoints_of(replicas, deployments)),
+        endpoints=tuple(endpoints_of(replicas, deployments, versions)),
         aliases={alias: model.name for model in models if model.active for alias in model.aliases},
     )
 
@@ -168,9 +172,12 @@ def served_model(
 
 
 def endpoints_of(
-    replicas: Sequence[Replica], deployments: Mapping[str, Deployment]
+    replicas: Sequence[Replica],
+    deployments: Mapping[str, Deployment],
+    versions: Iterable[ModelVersion] = (),
 ) -> list[EndpointSpec]:
     """The replicas that have an address, as the router knows them."""
+    blind = {version.id for version in versions if is_blind(version)}
     return [
         EndpointSpec(
             id=replica.id,
@@ -187,10 +194,17 @@ def endpoints_of(
             cohort=str(replica.generation),
             cohort_weight=cohort_weight(deployments[replica.parent_id], replica),
             hedging=deployments[replica.parent_id].hedging,
+            takes_images=deployments[replica.parent_id].model_version_id not in blind
+            and Ability.VISION in find_adapter(replica.engine).facts.abilities,
         )
         for replica in replicas
         if replica.address and replica.parent_id in deployments
     ]
+
+
+def is_blind(version: ModelVersion) -> bool:
+    """Whether it is declared what a version can do, and seeing is not among it."""
+    return bool(version.capabilities) and vision not in version.capabilities
 
 
 def cohort_weight(deployment: Deployment, replica: Replica) -> int:

@@ -44,6 +44,7 @@ class Errand:
     pools: tuple[WeightedPool, ...]
     work: Work
     wakes: bool = False  # a deployment is starting, or will for this: wait for it
+    unable_ids: frozenset[str] = frozenset()  # endpoints that can't do what it asks
 
 
 @dataclass(eq=False, slots=True)
@@ -130,18 +131,22 @@ class WaitingRoom:
     async def _lease_at_once(self, errand: Errand) -> Lease | None:
         """A lease, or None if the request is to wait; looks at the store before it refuses."""
         try:
-            return self._picker.lease(errand.pools, errand.work, self._clock.monotonic_s())
+            return self._lease_now(errand)
         except Saturated:
             return None
         except Unavailable:
             if self._refresh is not None:
                 await self._refresh()
         try:
-            return self._picker.lease(errand.pools, errand.work, self._clock.monotonic_s())
+            return self._lease_now(errand)
         except Unavailable as error:
             if isinstance(error, Saturated) or errand.wakes:
                 return None
             raise
+
+    def _lease_now(self, errand: Errand) -> Lease:
+        now_s = self._clock.monotonic_s()
+        return self._picker.lease(errand.pools, errand.work, now_s, errand.unable_ids)
 
     async def _wait(self, errand: Errand, now_s: float) -> Lease:
         queue = self._queues.setdefault(errand.model_name, FairQueue(self._requests_max))
@@ -185,7 +190,7 @@ class WaitingRoom:
                 queue.discard(ticket)
                 continue
             try:
-                lease = self._picker.lease(errand.pools, errand.work, now_s)
+                lease = self._lease_now(errand)
             except HeadraceError as error:
                 if isinstance(error, Saturated) or errand.wakes:
                     return

@@ -70,7 +70,8 @@ class EgressPolicy:
     @classmethod
     def allowing(cls, hosts: Collection[str]) -> "EgressPolicy":
         """A policy that also allows these hosts."""
-        return cls(frozenset(host.lower().strip("[]") for host in hosts))
+        names = (host.strip().lower().strip("[]") for host in hosts)
+        return cls(frozenset(name for name in names if name))
 
     def check_url(self, url: str) -> SplitResult:
         """The parts of an address that may be asked; InvalidRequest or PermissionDenied if not."""

@@ -19,6 +19,30 @@ class TextBlock(msgspec.Struct, frozen=True, tag="text"):
     text: str
 
 
+class Base64Source(msgspec.Struct, frozen=True, tag="base64", forbid_unknown_fields=True):
+    """An image's bytes."""
+
+    media_type: str
+    data: str
+
+    @property
+    def url(self) -> str:
+        """The same as a data URL."""
+        return f"data:{self.media_type};base64,{self.data}"
+
+
+class UrlSource(msgspec.Struct, frozen=True, tag="url", forbid_unknown_fields=True):
+    """Where an image is to be fetched."""
+
+    url: str
+
+
+class ImageBlock(msgspec.Struct, frozen=True, tag="image"):
+    """An image, for models that take them."""
+
+    source: Base64Source | UrlSource
+
+
 class ToolUseBlock(msgspec.Struct, frozen=True, tag="tool_use"):
     """A call that the model made."""
 
@@ -45,7 +69,9 @@ class RedactedThinkingBlock(msgspec.Struct, frozen=True, tag="redacted_thinking"
     """A thought that nobody can read, a model neither."""
 
 
-Block = TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock
+Block = (
+    TextBlock | ImageBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock
+)
 
 
 class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -242,10 +268,23 @@ def _user_turns(role: str, blocks: list[Block]) -> list[Chat]:
         for block in blocks
         if isinstance(block, ToolResultBlock)
     ]
-    texts = [block.text for block in blocks if isinstance(block, TextBlock)]
-    if texts or not turns:
-        turns.append({"role": role, "content": "".join(texts)})
+    said = [block for block in blocks if isinstance(block, TextBlock | ImageBlock)]
+    if said or not turns:
+        turns.append({"role": role, "content": _content(said)})
     return turns
+
+
+def _content(said: list[TextBlock | ImageBlock]) -> object:
+    """Text alone as one text; with images as parts in their order."""
+    texts = [block.text for block in said if isinstance(block, TextBlock)]
+    if len(texts) == len(said):
+        return "".join(texts)
+    return [
+        {"type": "text", "text": block.text}
+        if isinstance(block, TextBlock)
+        else {"type": "image_url", "image_url": {"url": block.source.url}}
+        for block in said
+    ]
 
 
 def _text(content: str | list[TextBlock]) -> str:

@@ -62,7 +62,9 @@ fixed_values: Mapping[str, str] = {
     "role": ", ".join(get_args(Role)),
     "type": "text; for response_format also json_object, json_schema and structural_tag; function "
     "for tools",
+    "content[].type": "text or image_url",
 }
+content_part_type = re.compile(r"messages\[\d+\]\.content\[\d+\]\.type")
 
 _raw_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _any_value = msgspec.json.Decoder()
@@ -76,7 +78,7 @@ _named_field = re.compile(r"Object (?:missing required|contains unknown) field `
 def parse_chat_request(body: bytes, *, strict: bool = True, trusted: bool = False) -> ChatRequest:
     """The chat request in `body`; InvalidRequest names the first field that is wrong.
 
-    Only `trusted` callers may set a priority."""
+    Only `trusted` callers may set a priority. It may have images: see `protocol.images`."""
     request = _parse(body, _chat, ChatRequest, strict)
     _check_caller(request, trusted)
     if request.max_tokens == 0:
@@ -209,8 +211,9 @@ def _invalid(text: str, fixed: Mapping[str, str]) -> InvalidRequest:
         return InvalidRequest(f"{what} {path!r}.", param=path)
     if not path:
         return InvalidRequest(f"The body must be a JSON object: {what}.")
-    if what.startswith("Invalid enum value"):
-        values = fixed.get(path.rpartition(".")[2])
+    is_part = content_part_type.fullmatch(path) is not None
+    if is_part or what.startswith("Invalid enum value"):
+        values = fixed.get("content[].type" if is_part else path.rpartition(".")[2])
         what = f"{what}; it may be {values}" if values else what
     return InvalidRequest(f"Invalid value for {path!r}: {what}.", param=path)
 

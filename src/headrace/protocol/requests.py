@@ -55,18 +55,37 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
-class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TextPart(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="text"
+):
     """A piece of a message's text."""
 
-    type: Literal["text"]
     text: str
+
+
+class ImageUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An image: a data URL, or where it is to be fetched."""
+
+    url: Annotated[str, Meta(min_length=1)]
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+class ImagePart(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag="image_url"
+):
+    """An image of a message, for models that take them."""
+
+    image_url: ImageUrl
+
+
+ContentPart = TextPart | ImagePart
 
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One turn of a conversation. The fields that only take null are what answers carry."""
 
     role: Role
-    content: str | list[TextPart] | None = None  # None only beside tool calls
+    content: str | list[ContentPart] | None = None  # None only beside tool calls
     name: Name | None = None
     tool_call_id: Name | None = None
     refusal: None = None
@@ -82,7 +101,14 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The content with its parts joined."""
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
-        return "".join(part.text for part in self.content)
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def image_count(self) -> int:
+        """How many images it has."""
+        if not isinstance(self.content, list):
+            return 0
+        return sum(isinstance(part, ImagePart) for part in self.content)
 
     @property
     def size_characters(self) -> int:

@@ -37,13 +37,20 @@ class Refusal(msgspec.Struct, frozen=True, tag="refusal"):
     refusal: str
 
 
+class InputImage(msgspec.Struct, frozen=True, tag="input_image"):
+    """An image, for models that take them: a data URL, or where it is to be fetched."""
+
+    image_url: str
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
 class ThoughtText(msgspec.Struct, frozen=True, tag="reasoning_text"):
     """What the model thought."""
 
     text: str
 
 
-Part = InputText | OutputText | Refusal
+Part = InputText | OutputText | Refusal | InputImage
 
 
 class MessageItem(msgspec.Struct, frozen=True, tag="message"):
@@ -257,7 +264,7 @@ def _add_turn(turns: list[Chat], item: Item) -> None:
         text = output if isinstance(output, str) else "".join(part.text for part in output)
         turns.append({"role": "tool", "tool_call_id": item.call_id, "content": text})
     elif isinstance(item, MessageItem) and item.role != "assistant":
-        turns.append({"role": item.role, "content": _text(item.content)})
+        turns.append({"role": item.role, "content": _content(item.content)})
     else:
         turn = turns[-1] if turns and turns[-1]["role"] == "assistant" else None
         if turn is None or (isinstance(item, MessageItem) and turn["content"]):
@@ -284,10 +291,30 @@ def _is_bare(turn: Chat) -> bool:
     return turn["role"] == "assistant" and not turn["content"] and "tool_calls" not in turn
 
 
+def _content(content: str | list[Part]) -> object:
+    """Text alone as one text; with images as parts in their order."""
+    if isinstance(content, str) or not any(isinstance(part, InputImage) for part in content):
+        return _text(content)
+    return [_chat_part(part) for part in content]
+
+
+def _chat_part(part: Part) -> Chat:
+    if isinstance(part, InputImage):
+        image: Chat = {"url": part.image_url}
+        if part.detail is not None:
+            image["detail"] = part.detail
+        return {"type": "image_url", "image_url": image}
+    return {"type": "text", "text": _text([part])}
+
+
 def _text(content: str | list[Part]) -> str:
     if isinstance(content, str):
         return content
-    return "".join(part.refusal if isinstance(part, Refusal) else part.text for part in content)
+    return "".join(
+        part.refusal if isinstance(part, Refusal) else part.text
+        for part in content
+        if not isinstance(part, InputImage)
+    )
 
 
 def _tool(tool: FunctionTool) -> Chat:

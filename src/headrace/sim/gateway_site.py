@@ -16,6 +16,7 @@ from headrace.base.clock import SystemClock
 from headrace.gateway.forwarding import Timeouts
 from headrace.gateway.gateway import Gateway, GatewayConfig
 from headrace.http.asgi import App
+from headrace.http.egress import EgressPolicy
 from headrace.http.server import address_of, bind, serve
 from headrace.ledger.disk import Disk
 from headrace.ledger.journal import Journal, JournalLimits
@@ -104,6 +105,7 @@ async def gateway_site(
     timeouts: Timeouts | None = None,
     disk: Disk | None = None,
     journal_limits: JournalLimits | None = None,
+    media_hosts: Sequence[str] = (),
 ) -> AsyncIterator[GatewaySite]:
     """Start engines and a gateway over them; `addresses` are further replicas that run already."""
     clock = SystemClock()
@@ -124,7 +126,10 @@ async def gateway_site(
         stack.callback(journal.close)
         access_log = io.BytesIO()
         config = GatewayConfig(
-            pepper, timeouts=timeouts or Timeouts(), content_directory=directory / "content"
+            pepper,
+            timeouts=timeouts or Timeouts(),
+            content_directory=directory / "content",
+            egress=EgressPolicy.allowing(media_hosts),
         )
         gateway = await stack.enter_async_context(
             Gateway(database, journal, config, clock, access_log)

@@ -84,7 +84,7 @@ def test_null_means_not_given() -> None:
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "x", "size": 1}]}, "messages[0].size"),
         (
-            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]},
             "messages[0].content[0].type",
         ),
         ({"model": 1}, "model"),
@@ -151,7 +151,7 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], param: str) -> None:
             "it may be system, developer, user, assistant, tool",
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "text": ""}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "input_audio", "text": ""}]}]},
             "it may be text",
         ),
     ],
