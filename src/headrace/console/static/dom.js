@@ -93,3 +93,17 @@ export function meter(share, label) {
   return element("progress", { class: `meter ${tone}`, max: 1, value: Math.min(1, share),
     "aria-label": label });
 }
+
+/** Make a link to the rows or the page that something is about: `to("keys", "requests", {key})`. */
+export function to(content, page, parameters = {}, properties = {}) {
+  const known = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined);
+  const query = known.length > 0 ? `?${new URLSearchParams(known)}` : "";
+  return element("a", { class: "rows", href: `#/${page}${query}`, ...properties }, content);
+}
+
+/** Make a list of names and values; what has no value is left out. */
+export function facts(pairs) {
+  return element("dl", { class: "facts" }, pairs
+    .filter(([, value]) => value !== null && value !== undefined && value !== "")
+    .map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+}

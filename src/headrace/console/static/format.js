@@ -63,3 +63,17 @@ export function moment(text) {
 
 /** The month that a day is in, `2026-11`. */
 export const thisMonth = (now = Date.now()) => new Date(now).toISOString().slice(0, 7);
+
+/** A part of one as a percentage: whole below 99%, and never 100% for less. */
+export function share(value) {
+  const percent = value * 100;
+  if (value < 1 && percent > 99) return `${Math.min(99.99, percent).toFixed(2)}%`;
+  return `${Math.round(percent)}%`;
+}
+
+/** A size in binary units. */
+export function bytes(value) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const power = value > 0 ? Math.min(4, Math.floor(Math.log2(value) / 10)) : 0;
+  return `${Number((value / 1024 ** power).toPrecision(3))}\u00a0${units[power]}`;
+}

@@ -25,7 +25,7 @@ function draw(box, width, times, lines, format) {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => resolved(style, name);
   const axis = {
-    stroke: colour("--muted"), font: "12px system-ui, sans-serif",
+    stroke: colour("--muted"), font: `12px ${getComputedStyle(document.body).fontFamily}`,
     grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false },
   };
   return new window.uPlot({

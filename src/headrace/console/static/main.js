@@ -1,22 +1,29 @@
-// Starts the console: session, pages by the address's fragment, and a poll while someone looks.
+// Starts the console: session, pages by the address's fragment, and events while someone looks.
 
 import { ApiError, get, logIn, signIn, signOut } from "./api.js";
 import { element } from "./dom.js";
-import { audit, tenants, webhooks } from "./page-access.js";
+import { Events } from "./events.js";
+import { members, serviceAccounts, tenants } from "./page-access.js";
+import { audit, webhooks } from "./page-audit.js";
+import { deployment } from "./page-deployment.js";
 import { deployments, replicas } from "./page-deployments.js";
+import { explain } from "./page-explain.js";
 import { keys, limits } from "./page-keys.js";
 import { models } from "./page-models.js";
 import { invoices, prices, wallets } from "./page-money.js";
 import { overview } from "./page-overview.js";
+import { nodes } from "./page-nodes.js";
 import { playground } from "./page-playground.js";
+import { requests } from "./page-requests.js";
+import { settings } from "./page-settings.js";
 import { start } from "./page-start.js";
 import { usage } from "./page-usage.js";
 
 const pages = {
-  overview, playground, keys, limits, start, deployments, replicas, models,
-  usage, invoices, wallets, prices, tenants, webhooks, audit,
+  overview, playground, keys, limits, start, deployments, deployment, replicas, nodes, models,
+  explain, usage, requests, invoices, wallets, prices, tenants, members,
+  "service-accounts": serviceAccounts, webhooks, audit, settings,
 };
-const pollMs = 3000;
 const redrawMs = 30_000; // "5 min ago" grows old without any change of the data
 
 const content = document.getElementById("content");
@@ -30,8 +37,13 @@ let round = 0; // the newest load; older ones that come late are dropped
 let caller = null; // who signed in, and what they may do
 
 function currentName() {
-  const name = location.hash.replace(/^#\//, "");
+  const name = location.hash.replace(/^#\//, "").split("?")[0];
   return Object.hasOwn(pages, name) && isOpen(pages[name]) ? name : "overview";
+}
+
+/** What the address says besides the page's name, as `#/requests?model=small`. */
+function parameters() {
+  return Object.fromEntries(new URLSearchParams(location.hash.split("?")[1] ?? ""));
 }
 
 function isOpen({ needs }) {
@@ -52,12 +64,12 @@ async function readCaller() {
 
 function drawNavigation() {
   const name = currentName();
-  const open = Object.entries(pages).filter(([, page]) => isOpen(page));
+  const open = Object.entries(pages).filter(([, page]) => isOpen(page) && !page.below);
   const groups = [...new Set(open.map(([, page]) => page.group))];
   document.getElementById("navigation").replaceChildren(...groups.map((group) =>
     element("div", { class: "group" }, group ? element("div", { class: "group-name" }, group) : null,
       open.filter(([, page]) => page.group === group).map(([each, page]) => element("a", {
-        href: `#/${each}`, "aria-current": each === name ? "page" : null,
+        href: `#/${each}`, "aria-current": each === (pages[name].below ?? name) ? "page" : null,
       }, page.title)))));
   document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   document.title = `${pages[name].title} · headrace`;
@@ -67,7 +79,7 @@ async function refresh() {
   const name = currentName();
   const mine = ++round;
   try {
-    const data = await pages[name].load(caller);
+    const data = await pages[name].load(caller, parameters());
     if (mine !== round) return;
     draw(name, data);
     live.textContent = "Live";
@@ -86,15 +98,28 @@ function isBusy() {
 
 function draw(name, data) {
   const text = `${Math.floor(Date.now() / redrawMs)} ${JSON.stringify(data)}`;
-  const sameView = shown?.name === name;
+  const sameView = shown?.name === name && shown.address === location.hash;
   if (sameView && (pages[name].still || shown.text === text || isBusy())) return;
   const focused = document.activeElement?.id;
   const page = pages[name];
-  content.replaceChildren(element("div", { class: "page" },
-    element("div", { class: "heading" }, element("h1", {}, page.title)),
-    page.render(data, act, caller)));
+  const heading = element("div", { class: "heading" },
+    element("h1", {}, page.heading?.(data) ?? page.title));
+  const view = element("div", { class: "page" }, heading, page.render(data, act, caller));
+  raiseHead(heading, view);
+  content.replaceChildren(view);
   if (focused) document.getElementById(focused)?.focus();
-  shown = { name, text };
+  shown = { name, text, address: location.hash };
+}
+
+/** Put the note and the actions of a first card that is called as its page beside the page's name. */
+function raiseHead(heading, view) {
+  const head = view.querySelector(".card-head");
+  if (head?.querySelector("h2")?.textContent !== heading.textContent) return;
+  const card = head.parentElement;
+  head.querySelector("h2").remove();
+  heading.append(...head.childNodes);
+  head.remove();
+  if (card.childElementCount === 0) card.remove();
 }
 
 /** Redraw after a change that the page made; `shown` is dropped, so that the page is drawn anew. */
@@ -119,6 +144,7 @@ function report(error) {
 function showSignIn(problem) {
   round += 1;
   shown = null;
+  events.listen(false);
   bar.hidden = true;
   alertBox.hidden = true;
   document.title = "Sign in · headrace";
@@ -168,6 +194,7 @@ async function showConsole() {
   bar.hidden = false;
   drawNavigation();
   await refresh();
+  events.listen(true);
 }
 
 function setTheme(theme) {
@@ -207,9 +234,10 @@ document.addEventListener("focusin", (event) => {
   if (event.target.matches("nav a")) event.target.scrollIntoView({ block: "nearest" });
 });
 
-setInterval(() => {
-  if (!document.hidden && !bar.hidden) refresh();
-}, pollMs);
+// Every page is drawn anew when the store changed, and those that show traffic also as time goes by.
+const events = new Events((kind) => {
+  if (!bar.hidden && (kind === "change" || pages[currentName()].ticks)) refresh();
+});
 
 async function begin() {
   const theme = localStorage.getItem("theme");

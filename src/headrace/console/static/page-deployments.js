@@ -1,7 +1,8 @@
 // Desired against observed: deployments, and the replicas that run for them.
 
-import { get, list, scale } from "./api.js";
-import { badge, element, meter, table } from "./dom.js";
+import { change, get, list, scale } from "./api.js";
+import { ask } from "./dialog.js";
+import { badge, button, card, element, meter, table, to } from "./dom.js";
 import { age, count, short } from "./format.js";
 import { reasons } from "./page-overview.js";
 import { deploymentState, toneOfReplica } from "./states.js";
@@ -9,23 +10,23 @@ import { deploymentState, toneOfReplica } from "./states.js";
 const replicasMax = 1000;
 
 export const deployments = {
-  title: "Deployments", group: "Operate", needs: "operator",
+  title: "Deployments", group: "Operate", needs: "operator", ticks: true,
 
   async load() {
-    const [wanted, live] = await Promise.all([
-      list("/deployments"), get("/live").catch(() => null),
+    const [wanted, live, models] = await Promise.all([
+      list("/deployments"), get("/live").catch(() => null), list("/models"),
     ]);
-    return { wanted, loads: live?.loads ?? [] };
+    return { wanted, loads: live?.loads ?? [], models };
   },
 
-  render({ wanted, loads }, refresh) {
+  render({ wanted, loads, models }, refresh) {
     const loadOf = (row) => loads.find((load) => load.deployment_id === row.id);
     return [
-      element("section", { class: "card" },
-        element("div", { class: "card-head" }, element("h2", {}, "Deployments"),
-          element("span", { class: "muted small" }, "what is wanted, and why it differs")),
+      card("Deployments", "what is wanted, and why it differs",
+        button("Deploy a model", () => deploy(models, refresh), { id: "deploy", look: "primary" }),
         table("Deployments", [
-          { label: "Deployment", title: true, value: (row) => element("strong", {}, row.name) },
+          { label: "Deployment", title: true, value: (row) =>
+            to(element("strong", {}, row.name), "deployment", { id: row.id }) },
           { label: "Model", value: (row) => `${row.model} @ ${row.version}` },
           { label: "Engine", value: (row) => row.engine },
           { label: "Running", number: true, value: (row) => count(loadOf(row)?.running ?? 0) },
@@ -44,30 +45,56 @@ export const deployments = {
   },
 };
 
+/** How a replica is shown, wherever it is. */
+export const replicaColumns = [
+  { label: "Replica", title: true, value: (row) =>
+    to(element("strong", {}, row.name), "requests", { replica: row.id }) },
+  { label: "Deployment", value: (row) => to(row.deployment, "deployment", { id: row.deployment_id }) },
+  { label: "State", value: (row) => [badge(row.state, toneOfReplica[row.state]), progress(row)] },
+  { label: "Generation", number: true, value: (row) => count(row.generation) },
+  { label: "Address", value: (row) => element("span", { class: "mono" },
+    row.address.replace(/^https?:\/\//, "") || "–") },
+  { label: "Launches", number: true, value: (row) => count(row.attempts) },
+  { label: "Created", value: (row) => age(row.create_time) },
+  { label: "Detail", value: (row) => element("span", { class: "muted" }, row.detail || "–") },
+];
+
 export const replicas = {
-  title: "Replicas", group: "Operate", needs: "operator",
+  title: "Replicas", group: "Operate", needs: "operator", ticks: true,
   load: () => list("/replicas"),
 
   render(all) {
-    return [
-      element("section", { class: "card" },
-        element("div", { class: "card-head" }, element("h2", {}, "Replicas"),
-          element("span", { class: "muted small" }, "active: a real token came back")),
-        table("Replicas", [
-          { label: "Replica", title: true, value: (row) => element("strong", {}, row.name) },
-          { label: "Deployment", value: (row) => row.deployment },
-          { label: "State", value: (row) => [badge(row.state, toneOfReplica[row.state]),
-            progress(row)] },
-          { label: "Address", value: (row) => element("span", { class: "mono" },
-            row.address.replace(/^https?:\/\//, "") || "–") },
-          { label: "Launches", number: true, value: (row) => count(row.attempts) },
-          { label: "Created", value: (row) => age(row.create_time) },
-          { label: "Detail", value: (row) => element("span", { class: "muted" },
-            row.detail || "–") },
-        ], all, "No replicas run.")),
-    ];
+    return card("Replicas", "active: a real token came back; a name leads to its requests", null,
+      table("Replicas", replicaColumns, all, "No replicas run."));
   },
 };
+
+/** Ask for replicas of a model that is there, or of a new one. */
+function deploy(models, refresh) {
+  ask("Deploy a model", [
+    { name: "model", label: "Model", options: [...models.map((item) => [item.name, item.name]),
+      ["", "another one:"]] },
+    { name: "name", label: "Name of the new model", placeholder: "as customers will call it" },
+    { name: "source", label: "Its source", wide: true, placeholder: "a catalogue name, hf://owner/repo/file.gguf or a path",
+      hint: "headrace models catalogue lists the names" },
+    { name: "replicas", label: "Replicas", type: "number", min: 0, value: 1, required: true },
+    { name: "threads", label: "Threads", type: "number", min: 1, hint: "empty: as the machine has" },
+    { name: "arguments", label: "Arguments of the engine", wide: true,
+      placeholder: "for example --kv-tokens 32768" },
+  ], "Deploy", async (values) => {
+    let model = values.model;
+    if (!model) {
+      model = values.name || values.source;
+      await change("POST", "/models", { name: model, source: values.source });
+    }
+    await change("POST", "/deployments", {
+      model, replicas: Number(values.replicas),
+      threads: values.threads ? Number(values.threads) : null,
+      engine_arguments: values.arguments.split(/\s+/).filter(Boolean),
+    });
+    await refresh();
+  }, { text: "The control plane fetches its files, starts it and tries it before anybody is sent there." });
+}
 
 function progress(replica) {
   if (replica.progress === null || replica.progress >= 1) return null;
@@ -77,7 +104,7 @@ function progress(replica) {
 }
 
 function scaler(deployment, refresh) {
-  const change = async (difference) => {
+  const by = async (difference) => {
     await scale(deployment.id, deployment.replicas + difference);
     await refresh();
   };
@@ -85,13 +112,13 @@ function scaler(deployment, refresh) {
     element("button", {
       class: "step", type: "button", id: `less-${deployment.id}`,
       "aria-label": `One replica less of ${deployment.name}`,
-      disabled: deployment.replicas === 0, click: () => change(-1),
+      disabled: deployment.replicas === 0, click: () => by(-1),
     }, "−"),
     element("output", {}, count(deployment.replicas)),
     element("button", {
       class: "step", type: "button", id: `more-${deployment.id}`,
       "aria-label": `One replica more of ${deployment.name}`,
-      disabled: deployment.replicas >= replicasMax, click: () => change(1),
+      disabled: deployment.replicas >= replicasMax, click: () => by(1),
     }, "+"));
 }
 

@@ -1,9 +1,10 @@
-// API keys: made with their limits, shown once, rotated, revoked; and how near limits are.
+// API keys: made with their limits, shown once, changed, rotated, revoked; and how near limits are.
 
 import { change, get, list } from "./api.js";
 import { ask, reveal } from "./dialog.js";
-import { badge, button, card, element, meter, table } from "./dom.js";
+import { badge, button, card, element, meter, table, to } from "./dom.js";
 import { age, count, dollars } from "./format.js";
+import { limitFields, limitText, limitsOf } from "./limits.js";
 import { keepKey } from "./page-playground.js";
 import { toneOfKey } from "./states.js";
 
@@ -23,7 +24,8 @@ export const keys = {
       mayWrite ? button("Create key", () => create(projects, refresh),
         { id: "create-key", look: "primary" }) : null,
       table("API keys", [
-        { label: "Key", title: true, value: (row) => [element("strong", {}, row.name),
+        { label: "Key", title: true, value: (row) => [
+          to(element("strong", {}, row.name), "requests", { key: row.id, tenant: row.tenant_id }),
           element("div", { class: "mono muted" }, `hr_${row.id.replace("key_", "").slice(0, 8)}…`)] },
         { label: "Project", value: (row) => `${row.tenant} / ${row.project}` },
         { label: "Models", value: (row) => (row.models ? row.models.join(", ") : "all") },
@@ -33,6 +35,8 @@ export const keys = {
         { label: "State", value: (row) => badge(row.state, toneOfKey[row.state]) },
         { label: "", value: (row) => (mayWrite && row.state !== "revoked"
           ? element("div", { class: "actions" },
+            button("Edit", () => edit(row, refresh),
+              { id: `edit-${row.id}`, label: `Edit ${row.name}` }),
             row.successor_id ? null : button("Rotate", () => rotate(row, refresh),
               { id: `rotate-${row.id}`, label: `Rotate ${row.name}` }),
             button("Revoke", () => revoke(row, refresh),
@@ -47,23 +51,40 @@ function create(projects, refresh) {
     { name: "project", label: "Project", options: projects.map((item) =>
       [item.id, `${item.tenant} / ${item.name}`]) },
     { name: "name", label: "Name", placeholder: "for example ci" },
-    { name: "rpm", label: "Requests a minute", type: "number", min: 0, hint: "empty: no limit" },
-    { name: "tpm", label: "Tokens a minute", type: "number", min: 0 },
-    { name: "budget", label: "Budget a month, $", type: "number", min: 0, step: "any" },
+    ...limitFields(null),
     { name: "days", label: "Expires in days", type: "number", min: 1, hint: "empty: never" },
   ], "Create key", async (values) => {
-    const limits = {};
-    if (values.rpm) limits.requests_per_minute = Number(values.rpm);
-    if (values.tpm) limits.tokens_per_minute = Number(values.tpm);
-    if (values.budget) Object.assign(limits, { budget_usd: values.budget, budget_period: "month" });
     const made = await change("POST", "/keys", {
       project: values.project, name: values.name || null,
       expires_in_s: values.days ? Number(values.days) * 86_400 : null,
-      limits: Object.keys(limits).length ? limits : null,
+      limits: limitsOf(values),
     });
     showKey(made);
     await refresh();
   });
+}
+
+function edit(key, refresh) {
+  const words = (text) => {
+    const found = text.split(",").map((part) => part.trim()).filter(Boolean);
+    return found.length > 0 ? found : null;
+  };
+  const written = (items) => items?.join(", ") ?? "";
+  ask(`Edit ${key.name}`, [
+    { name: "name", label: "Name", value: key.name, required: true },
+    { name: "models", label: "Models", value: written(key.models), placeholder: "all",
+      hint: "comma-separated" },
+    { name: "networks", label: "Only from", value: written(key.allowed_networks),
+      placeholder: "anywhere", hint: "networks, as 10.0.0.0/8" },
+    ...limitFields(key.limits),
+  ], "Save", async (values) => {
+    await change("PATCH", `/keys/${key.id}`, {
+      ...(values.name === key.name ? {} : { name: values.name }),
+      models: words(values.models), allowed_networks: words(values.networks),
+      limits: limitsOf(values, key.limits),
+    });
+    await refresh();
+  }, { text: "What is empty has no bound. Every gateway knows within seconds." });
 }
 
 function rotate(key, refresh) {
@@ -89,24 +110,8 @@ function showKey(made) {
     "It is shown this once. The playground of this tab uses it until you leave the page.");
 }
 
-/** Limits in few words. */
-export function limitText(limits) {
-  if (!limits) return "none";
-  const parts = [
-    limits.requests_per_minute != null ? `${count(limits.requests_per_minute)} requests/min` : "",
-    limits.tokens_per_minute != null ? `${count(limits.tokens_per_minute)} tokens/min` : "",
-    limits.concurrent_requests != null ? `${count(limits.concurrent_requests)} at once` : "",
-    limits.tokens_per_period != null
-      ? `${count(limits.tokens_per_period)} tokens/${period(limits.period)}` : "",
-    limits.budget ? `${dollars(limits.budget.nanousd)}/${period(limits.budget_period)}` : "",
-  ];
-  return parts.filter(Boolean).join(", ") || "none";
-}
-
-const period = (value) => (typeof value === "number" ? `${value} s` : value);
-
 export const limits = {
-  title: "Limits", group: "Build", needs: "usage.read",
+  title: "Limits", group: "Build", needs: "usage.read", ticks: true,
   load: () => get("/limits"),
 
   render({ items }) {
@@ -116,15 +121,20 @@ export const limits = {
           element("div", { class: "muted small" }, `${row.kind} of ${row.tenant}`)] },
         { label: "Limits", value: (row) => limitText(row.limits) },
         { label: "Budget used", value: (row) => (row.budget_used ? near(
-          row.budget_used.nanousd, row.limits.budget.nanousd, dollars, `Budget of ${row.name}`) : "–") },
+          row.budget_used.nanousd, row.limits.budget.nanousd, dollars, `Budget of ${row.name}`,
+          rowsOf(row, row.budget_start_time)) : "–") },
         { label: "Tokens used", value: (row) => (row.tokens_used === null ? "–" : near(
-          row.tokens_used, row.limits.tokens_per_period, count, `Tokens of ${row.name}`)) },
+          row.tokens_used, row.limits.tokens_per_period, count, `Tokens of ${row.name}`,
+          rowsOf(row, row.tokens_start_time))) },
       ], items, "Nothing has limits yet. Give some to a key when you create it."));
   },
 };
 
-function near(used, most, format, label) {
+/** Which requests a limit's use was summed from. */
+const rowsOf = (row, since) => ({ [row.kind]: row.id, since });
+
+function near(used, most, format, label, rows) {
   const share = most > 0 ? used / most : 1;
   return element("div", { class: "near" }, meter(share, label),
-    element("span", {}, `${format(used)} of ${format(most)} (${Math.round(share * 100)}%)`));
+    to(`${format(used)} of ${format(most)} (${Math.round(share * 100)}%)`, "requests", rows));
 }

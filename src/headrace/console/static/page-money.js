@@ -2,48 +2,67 @@
 
 import { change, get, list } from "./api.js";
 import { ask } from "./dialog.js";
-import { badge, button, card, element, table } from "./dom.js";
+import { badge, button, card, element, table, to } from "./dom.js";
 import { age, count, day, dollars, moment, thisMonth } from "./format.js";
 
 const toneOfInvoice = { draft: "warn", final: "good" };
 
 export const prices = {
   title: "Prices", group: "Money", needs: "operator",
-  load: () => list("/prices"),
 
-  render(books, refresh) {
+  async load() {
+    const [books, models, tenants] = await Promise.all([
+      list("/prices"), list("/models"), list("/tenants"),
+    ]);
+    return { books, models, tenants };
+  },
+
+  render({ books, models, tenants }, refresh) {
     const newest = [...books].sort((a, b) =>
       Date.parse(b.effective_time) - Date.parse(a.effective_time));
-    const rows = newest.flatMap((book) => Object.entries(book.prices).map(([model, price]) =>
-      ({ ...price, model, book })));
+    const rows = newest.flatMap((book) => Object.entries(book.prices).flatMap(([model, price]) => [
+      { ...price, model, book, when: "" },
+      ...(price.context_tiers ?? []).map((tier) => ({ ...tier, model, book,
+        when: `prompts over ${count(tier.over_prompt_tokens)} tokens` })),
+    ]));
+    const nameOf = (id) => tenants.find((tenant) => tenant.id === id)?.name ?? id;
     const perMillion = (field) => (row) => `$${row[field]}`;
     return card("Prices", "dollars a million tokens; a price book never changes, a newer one counts",
-      button("Add prices", () => add(refresh), { id: "add-prices", look: "primary" }),
+      button("Add prices", () => add(models, tenants, refresh), { id: "add-prices", look: "primary" }),
       table("Prices", [
-        { label: "Model", title: true, value: (row) => element("strong", {}, row.model) },
+        { label: "Model", title: true, value: (row) => [element("strong", {}, row.model),
+          row.when ? element("div", { class: "muted small" }, row.when) : null] },
         { label: "Input", number: true, value: perMillion("input_usd_per_million") },
         { label: "Cached input", number: true, value: perMillion("cached_input_usd_per_million") },
         { label: "Output", number: true, value: perMillion("output_usd_per_million") },
-        { label: "From", value: (row) => moment(row.book.effective_time) },
+        { label: "For", value: (row) => (row.book.tenant_id ? nameOf(row.book.tenant_id) : "everybody") },
+        { label: "From (UTC)", value: (row) => [moment(row.book.effective_time),
+          Date.parse(row.book.effective_time) > Date.now() ? [" ", badge("later", "idle")] : null] },
         { label: "Price book", value: (row) => element("span", { class: "mono" }, row.book.name) },
       ], rows, "No prices yet. Requests of an unpriced model wait as unrated."));
   },
 };
 
-function add(refresh) {
+function add(models, tenants, refresh) {
   const usd = { type: "number", min: 0, step: "any", required: true };
   ask("Add prices", [
-    { name: "model", label: "Model", required: true },
+    { name: "model", label: "Model", options: models.map((model) => [model.name, model.name]) },
+    { name: "tenant", label: "For", options: [["", "everybody"],
+      ...tenants.map((tenant) => [tenant.id, tenant.name])] },
     { name: "input", label: "Input, $ a million", ...usd },
     { name: "cached", label: "Cached input", ...usd, required: false, hint: "empty: as input" },
     { name: "output", label: "Output, $ a million", ...usd },
-  ], "Add", async ({ model, input, cached, output }) => {
-    await change("POST", "/prices", { prices: { [model]: {
-      input_usd_per_million: input, output_usd_per_million: output,
-      cached_input_usd_per_million: cached || null,
-    } } });
+    { name: "from", label: "From (UTC)", type: "datetime-local", hint: "empty: now" },
+  ], "Add", async ({ model, tenant, input, cached, output, from }) => {
+    await change("POST", "/prices", {
+      tenant: tenant || null, effective_time: from ? `${from}Z` : null,
+      prices: { [model]: {
+        input_usd_per_million: input, output_usd_per_million: output,
+        cached_input_usd_per_million: cached || null,
+      } },
+    });
     await refresh();
-  }, { text: "They hold from now on; what was used before keeps its price." });
+  }, { text: "What was used before keeps its price." });
 }
 
 export const invoices = {
@@ -63,7 +82,8 @@ export const invoices = {
       { label: "State", value: (row) => [badge(row.state, toneOfInvoice[row.state] ?? "idle"),
         row.unrated_requests ? element("div", { class: "muted small" },
           `${count(row.unrated_requests)} unrated`) : null] },
-      { label: "Total", number: true, value: (row) => dollars(row.total.nanousd) },
+      { label: "Total", number: true, value: (row) => to(dollars(row.total.nanousd), "requests",
+        { tenant: row.tenant_id, since: row.first_day, until: dayAfter(row.last_day) }) },
       { label: "From credit", number: true, value: (row) => dollars(row.paid_from_credit.nanousd) },
       { label: "Due", number: true, value: (row) => element("strong", {},
         dollars(row.due.nanousd)) },
@@ -76,6 +96,9 @@ export const invoices = {
     ], [...items].reverse(), "No invoices yet. Draw drafts from the ledger at any time."));
   },
 };
+
+const dayAfter = (text) =>
+  new Date(Date.parse(text) + 86_400_000).toISOString().slice(0, 10);
 
 function draw(refresh) {
   ask("Draw drafts", [
@@ -108,7 +131,7 @@ async function openDocument(invoice, format) {
 }
 
 export const wallets = {
-  title: "Wallets", group: "Money", needs: "billing.read",
+  title: "Wallets", group: "Money", needs: "billing.read", ticks: true,
   async load() {
     const tenants = await list("/tenants");
     return Promise.all(tenants.slice(0, 100).map((tenant) =>

@@ -2,8 +2,9 @@
 
 import { get, list } from "./api.js";
 import { stackedBars } from "./chart.js";
-import { badge, card, element, table } from "./dom.js";
-import { count, dollars, lastDays, seconds, short } from "./format.js";
+import { badge, card, element, table, to } from "./dom.js";
+import { count, dollars, lastDays, seconds, share, short } from "./format.js";
+import { goodputTable } from "./goodput.js";
 import { liveChart } from "./live-chart.js";
 import { deploymentState } from "./states.js";
 
@@ -11,7 +12,7 @@ const days = 14;
 
 export const overview = {
   title: "Overview",
-  group: "",
+  group: "", ticks: true,
 
   async load(caller) {
     const span = lastDays(days);
@@ -20,10 +21,12 @@ export const overview = {
       const [used, tenants] = await Promise.all([usage, list("/tenants")]);
       return { usage: used, tenants, span };
     }
-    const [used, live, deployments, replicas] = await Promise.all([
-      usage, get("/live").catch(() => null), list("/deployments"), list("/replicas"),
+    const [used, live, goodput, deployments, replicas, nodes] = await Promise.all([
+      usage, get("/live").catch(() => null), get("/goodput").catch(() => ({ items: [] })),
+      list("/deployments"), list("/replicas"), get("/nodes").catch(() => ({ items: [] })),
     ]);
-    return { usage: used, live, deployments, replicas, span };
+    return { usage: used, live, goodput: goodput.items, deployments, replicas, span,
+      nodes: nodes.items };
   },
 
   render(data, _, caller) {
@@ -31,7 +34,7 @@ export const overview = {
   },
 };
 
-function forOperators({ usage, live, deployments, replicas, span }) {
+function forOperators({ usage, live, goodput, deployments, replicas, nodes, span }) {
   const today = sums(usage, span);
   const wanted = deployments.reduce((total, item) => total + item.replicas, 0);
   const ready = deployments.reduce((total, item) => total + item.ready_replicas, 0);
@@ -48,14 +51,10 @@ function forOperators({ usage, live, deployments, replicas, span }) {
         last ? `${rate(last.completion_tokens_per_s)}/s of them written` : "in and out"),
       tile("First token, p50", seconds(last?.first_token_p50_s),
         `p99 ${seconds(last?.first_token_p99_s)}, last minute`),
-      tile("Goodput", last?.good_share == null ? "–" : `${Math.round(last.good_share * 100)}%`,
-        `first token within ${live?.objective_first_token_s ?? 2} s`),
-      tile("Replicas ready", `${ready} / ${wanted}`, starting(replicas)),
-      tile("Requests today", count(today.requests),
-        today.failed ? `${count(today.failed)} failed` : "none failed"),
-      tile("Tokens today", short(today.prompt + today.completion),
-        `${short(today.prompt)} in, ${short(today.completion)} out`),
-      tile("Cost today", dollars(today.cost), "UTC, from the ledger")),
+      tile("Goodput", to(goodShare(goodput), "models"), "of the last hour, by models' objectives"),
+      tile("Replicas ready", to(`${ready} / ${wanted}`, "replicas"),
+        [starting(replicas), devicesNote(nodes)]),
+      ...todayTiles(today, span)),
     element("div", { class: "columns even" },
       card("Throughput", "tokens a second, the last minutes", null,
         liveChart("Tokens a second", times, [
@@ -67,10 +66,13 @@ function forOperators({ usage, live, deployments, replicas, span }) {
           { label: "p50", values: field("first_token_p50_s"), colour: "series-2" },
           { label: "p99", values: field("first_token_p99_s"), colour: "series-4" },
         ], (value) => `${rate(value)} s`))),
+    card("Service levels", "goodput by model, and how fast its error budget burns",
+      to("Models", "models"), goodputTable(goodput)),
     element("div", { class: "columns even" },
       card("Deployments", "observed and wanted", null,
         table("Deployments and their replicas", [
-          { label: "Deployment", title: true, value: (row) => element("strong", {}, row.name) },
+          { label: "Deployment", title: true, value: (row) =>
+            to(element("strong", {}, row.name), "deployment", { id: row.id }) },
           { label: "Ready", number: true, value: (row) => `${row.ready_replicas} / ${row.replicas}` },
           { label: "State", value: (row) => state(row) },
         ], deployments, ["Nothing is deployed yet.", element("code", {},
@@ -83,15 +85,37 @@ function forCustomers({ usage, tenants, span }) {
   const today = sums(usage, span);
   return [
     element("dl", { class: "tiles" },
-      ...tenants.map((tenant) => tile(`Balance of ${tenant.name}`, dollars(tenant.balance.nanousd),
-        tenant.postpaid ? "postpaid" : "prepaid")),
-      tile("Requests today", count(today.requests),
-        today.failed ? `${count(today.failed)} failed` : "none failed"),
-      tile("Tokens today", short(today.prompt + today.completion),
-        `${short(today.prompt)} in, ${short(today.completion)} out`),
-      tile("Cost today", dollars(today.cost), "UTC, from the ledger")),
+      ...tenants.map((tenant) => tile(`Balance of ${tenant.name}`,
+        to(dollars(tenant.balance.nanousd), "wallets"), tenant.postpaid ? "postpaid" : "prepaid")),
+      ...todayTiles(today, span)),
     tokensByModel(usage, span),
   ];
+}
+
+function todayTiles(today, span) {
+  const since = span.at(-1);
+  return [
+    tile("Requests today", to(count(today.requests), "requests", { since }), today.failed
+      ? to(`${count(today.failed)} failed`, "requests", { since, outcome: "failed" }) : "none failed"),
+    tile("Tokens today", to(short(today.prompt + today.completion), "usage"),
+      `${short(today.prompt)} in, ${short(today.completion)} out`),
+    tile("Cost today", to(dollars(today.cost), "requests", { since }), "UTC, from the ledger"),
+  ];
+}
+
+/** Devices in use of those there are; nothing where a cluster has them. */
+function devicesNote(nodes) {
+  const devices = nodes.flatMap((node) => node.devices);
+  if (devices.length === 0) return null;
+  const used = devices.filter((device) => device.replicas.length > 0).length;
+  return ["; ", to(`${used} of ${count(devices.length)} devices in use`, "nodes")];
+}
+
+/** The share of good requests of all models in the last hour. */
+function goodShare(items) {
+  const sum = (field) => items.reduce((total, item) => total + item.windows[1][field], 0);
+  const judged = sum("requests");
+  return judged === 0 ? "–" : share(sum("good_requests") / judged);
 }
 
 function tokensByModel(usage, span) {

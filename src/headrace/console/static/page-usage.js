@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { stackedBars } from "./chart.js";
-import { element, table } from "./dom.js";
+import { element, table, to } from "./dom.js";
 import { count, day, dollars, lastDays, short } from "./format.js";
 
 const spans = [7, 14, 30];
@@ -14,7 +14,7 @@ const measures = {
 const chosen = { span: 14, measure: "Tokens", by: "model" };
 
 export const usage = {
-  title: "Usage", group: "Money", needs: "usage.read",
+  title: "Usage", group: "Money", needs: "usage.read", ticks: true,
 
   async load() {
     const span = lastDays(chosen.span);
@@ -42,12 +42,12 @@ export const usage = {
       element("section", { class: "card" }, element("h2", {}, "By tenant and model"),
         table("Usage by tenant and model", [
           { label: "Tenant", title: true, value: (row) => element("strong", {}, row.tenant ?? "Total") },
-          { label: "Model", value: (row) => row.model ?? "" }, ...columns,
+          { label: "Model", value: (row) => row.model ?? "" }, ...columns(span),
         ], byTenant.items, empty, byTenant.items.length > 1 ? byTenant.total : null)),
       element("section", { class: "card" }, element("h2", {}, `By day and ${chosen.by}`),
         table("Usage by day and model", [
           { label: "Day", title: true, value: (row) => element("strong", {}, row.day ? day(row.day) : "Total") },
-          { label: "Of", value: (row) => nameOf(row) }, ...columns,
+          { label: "Of", value: (row) => nameOf(row) }, ...columns(span),
         ], newestFirst, empty, newestFirst.length > 1 ? byDay.total : null)),
     ];
   },
@@ -55,16 +55,26 @@ export const usage = {
 
 const nameOf = (row) => row[chosen.by] ?? "";
 
-const columns = [
-  { label: "Requests", number: true, value: (row) => count(row.requests) },
-  { label: "Aborted", number: true, value: (row) => count(row.aborted) },
-  { label: "Failed", number: true, value: (row) => count(row.failed) },
+/** The numbers of a row; each leads to the requests that it was summed from. */
+const columns = (span) => [
+  { label: "Requests", number: true, value: (row) => rows(row, count(row.requests), span) },
+  { label: "Aborted", number: true, value: (row) => rows(row, count(row.aborted), span, "aborted") },
+  { label: "Failed", number: true, value: (row) => rows(row, count(row.failed), span, "failed") },
   { label: "Prompt", number: true, value: (row) => count(row.prompt_tokens) },
   { label: "Cached", number: true, value: (row) => count(row.cached_tokens) },
   { label: "Completion", number: true, value: (row) => count(row.completion_tokens) },
-  { label: "Cost", number: true, value: (row) => element("span", { title: `$${row.cost.usd}` },
-    dollars(row.cost.nanousd), row.unrated ? ` + ${count(row.unrated)} unrated` : "") },
+  { label: "Cost", number: true, value: (row) => rows(row, element("span", {
+    title: `$${row.cost.usd}` }, dollars(row.cost.nanousd),
+  row.unrated ? ` + ${count(row.unrated)} unrated` : ""), span) },
 ];
+
+function rows(row, content, span, outcome = null) {
+  const until = row.day && new Date(Date.parse(row.day) + 86_400_000).toISOString().slice(0, 10);
+  return to(content, "requests", {
+    tenant: row.tenant_id, project: row.project_id, key: row.key_id, model: row.model, outcome,
+    since: row.day ?? span[0], until,
+  });
+}
 
 function choices(label, options, field, text, refresh) {
   return element("div", { class: "choices", role: "group", "aria-label": label },

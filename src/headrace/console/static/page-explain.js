@@ -1,0 +1,64 @@
+// Why a request went where it went: what the router saw, what it left out, what each place cost.
+
+import { get } from "./api.js";
+import { badge, card, element, facts, meter, table } from "./dom.js";
+import { count } from "./format.js";
+
+export const explain = {
+  title: "Explain", group: "Operate", needs: "operator",
+
+  async load(caller, { request }) {
+    if (!request) return { request: "" };
+    try {
+      return { request, found: await get(`/explain/route/${encodeURIComponent(request)}`) };
+    } catch (error) {
+      if (error.status !== 404) throw error;
+      return { request, problem: error.message };
+    }
+  },
+
+  render({ request, found, problem }) {
+    return [
+      card("Why did a request go there?", "its id is the x-request-id header of the answer", null,
+        element("form", {
+          class: "ask-bar", submit: (event) => {
+            event.preventDefault();
+            const id = document.getElementById("explain-request").value.trim();
+            location.hash = `#/explain?${new URLSearchParams({ request: id })}`;
+          },
+        },
+        element("label", { for: "explain-request", class: "hidden-label" }, "Request id"),
+        element("input", { id: "explain-request", value: request, placeholder: "req_…",
+          required: true, spellcheck: "false", autocomplete: "off" }),
+        element("button", { class: "primary", type: "submit" }, "Explain"))),
+      problem ? element("section", { class: "card" }, element("p", { class: "muted" }, problem))
+        : null,
+      ...(found?.decisions ?? []).map(decisionCard),
+    ];
+  },
+};
+
+function decisionCard(decision) {
+  const leftOut = Object.entries(decision.filtered);
+  const terms = [...new Set(decision.candidates.flatMap((each) => Object.keys(each.terms)))];
+  return card(`Attempt ${decision.attempt}`, `policy ${decision.policy}`, null,
+    facts([
+      ["Chosen because", decision.reason],
+      ["Prompt", `about ${count(decision.prompt_tokens)} tokens`],
+      ["Replicas", `${count(decision.endpoint_count)}, looked at as far as ${decision.tier}`],
+      ["Left out", leftOut.map(([why, number]) => `${number} ${why}`).join(", ") || "none"],
+    ]),
+    table("Candidates", [
+      { label: "Replica", title: true, value: (row) => [
+        element("span", { class: "mono breakable" }, row.endpoint_id),
+        row.is_chosen ? [" ", badge("chosen", "good")] : null] },
+      { label: "Cost, s", number: true, value: (row) => row.cost.toPrecision(3) },
+      ...terms.map((name) => ({ label: name.replaceAll("_", " "), number: true,
+        value: (row) => (row.terms[name] ?? 0).toPrecision(3) })),
+      { label: "In cache", number: true, value: (row) => `${count(row.matched_tokens)} tokens` },
+      { label: "In flight", number: true, value: (row) => count(row.in_flight_requests) },
+      { label: "KV", value: (row) => element("span", { class: "near" },
+        meter(row.kv_share, `KV cache of ${row.endpoint_id} in use`),
+        `${Math.round(row.kv_share * 100)}%`) },
+    ], decision.candidates, "No replica could take it."));
+}
