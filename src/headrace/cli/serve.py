@@ -1,19 +1,25 @@
 """`headrace serve MODEL`: one model behind an OpenAI-compatible API, until SIGTERM or Ctrl-C."""
 
-import asyncio
 import contextlib
 import os
-import socket
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from headrace.base.clock import SystemClock
-from headrace.base.errors import ConfigurationError, SetupError
+from headrace.base.errors import ConfigurationError
 from headrace.base.prefix_hash import key_bytes_max, key_bytes_min
+from headrace.cli.adapter_options import (
+    Loras,
+    MaxLoraRank,
+    MaxLoras,
+    max_loras_default,
+    with_adapters,
+)
 from headrace.cli.engine_settings import (
     ContextLength,
+    DraftModel,
     DraftTokens,
     KvCache,
     KvCacheDtype,
@@ -31,19 +37,19 @@ from headrace.cli.engine_settings import (
     service_config,
     step_timeout_default_s,
 )
+from headrace.cli.load_checks import check_numbers
 from headrace.cli.memory_check import check_memory
 from headrace.cli.model_files import resolve_model
-from headrace.cli.output import note
+from headrace.cli.operator_options import AdminHost, AdminPort, operator_listener
+from headrace.cli.served_model import ServedModel
 from headrace.cli.settings import CacheDir, OtlpEndpoint
 from headrace.cli.tracing_options import tracing
-from headrace.engine_server.app import EngineServerApp
 from headrace.engine_server.dialect import check_parsers
-from headrace.engine_server.engine_status import EngineState
 from headrace.engine_server.service import ModelService
 from headrace.http import server
-from headrace.observability.tracing import Tracer
 from headrace.protocol.reasoning import reasoning_formats
 from headrace.protocol.tool_parsers import tool_formats
+from headrace.weights.lora.adapter import rank_max_default
 
 key_variable = "HEADRACE_API_KEY"
 prefix_key_variable = "HEADRACE_PREFIX_KEY"
@@ -68,6 +74,7 @@ def serve(
     max_num_seqs: MaxNumSeqs = max_num_seqs_default,
     context_length: ContextLength = None,
     draft_tokens: DraftTokens = draft_tokens_default,
+    draft_model: DraftModel = None,
     target_step_ms: TargetStepMs = None,
     tenant_cache_tokens: TenantCacheTokens = None,
     step_timeout: StepTimeout = step_timeout_default_s,
@@ -99,6 +106,11 @@ def serve(
         typer.Option("--drain-timeout", min=0, help="How long running requests may take (s)."),
     ] = drain_timeout_default_s,
     otlp_endpoint: OtlpEndpoint = None,
+    lora: Loras = None,
+    max_loras: MaxLoras = max_loras_default,
+    max_lora_rank: MaxLoraRank = rank_max_default,
+    admin_port: AdminPort = None,
+    admin_host: AdminHost = "127.0.0.1",
 ) -> None:
     """Serve one model over an OpenAI-compatible API."""
     api_key = _read_key(api_key_env)
@@ -111,6 +123,7 @@ def serve(
     sock = server.bind(host, port)  # before a download, so that a taken port is known at once
     with sock, tracing(otlp_endpoint, "headrace-engine") as tracer:
         resolved = resolve_model(model, cache_dir, quantize)
+        draft = None if draft_model is None else resolve_model(draft_model, cache_dir).path
         config = service_config(
             resolved.path,
             served_model_name or resolved.name,
@@ -120,6 +133,7 @@ def serve(
             max_num_seqs=max_num_seqs,
             step_timeout_s=step_timeout,
             draft_tokens=draft_tokens,
+            draft_model_path=draft,
             target_step_ms=target_step_ms,
             prefix_key=_read_prefix_key(),
             tenant_cache_tokens=tenant_cache_tokens,
@@ -127,8 +141,13 @@ def serve(
         )
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
         check_memory(config.engine)
+        check_numbers(resolved, cache_dir)
+        config = with_adapters(config, lora, max_loras, max_lora_rank, cache_dir)
+        listener = operator_listener(admin_host, admin_port)
         service = ModelService(config, SystemClock())
-        server.run(_serve(service, sock, api_key, drain_timeout_s, tracer))
+        served = ServedModel(service, sock, api_key, tracer, listener)
+        with contextlib.nullcontext() if listener is None else listener.sock:
+            server.run(served.serve(drain_timeout_s))
 
 
 def _read_prefix_key() -> bytes | None:
@@ -157,63 +176,3 @@ def _read_key(variable: str) -> str | None:
     if not key.strip() or not key.isascii():
         raise ConfigurationError(f"{variable} must be a key of ASCII characters, or not be set.")
     return key.strip()
-
-
-async def _serve(
-    service: ModelService,
-    sock: socket.socket,
-    api_key: str | None,
-    drain_timeout_s: float,
-    tracer: Tracer | None,
-) -> None:
-    """Serve until a signal, or until the engine cannot run, which is raised as SetupError."""
-    app = EngineServerApp(service, api_key, tracer=tracer)
-    stop = asyncio.Event()
-    keeper = asyncio.create_task(_keep_running(service, sock, api_key))
-    keeper.add_done_callback(lambda _: stop.set())
-    try:
-        await server.serve(
-            app, sock, drain_timeout_s=drain_timeout_s, stop=stop, on_drain=app.drain
-        )
-    finally:
-        keeper.cancel()
-        await service.close()
-    with contextlib.suppress(asyncio.CancelledError):
-        await keeper
-
-
-async def _keep_running(service: ModelService, sock: socket.socket, api_key: str | None) -> None:
-    """Start the service and tell what happens to it; returns only by raising SetupError."""
-    await service.start()
-    await service.engine.wait_ready()
-    _announce(service, sock, api_key)
-    state = EngineState.READY
-    while True:
-        status = await service.engine.status_change()
-        if status.state is EngineState.FAILED:
-            raise SetupError(status.detail)
-        if status.state is not state and status.state is not EngineState.READY:
-            note(f"headrace: {status.detail}")
-        state = status.state
-
-
-def _announce(service: ModelService, sock: socket.socket, api_key: str | None) -> None:
-    host, port = server.address_of(sock)
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    ready = service.engine.ready
-    assert ready is not None
-    name = service.config.served_name
-    if ready.dimensions is not None:
-        note(
-            f"{name} is ready at {url}/v1 "
-            f"(texts of {ready.context_length} tokens, vectors of {ready.dimensions} numbers)"
-        )
-        return
-    key_header = '-H "Authorization: Bearer $HEADRACE_API_KEY" ' if api_key else ""
-    body = f'{{"model":"{name}","messages":[{{"role":"user","content":"Hello!"}}]}}'
-    note(
-        f"{name} is ready at {url}/v1 "
-        f"(context {ready.context_length} tokens, kernels {ready.kernel_name})\n\n"
-        f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' {key_header}"
-        f"-d '{body}'\n"
-    )

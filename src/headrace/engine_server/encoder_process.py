@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from headrace.base.errors import ConfigurationError, HeadraceError, ModelFileError
+from headrace.base.errors import ConfigurationError, HeadraceError, InvalidRequest, ModelFileError
 from headrace.engine_server import messages
 from headrace.engine_server.messages import EngineConfig
 
@@ -63,6 +63,11 @@ class EncoderLoop:
         """Take in a message; called from the thread that reads."""
         if isinstance(message, messages.Embed):
             self._calls.put(message)
+        elif isinstance(message, messages.AdapterCall):
+            refusal = InvalidRequest("This model makes embeddings; it takes no LoRA adapters.")
+            self._send(messages.rejection(message.call_id, refusal))
+        elif isinstance(message, messages.DiscardKv):
+            self._send(messages.Done(message.call_id, []))
         elif isinstance(message, messages.AskStats):
             waiting = self._calls.qsize()
             self._send(messages.Stats(waiting_requests=waiting, steps_total=self._steps))
@@ -98,6 +103,8 @@ def load_encoder(config: EngineConfig, report: Callable[[str, float], None]) -> 
         spec = read_architecture(file)
         if not spec.encoder:
             return None
+        if config.adapters:
+            raise ConfigurationError("--lora is for models that generate text; leave it out.")
         if config.context_length is not None:
             raise ConfigurationError(
                 f"--context-length is for models that generate text; this one embeds texts of up "

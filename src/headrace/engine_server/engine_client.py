@@ -114,6 +114,11 @@ class EngineClient:
         return self._life.pid
 
     @property
+    def adapter_names(self) -> Sequence[str]:
+        """The LoRA adapters that are loaded, or that a starting engine loads."""
+        return [adapter.name for adapter in (*self.config.adapters, *self.config.late_adapters)]
+
+    @property
     def sleep_level(self) -> int:
         """How deep the engine sleeps; 0: it is awake."""
         return self._life.sleep_level

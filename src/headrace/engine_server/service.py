@@ -156,7 +156,7 @@ class ModelService:
         """The LoRA adapter that a request's model names; None: the model without one.
 
         It is `model:adapter`, or the adapter's name alone. NotFound if nothing has that name."""
-        served, adapters = self.config.served_name, self.engine.adapters
+        served, adapters = self.config.served_name, self.engine.adapter_names
         if name is None or name == served:
             return None
         adapter = name.removeprefix(f"{served}:")

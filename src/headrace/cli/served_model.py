@@ -1,0 +1,102 @@
+"""One model's API on a socket until the command ends: what `serve`, and `run --port`, do."""
+
+import asyncio
+import contextlib
+import socket
+
+from headrace.base.errors import SetupError
+from headrace.cli.operator_options import OperatorListener
+from headrace.cli.output import note
+from headrace.engine_server.app import EngineServerApp
+from headrace.engine_server.engine_status import EngineState
+from headrace.engine_server.service import ModelService
+from headrace.http import server
+from headrace.observability.tracing import Tracer
+
+
+class ServedModel:
+    """A service, where its API is listened to, and where its operator is."""
+
+    def __init__(
+        self,
+        service: ModelService,
+        sock: socket.socket,
+        api_key: str | None,
+        tracer: Tracer | None = None,
+        operator: OperatorListener | None = None,
+    ) -> None:
+        self._service = service
+        self._sock = sock
+        self._api_key = api_key
+        self._operator = operator
+        self._app = EngineServerApp(service, api_key, tracer=tracer)
+        self._stop = asyncio.Event()
+
+    async def serve(self, drain_timeout_s: float) -> None:
+        """Serve until a signal, or until the engine cannot run, which is raised as SetupError."""
+        keeper = asyncio.create_task(self._keep_running())
+        keeper.add_done_callback(lambda _: self._stop.set())
+        operating = asyncio.create_task(self._listen_to_operator())
+        try:
+            await server.serve(
+                self._app,
+                self._sock,
+                drain_timeout_s=drain_timeout_s,
+                stop=self._stop,
+                on_drain=self._app.drain,
+            )
+        finally:
+            self._stop.set()
+            await operating
+            keeper.cancel()
+            await self._service.close()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeper
+
+    async def _listen_to_operator(self) -> None:
+        """Serve the operator's routes until the API ends."""
+        operator = self._operator
+        if operator is None:
+            return
+        await server.serve(
+            self._app.admin(operator.key),
+            operator.sock,
+            drain_timeout_s=0,
+            stop=self._stop,
+            handles_signals=False,
+        )
+
+    async def _keep_running(self) -> None:
+        """Start the service and tell what happens to it; returns only by raising SetupError."""
+        await self._service.start()
+        await self._service.engine.wait_ready()
+        self._announce()
+        state = EngineState.READY
+        while True:
+            status = await self._service.engine.status_change()
+            if status.state is EngineState.FAILED:
+                raise SetupError(status.detail)
+            if status.state is not state and status.state is not EngineState.READY:
+                note(f"headrace: {status.detail}")
+            state = status.state
+
+    def _announce(self) -> None:
+        host, port = server.address_of(self._sock)
+        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        ready = self._service.engine.ready
+        assert ready is not None
+        name = self._service.config.served_name
+        if ready.dimensions is not None:
+            note(
+                f"{name} is ready at {url}/v1 "
+                f"(texts of {ready.context_length} tokens, vectors of {ready.dimensions} numbers)"
+            )
+            return
+        key_header = '-H "Authorization: Bearer $HEADRACE_API_KEY" ' if self._api_key else ""
+        body = f'{{"model":"{name}","messages":[{{"role":"user","content":"Hello!"}}]}}'
+        note(
+            f"{name} is ready at {url}/v1 "
+            f"(context {ready.context_length} tokens, kernels {ready.kernel_name})\n\n"
+            f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' {key_header}"
+            f"-d '{body}'\n"
+        )
