@@ -33,6 +33,7 @@ entries = (
     CommandEntry(("run",), "Chat with a model in this terminal.", "run"),
     CommandEntry(("serve",), "Serve one model over an OpenAI-compatible API.", "serve"),
     CommandEntry(("quantize",), "Write a model's weights in another type, as GGUF.", "quantize"),
+    CommandEntry(("check",), "Whether a model is whole and sound.", "check"),
     CommandEntry(("up",), "Start the platform: gateway, control plane and replicas.", "up"),
     CommandEntry(
         ("bench", "serve"), "Load an OpenAI-compatible server, and time it.", "bench_serve"

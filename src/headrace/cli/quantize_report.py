@@ -1,6 +1,6 @@
 """How far a quantized model's next-token distributions are from its source's, on a text.
 
-The compiled runner reads the same tokens with both, one a step; the divergence is Kullback and
+The compiled runner reads the same tokens with both; the divergence is Kullback and
 Leibler's, of the source's distribution from the other's, in nats, averaged over the positions.
 """
 
@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.base.errors import ConfigurationError
+from headrace.cli.check import read_text
 from headrace.engine.cpu_runner import CpuRunner
-from headrace.engine.runner import StepBatch
+from headrace.engine.scored_text import divergence, log_softmax, text_logits
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.model_file import open_model
 
 tokens_max = 256
-text_bytes_max = 1 << 20
+rows = 32  # of one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def write_report(path: Path, source: Path, made: Path, kind: str, text_file: Pat
     divergences: list[float] = []
     same = 0
     for before, after in zip(_logprobs(source, tokens), _logprobs(made, tokens), strict=True):
-        divergences.append(float(np.sum(np.exp(before) * (before - after))))
+        divergences.append(divergence(before, after))
         same += int(before.argmax() == after.argmax())
     report = Report(
         type=kind,
@@ -58,14 +59,9 @@ def write_report(path: Path, source: Path, made: Path, kind: str, text_file: Pat
 
 
 def _tokens(source: Path, text_file: Path) -> list[int]:
-    try:
-        with text_file.open("rb") as file:
-            text = file.read(text_bytes_max).decode(errors="ignore")
-    except OSError as error:
-        raise ConfigurationError(f"{text_file}: cannot be read ({error.strerror}).") from error
     with open_model(source) as file:
         tokenizer = Tokenizer.from_gguf_metadata(file.metadata)
-    tokens = tokenizer.encode(text, add_special=True)[:tokens_max]
+    tokens = tokenizer.encode(read_text(text_file), add_special=True)[:tokens_max]
     if not tokens:
         raise ConfigurationError(f"{text_file} has no text; give a few hundred words.")
     return tokens
@@ -75,28 +71,7 @@ def _logprobs(path: Path, tokens: list[int]) -> Iterator[NDArray[np.float64]]:
     """The log-probabilities of what follows each token."""
     with open_model(path) as file:
         spec = read_architecture(file)
-        runner = CpuRunner(file, spec, kv_tokens=2 * tokens_max, rows_max=1, sequences_max=1)
+        runner = CpuRunner(file, spec, kv_tokens=2 * tokens_max, rows_max=rows, sequences_max=rows)
     with runner:
-        for index, token in enumerate(tokens[: runner.info.max_model_len]):
-            _, logits = runner.execute_logits(_step(token, index, runner.info.block_size_tokens))
-            shifted = logits[0].astype(np.float64) - logits[0].max()
-            yield shifted - np.log(np.exp(shifted).sum())
-
-
-def _step(token: int, index: int, block_size_tokens: int) -> StepBatch:
-    """One more token of the only sequence, whose blocks are the first ones."""
-    blocks = index // block_size_tokens + 1
-    return StepBatch(
-        token_ids=np.array([token], np.int32),
-        row_starts=np.array([0, 1], np.int32),
-        context_lens=np.array([index + 1], np.int32),
-        block_ids=np.arange(blocks, dtype=np.int32),
-        block_starts=np.array([0, blocks], np.int32),
-        sampled=np.zeros(1, np.int32),
-        temperature=np.zeros(1, np.float32),
-        top_k=np.zeros(1, np.int32),
-        top_p=np.ones(1, np.float32),
-        min_p=np.zeros(1, np.float32),
-        seed=np.zeros(1, np.uint64),
-        position=np.zeros(1, np.int64),
-    )
+        for logits in text_logits(runner, tokens):
+            yield log_softmax(logits)

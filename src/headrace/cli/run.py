@@ -14,6 +14,8 @@ import typer
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError, ContextLengthExceeded, HeadraceError
 from headrace.base.ids import new_id
+from headrace.cli.adapter_options import Loras, max_loras_default, with_adapters
+from headrace.cli.background import BackgroundLoop, Runner
 from headrace.cli.engine_settings import (
     ContextLength,
     KvCache,
@@ -25,15 +27,21 @@ from headrace.cli.engine_settings import (
     kv_tokens_default,
     service_config,
 )
+from headrace.cli.load_checks import check_numbers
 from headrace.cli.memory_check import check_memory
 from headrace.cli.model_files import resolve_model
+from headrace.cli.served_model import ServedModel, note_address, read_api_key
 from headrace.cli.settings import CacheDir
 from headrace.engine_server.service import ModelService
+from headrace.http import server
 from headrace.protocol.requests import ChatMessage, ChatRequest
+from headrace.weights.lora.adapter import rank_max_default
 
 temperature_default = 0.7
 input_bytes_max = 8 * 1024 * 1024  # of standard input when it is piped
 prompt_mark = ">>> "
+served_sequences = 4  # at once, where the API is served too
+drain_timeout_s = 5.0
 leave_words = ("/bye", "/exit", "/quit")
 clear_word = "/clear"
 command_pattern = re.compile(r"/[a-z]+")  # a question may begin with a slash, as a path does
@@ -96,9 +104,19 @@ def run(
     quantize: Quantize = None,
     threads: Threads = None,
     context_length: ContextLength = None,
+    lora: Loras = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="Also serve the model's API, Ollama's included, on this port of this machine "
+            "while the chat runs, and without a terminal until Ctrl-C; 0 takes a free port."
+        ),
+    ] = None,
 ) -> None:
     """Chat with a model in this terminal."""
-    question = _question(prompt)
+    sock = None if port is None else server.bind("127.0.0.1", port)
+    only_serves = sock is not None and prompt is None and not sys.stdin.isatty()
+    question = None if only_serves else _question(prompt)
     for stream in (sys.stdin, sys.stdout):
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(errors="replace")  # a terminal's odd bytes must not end the chat
@@ -109,17 +127,25 @@ def run(
         kv_tokens=kv_tokens,
         threads=threads,
         context_length=context_length,
-        max_num_seqs=1,
+        max_num_seqs=1 if sock is None else served_sequences,
         kv_cache_dtype=kv_cache_dtype,
     )
     check_memory(config.engine)
+    check_numbers(resolved, cache_dir)
+    config = with_adapters(config, lora, max_loras_default, rank_max_default, cache_dir)
+    service = ModelService(config, SystemClock())
+    api_key = read_api_key()
+    if sock is not None and only_serves:
+        with sock:
+            server.run(ServedModel(service, sock, api_key).serve(drain_timeout_s))
+        return
     terminal = Terminal(
-        ModelService(config, SystemClock()),
-        Conversation(system),
-        AnswerSettings(temperature, max_tokens, seed),
+        service, Conversation(system), AnswerSettings(temperature, max_tokens, seed)
     )
     # A plain asyncio loop: it turns Ctrl-C into a cancellation of the answer that runs.
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() if sock is None else BackgroundLoop(service, sock, api_key) as runner:
+        if sock is not None:
+            note_address(sock)
         try:
             terminal.run(runner, question)
         except BrokenPipeError:
@@ -138,20 +164,23 @@ class Terminal:
         self._service = service
         self._conversation = conversation
         self._settings = settings
+        adapters = service.config.engine.adapters
+        name = service.config.served_name
+        self._model = f"{name}:{adapters[0].name}" if adapters else name
 
-    def run(self, runner: asyncio.Runner, question: str | None) -> None:
+    def run(self, runner: Runner, question: str | None) -> None:
         """Answer one question, or chat until the person leaves."""
         runner.run(self._start())
         if question is not None:
             runner.run(self._answer(question))
             return
-        _note(f"{self._service.config.served_name}: {clear_word} forgets, Ctrl-D leaves.")
+        _note(f"{self._model}: {clear_word} forgets, Ctrl-D leaves.")
         import readline  # noqa: F401, PLC0415 -- line editing for input(); only where it is used
 
         while (line := _read_line()) is not None:
             self.take_line(runner, line)
 
-    def take_line(self, runner: asyncio.Runner, line: str) -> None:
+    def take_line(self, runner: Runner, line: str) -> None:
         """Answer a line; Ctrl-C stops the answer, an error leaves the chat going."""
         if line == clear_word:
             self._conversation.clear()
@@ -180,7 +209,7 @@ class Terminal:
         """Write the answer as it comes; what was written stays part of the conversation."""
         messages = self._conversation.messages
         messages.append(ChatMessage("user", question))
-        request = self._conversation.request(self._service.config.served_name, self._settings)
+        request = self._conversation.request(self._model, self._settings)
         said: list[str] = []
         try:
             with await self._service.open(request, new_id("req", self._service.clock)) as text:

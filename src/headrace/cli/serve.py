@@ -41,7 +41,7 @@ from headrace.cli.load_checks import check_numbers
 from headrace.cli.memory_check import check_memory
 from headrace.cli.model_files import resolve_model
 from headrace.cli.operator_options import AdminHost, AdminPort, operator_listener
-from headrace.cli.served_model import ServedModel
+from headrace.cli.served_model import ServedModel, key_variable, read_api_key
 from headrace.cli.settings import CacheDir, OtlpEndpoint
 from headrace.cli.tracing_options import tracing
 from headrace.engine_server.dialect import check_parsers
@@ -51,7 +51,6 @@ from headrace.protocol.reasoning import reasoning_formats
 from headrace.protocol.tool_parsers import tool_formats
 from headrace.weights.lora.adapter import rank_max_default
 
-key_variable = "HEADRACE_API_KEY"
 prefix_key_variable = "HEADRACE_PREFIX_KEY"
 drain_timeout_default_s = 30.0
 
@@ -113,7 +112,7 @@ def serve(
     admin_host: AdminHost = "127.0.0.1",
 ) -> None:
     """Serve one model over an OpenAI-compatible API."""
-    api_key = _read_key(api_key_env)
+    api_key = read_api_key(api_key_env)
     if not (allow_public or api_key or server.is_loopback(host)):
         raise ConfigurationError(
             f"Refusing to listen on {host} without a key: anyone who reaches this machine could "
@@ -165,14 +164,3 @@ def _read_prefix_key() -> bytes | None:
             "hexadecimal, or not be set."
         )
     return key
-
-
-def _read_key(variable: str) -> str | None:
-    key = os.environ.get(variable)
-    if key is None:
-        if variable != key_variable:
-            raise ConfigurationError(f"--api-key-env names {variable}, which is not set.")
-        return None
-    if not key.strip() or not key.isascii():
-        raise ConfigurationError(f"{variable} must be a key of ASCII characters, or not be set.")
-    return key.strip()
