@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 
-from headrace.base.errors import SetupError
+from headrace.base.errors import ConfigurationError, SetupError
 from headrace.cli.operator_options import OperatorListener
 from headrace.cli.output import note
 from headrace.engine_server.app import EngineServerApp
@@ -12,6 +13,8 @@ from headrace.engine_server.engine_status import EngineState
 from headrace.engine_server.service import ModelService
 from headrace.http import server
 from headrace.observability.tracing import Tracer
+
+key_variable = "HEADRACE_API_KEY"
 
 
 class ServedModel:
@@ -81,8 +84,7 @@ class ServedModel:
             state = status.state
 
     def _announce(self) -> None:
-        host, port = server.address_of(self._sock)
-        url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        url = _url_of(self._sock)
         ready = self._service.engine.ready
         assert ready is not None
         name = self._service.config.served_name
@@ -100,3 +102,25 @@ class ServedModel:
             f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' {key_header}"
             f"-d '{body}'\n"
         )
+
+
+def read_api_key(variable: str = key_variable) -> str | None:
+    """The key that clients must send, from the environment; None: there is none."""
+    key = os.environ.get(variable)
+    if key is None:
+        if variable != key_variable:
+            raise ConfigurationError(f"--api-key-env names {variable}, which is not set.")
+        return None
+    if not key.strip() or not key.isascii():
+        raise ConfigurationError(f"{variable} must be a key of ASCII characters, or not be set.")
+    return key.strip()
+
+
+def note_address(sock: socket.socket) -> None:
+    """Say where the API is, for clients of both kinds."""
+    note(f"The API is at {_url_of(sock)}/v1; for Ollama's clients: OLLAMA_HOST={_url_of(sock)}")
+
+
+def _url_of(sock: socket.socket) -> str:
+    host, port = server.address_of(sock)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -96,13 +96,13 @@ class OllamaRoutes:
         await send_json(send, 200, _encode({**line, **text, "done_reason": "load"}))
 
     async def _tags(self, call: Call) -> None:
-        await send_json(call.send, 200, _encode({"models": [await self._entry()]}))
+        await send_json(call.send, 200, _encode({"models": await self._entries()}))
 
     async def _running(self, call: Call) -> None:
-        entry = await self._entry()
-        loaded = {**entry, "expires_at": "9999-12-31T23:59:59Z", "size_vram": 0}
-        ready = self._generating.service.is_ready
-        await send_json(call.send, 200, _encode({"models": [loaded] if ready else []}))
+        entries = await self._entries() if self._generating.service.is_ready else []
+        for entry in entries:
+            entry |= {"expires_at": "9999-12-31T23:59:59Z", "size_vram": 0}
+        await send_json(call.send, 200, _encode({"models": entries}))
 
     async def _show(self, call: Call) -> None:
         service = self._generating.service
@@ -131,6 +131,23 @@ class OllamaRoutes:
 
     async def _version(self, call: Call) -> None:
         await send_json(call.send, 200, _encode({"version": version("headrace")}))
+
+    async def _entries(self) -> list[dict[str, object]]:
+        """The model, and each LoRA adapter as a model that is made of it."""
+        base = await self._entry()
+        name = self._generating.service.config.served_name
+        details = {**(await self._generating.service.facts()).ollama_details()}
+        adapted = [
+            {
+                **base,
+                "name": f"{name}:{adapter.name}",
+                "model": f"{name}:{adapter.name}",
+                "digest": adapter.version,
+                "details": {**details, "parent_model": name},
+            }
+            for adapter in self._generating.service.engine.adapters.values()
+        ]
+        return [base, *adapted]
 
     async def _entry(self) -> dict[str, object]:
         service = self._generating.service

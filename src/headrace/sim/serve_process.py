@@ -36,12 +36,13 @@ class ServeProcess(ChildProcess):
         environment: Mapping[str, str] | None = None,
         inherited_descriptors: Sequence[int] = (),
         python: Sequence[str] = (sys.executable, "-m", "headrace.cli.main"),
+        command: str = "serve",
     ) -> "ServeProcess":
         """Start a server on a free port and wait until it is ready.
 
         RuntimeError with its output if it ended instead."""
         process = subprocess.Popen(  # noqa: S603 -- our own command, its arguments from a test
-            [*python, "serve", model, "--port", "0", *arguments],
+            [*python, command, model, "--port", "0", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
