@@ -1,5 +1,6 @@
 """Requests made up from the API's own document: no 5xx, no traceback, no secret anywhere."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +32,9 @@ class Site:
     def __init__(self, directory: Path) -> None:
         clock = ManualClock()
         self.database = open_sqlite(directory / "headrace.db", clock)
-        app = create_admin_app(self.database, token, pepper=pepper, clock=clock)
+        closing = asyncio.Event()
+        closing.set()  # so that streams end
+        app = create_admin_app(self.database, token, pepper=pepper, clock=clock, closing=closing)
         context = AdminContext(self.database, AdminCredentials(token, clock), pepper, clock)
         self.document: dict[str, Any] = build_api(context).openapi()
         self.client = TestClient(

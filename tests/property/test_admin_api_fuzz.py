@@ -1,5 +1,6 @@
 """Whatever is sent to the admin API, the answer is a success or the caller's error, never a 5xx."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -63,8 +64,10 @@ queries = (
 def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     path: Path = tmp_path_factory.mktemp("fuzz") / "headrace.db"
     database = open_sqlite(path)
+    closing = asyncio.Event()
+    closing.set()  # so that streams end
     client = TestClient(
-        create_admin_app(database, token, pepper=canary.encode()),
+        create_admin_app(database, token, pepper=canary.encode(), closing=closing),
         base_url="http://127.0.0.1:8081/admin/v1",
         headers={"authorization": f"Bearer {token}"},
         raise_server_exceptions=False,

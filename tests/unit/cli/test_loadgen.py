@@ -1,7 +1,7 @@
 """The load generator's parts: scanning, percentiles, arrivals."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.cli.loadgen.client import words_for_tokens
@@ -28,6 +28,7 @@ def test_the_first_token_is_the_first_text_and_not_the_role() -> None:
 
 
 @given(st.lists(st.integers(1, 40), max_size=40))
+@example([1] * 150)
 def test_reads_may_cut_events_anywhere(sizes: list[int]) -> None:
     whole = role + token + token + usage + done
     scanner = StreamScanner()

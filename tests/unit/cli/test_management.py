@@ -21,6 +21,9 @@ provider = {
 }
 
 
+payments = {"provider": "stripe", "api_key": "sk_test_1"}
+
+
 def written(path: Path, content: object, mode: int = 0o600) -> str:
     path.touch(mode)
     path.chmod(mode)
@@ -41,8 +44,11 @@ def test_what_is_set_is_read(tmp_path: Path) -> None:
             "HEADRACE_OIDC_FILE": written(tmp_path / "oidc.json", provider),
             "HEADRACE_EGRESS_ALLOWED_HOSTS": "Hooks.internal, 10.0.0.5",
             "HEADRACE_ADMIN_HOSTS": "console.example",
+            "HEADRACE_PAYMENTS_FILE": written(tmp_path / "payments.json", payments),
         }
     )
+    assert settings.payment_provider is not None
+    assert settings.payment_provider.name == "stripe"
     assert settings.egress.allowed_hosts == {"hooks.internal", "10.0.0.5"}
     assert settings.admin_hosts == ("console.example",)
     assert settings.single_sign_on is not None
@@ -51,6 +57,7 @@ def test_what_is_set_is_read(tmp_path: Path) -> None:
         "HEADRACE_OIDC_FILE",
         "HEADRACE_EGRESS_ALLOWED_HOSTS",
         "HEADRACE_ADMIN_HOSTS",
+        "HEADRACE_PAYMENTS_FILE",
     }
 
 

@@ -303,6 +303,7 @@ def test_a_price_book_is_applied_from_a_file(
     path.write_text(json.dumps({"name": "december", "prices": {"small": prices}}))
     book = run_json("prices", "apply", "-f", str(path))
     assert book["prices"]["small"]["input_nanousd_per_million"] == 75_000_000
+    assert book.pop("unknown_models") == ["small"]
     assert run_json("prices", "list")["items"] == [book]
     run("prices", "list")
     assert "$0.075" in capsys.readouterr().out

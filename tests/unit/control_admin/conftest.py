@@ -1,5 +1,6 @@
 """An admin API over a real store in a temporary directory, on a manual clock."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +29,9 @@ def database(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
 
 @pytest.fixture
 def admin_app(database: Database, clock: ManualClock) -> ASGIApp:
-    return create_admin_app(database, token, pepper=b"p" * 32, clock=clock)
+    closing = asyncio.Event()
+    closing.set()  # so that streams end
+    return create_admin_app(database, token, pepper=b"p" * 32, clock=clock, closing=closing)
 
 
 @pytest.fixture

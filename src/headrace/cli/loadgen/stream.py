@@ -19,7 +19,7 @@ data_prefix = b"data:"
 
 tail_bytes = 16_384  # holds the last events, and with them the usage
 gaps_max = 65_536  # of one answer; an answer longer than this many reads loses its last gaps
-split_bytes = 64  # a read may cut a chunk; so much of the one before is looked at again
+split_bytes = 64  # reads may cut a chunk; so much of those before is looked at again
 
 
 class PromptDetails(msgspec.Struct, frozen=True):
@@ -62,14 +62,16 @@ class StreamScanner:
     first_text_s: float | None = None
     last_text_s: float | None = None
     gaps_s: "array[float]" = field(default_factory=lambda: array("d"))  # between reads with text
+    _before: bytes = b""  # the end of what was read without text
     _tail: deque[bytes] = field(default_factory=deque)
     _tail_length: int = 0
 
     def push(self, data: bytes, now_s: float) -> None:
         """Take what one read gave at `now_s`."""
         if self.first_text_s is None:
-            before = self._tail[-1][-split_bytes:] if self._tail else b""
-            if text_pattern.search(before + data) is not None:
+            seen = self._before + data
+            self._before = seen[-split_bytes:]
+            if text_pattern.search(seen) is not None:
                 self.first_text_s = self.last_text_s = now_s
         elif text_pattern.search(data) is not None:
             if len(self.gaps_s) < gaps_max:
