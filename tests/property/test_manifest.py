@@ -17,6 +17,7 @@ from headrace.spec.deployments import Deployment
 from headrace.spec.limits import Limits
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
 from headrace.spec.prices import Price, PriceBook
+from headrace.spec.priority import Priority
 from headrace.spec.resource import Resource
 from headrace.spec.rollout import CanaryStep, RolloutPolicy, RolloutStrategy
 from headrace.spec.tenancy import Project, Tenant
@@ -227,3 +228,18 @@ def test_a_mistake_writes_nothing_and_is_named(
     with pytest.raises(InvalidRequest, match=words):
         apply_manifest(database, wrong, sites.clock, prune=False, dry_run=False)
     assert all_resources(database.store) == []
+
+
+def test_a_tenants_priority_is_a_word_and_older_files_numbers_still_work(sites: Sites) -> None:
+    tenant = Tenant(id="ten_a", name="a", create_time=0.0, priority_highest=Priority.BATCH)
+    (document,) = export([tenant])
+    assert document.spec["priority_highest"] == "batch"
+    store = sites.empty().store
+    older = msgspec.structs.replace(document, spec={**document.spec, "priority_highest": 2})
+    for wanted in (document, older):
+        apply_manifest(sites.empty(), [wanted], sites.clock, prune=False, dry_run=False)
+        (kept,) = store.list(Tenant)
+        assert kept.priority_highest is Priority.BATCH
+    with pytest.raises(InvalidRequest, match="interactive, standard, batch"):
+        wrong = msgspec.structs.replace(document, spec={"priority_highest": "soon"})
+        apply_manifest(sites.empty(), [wrong], sites.clock, prune=False, dry_run=False)

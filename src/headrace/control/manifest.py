@@ -20,6 +20,7 @@ from headrace.base.errors import InvalidRequest
 from headrace.spec.deployments import Deployment
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.prices import PriceBook
+from headrace.spec.priority import priorities_by_word
 from headrace.spec.resource import Resource
 from headrace.spec.tenancy import Project, Tenant
 
@@ -118,6 +119,8 @@ def document_of(resource: Resource, names: Names) -> Document:
 def plain(resource: Resource) -> Spec:
     """A resource's desired fields as JSON values."""
     fields: Spec = msgspec.json.decode(msgspec.json.encode(resource), type=Spec)
+    if isinstance(resource, Tenant):
+        fields["priority_highest"] = resource.priority_highest.word
     left_out = identity_fields | observed_fields
     return {name: value for name, value in fields.items() if name not in left_out}
 
@@ -148,11 +151,22 @@ def normal(document: Document) -> Document:
     return msgspec.structs.replace(document, spec={**fields, **references})
 
 
+def priority_of(word: str, where: str) -> int:
+    """A priority class by its word; InvalidRequest lists them."""
+    if word not in priorities_by_word:
+        known = ", ".join(priorities_by_word)
+        raise InvalidRequest(f"{where}: priority_highest is one of {known}", param="spec")
+    return priorities_by_word[word]
+
+
 def struct_of(kind: type[Resource], document: Document, spec: Spec, where: str) -> Resource:
     """A resource of these fields with no identity yet."""
     unknown = set(spec) - set(kind.__struct_fields__) | (set(spec) & observed_fields)
     if unknown:
         raise InvalidRequest(f"{where}: there is no field {sorted(unknown)[0]!r}", param="spec")
+    word = spec.get("priority_highest")
+    if kind is Tenant and isinstance(word, str):  # a number in older files
+        spec = {**spec, "priority_highest": priority_of(word, where)}
     identity = {"id": "", "name": document.name, "create_time": 0.0, "type": document.kind}
     try:
         return msgspec.convert({**spec, **identity}, kind)

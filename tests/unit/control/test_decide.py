@@ -16,7 +16,7 @@ from headrace.control.actions import (
 )
 from headrace.control.decide import ControlTimes, decide
 from headrace.control.world import ModelFileState, ReplicaObservation, World
-from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.deployments import Deployment, Leaving, Replica, ReplicaState
 
 times = ControlTimes()
 here = ModelFileState(path="/models/m.gguf")
@@ -248,3 +248,45 @@ def test_nobody_is_ended_for_silence_while_many_are_silent_at_once() -> None:
     ended = {"rep_0": ReplicaObservation(alive=False)}
     gone = only_change(due(warned, wanted=deployment(), seen=ended, is_frozen=True))
     assert gone.state is ReplicaState.FAILED, "what has ended is started again"
+
+
+def test_a_replica_that_is_to_leave_serves_until_another_does() -> None:
+    wanted = deployment(replicas=1)
+    leaving = replica(0, state=ReplicaState.ACTIVE, leaving=Leaving.WHEN_REPLACED)
+    seen = {name: ReplicaObservation(alive=True, readiness=ready) for name in ("rep_0", "rep_1")}
+    assert due(leaving, wanted=wanted, seen=seen) == [CreateReplica(wanted, "d-1")]
+    loading = replica(1, state=ReplicaState.LOADING, state_time=999.0, detail=ready.detail)
+    assert due(leaving, loading, wanted=wanted, seen=seen) == []
+    serving = msgspec.structs.replace(loading, state=ReplicaState.ACTIVE)
+    drained = only_change(due(leaving, serving, wanted=wanted, seen=seen))
+    assert (drained.id, drained.state) == ("rep_0", ReplicaState.DRAINING)
+
+
+def test_a_replica_that_leaves_at_once_drains_and_another_waits_for_a_place() -> None:
+    wanted = deployment(replicas=1)
+    leaving = replica(0, state=ReplicaState.ACTIVE, leaving=Leaving.AT_ONCE)
+    seen = {"rep_0": ReplicaObservation(alive=True, readiness=ready)}
+    drained, created = due(leaving, wanted=wanted, seen=seen)
+    assert isinstance(drained, ChangeReplica)
+    assert drained.replica.state is ReplicaState.DRAINING
+    assert created == CreateReplica(wanted, "d-1")
+
+
+def test_a_replica_without_a_place_is_not_started_where_there_are_nodes() -> None:
+    wanted = deployment()
+    for node_id, count in (("", 0), ("nod_a", 1)):
+        waiting = replica(0, node_id=node_id)
+        world = World(1000.0, wanted, (waiting,), {}, here, has_nodes=True)
+        assert len(decide(world, times)) == count
+
+
+def test_a_replica_on_a_node_waits_for_the_file_there() -> None:
+    wanted = deployment()
+    placed = replica(0, node_id="nod_a")
+    files = {"rep_0": ModelFileState(detail="fetching the model", progress=0.5)}
+    world = World(1000.0, wanted, (placed,), {}, here, files_on_nodes=files, has_nodes=True)
+    assert only_change(decide(world, times)).progress == 0.5
+    files["rep_0"] = ModelFileState(path="/there/m.gguf")
+    (launch,) = decide(world, times)
+    assert isinstance(launch, LaunchReplica)
+    assert launch.model_path == "/there/m.gguf"

@@ -131,6 +131,10 @@ class Worker:
         """Ports that nothing listens on now."""
         return tuple(self._ports())
 
+    async def ended(self) -> None:
+        """Wait until everything that was told to end has ended."""
+        await asyncio.gather(*self._stopping.values())
+
     async def end_all(self) -> None:
         """End every process, for a person who wants this node to stop."""
         present = await asyncio.to_thread(self._launcher.list)

@@ -57,7 +57,7 @@ def plan(view: PlacingView) -> list[Replica]:
         cluster_nodes(view), assignments_of(view, staying), [each for each, _ in requests.values()]
     )
     ended = {assignment.replica for assignment in outcome.preempted}
-    held = holders(replicas)
+    held = holders([given_up(r) if r.id in ended else r for r in replicas])
     places = {assignment.replica: assignment for assignment in outcome.assignments}
     waiting = reasons(view, replicas, outcome, [each for each, _ in requests.values()])
     result = []
