@@ -10,7 +10,7 @@ from headrace.gateway.admission import GeneratingRequest, TokenBounds, is_tight,
 from headrace.gateway.asked import Asked
 from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.limit_headers import limit_headers, limits_of
-from headrace.gateway.prices import price_for, price_percent
+from headrace.gateway.prices import quote_for
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
 from headrace.gateway.token_counter import TokenCounter
 from headrace.http.asgi import Header
@@ -36,6 +36,7 @@ class Books:
     clock: Clock
     counter: TokenCounter | None = None  # of prompts; None: their bytes have to do
     leases: LeaseKeeper | None = None  # of limits that several gateways share
+    region: str = ""  # where this gateway is; prices may depend on it
 
 
 class Admitted(NamedTuple):
@@ -73,7 +74,7 @@ class Admitter:
                 f"There is no model {name!r}; GET /v1/models lists those of your key.",
                 param="model",
             )
-        if not self._principal.may_use(served.model.name):
+        if not self._principal.may_ask(served):
             raise PermissionDenied(
                 f"This key may not use the model {name!r}; GET /v1/models lists those it may.",
                 param="model",
@@ -90,7 +91,9 @@ class Admitter:
         request = asked.request
         books = self._books
         tenant = self._principal.tenant
-        price = price_for(served, tenant.id, self._priority, books.clock.wall_s())
+        priced_as, price, percent = quote_for(
+            served, tenant.id, self._priority, books.region, books.clock.wall_s()
+        )
         bounds, may_be_too_high = self._bounds(request, served, price)
         prompt_tokens = None
         if may_be_too_high and books.counter is not None and not asked.images:
@@ -116,13 +119,13 @@ class Admitter:
             tenant_id=tenant.id,
             project_id=self._principal.project.id,
             key_id=self._principal.key.id,
-            model=served.model.name,
+            model=priced_as,
             price=price,
             credit_floor_nanousd=tenant.credit_floor_nanousd,
             prompt_tokens_max=bounds.prompt_tokens_max,
             output_tokens_max=bounds.output_tokens_max,
             limits=self._limits,
-            price_percent=price_percent(self._priority),
+            price_percent=percent,
         )
         headers = self.standing_headers()
         limit = bounds.output_limit_sent

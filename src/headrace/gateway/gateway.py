@@ -164,6 +164,7 @@ class Gateway:
             images=ImageFetcher(self._egress),
             counter=TokenCounter(self.endpoints, self._client),
             leases=self._shared.keeper if self._shared else None,
+            region=config.region,
         )
         state = GatewayState(
             follower=self.follower,

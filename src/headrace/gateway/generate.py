@@ -29,7 +29,9 @@ from headrace.gateway.forwarding import EngineRequest, Forwarding
 from headrace.gateway.goodput import is_good
 from headrace.gateway.hedging import hedge_reservation
 from headrace.gateway.images import ImageFetcher, no_images, takers_of
+from headrace.gateway.metering import Metering
 from headrace.gateway.metrics import GatewayCounters
+from headrace.gateway.relay import Relay, RelayedAnswer
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
 from headrace.gateway.token_counter import TokenCounter
 from headrace.gateway.upstream import cache_salt, engine_body
@@ -38,7 +40,7 @@ from headrace.http.asgi import DisconnectScope, EventStream, Header, Receive, Se
 from headrace.ledger.admission import Admission
 from headrace.ledger.lease_keeper import LeaseKeeper
 from headrace.ledger.meter import Meter
-from headrace.ledger.reservation import Outcome
+from headrace.ledger.reservation import Outcome, TokenUsage
 from headrace.observability.tracing import RequestTrace
 from headrace.protocol.errors import error_event
 from headrace.protocol.requests import ChatRequest
@@ -65,6 +67,7 @@ class GenerationServices:
     images: ImageFetcher
     counter: TokenCounter | None = None  # of prompts; None: their bytes have to do
     leases: LeaseKeeper | None = None  # of limits that several gateways share
+    region: str = ""  # where this gateway is
 
 
 class Generation:
@@ -95,6 +98,7 @@ class Generation:
             services.clock,
             services.counter,
             services.leases,
+            services.region,
         )
         self._admitter = Admitter(books, principal, snapshot, priority)
         self._snapshot = snapshot
@@ -136,7 +140,7 @@ class Generation:
         self, served: ServedModel, number: int, asked: Asked, receive: Receive, send: Send
     ) -> None:
         """Answer by one model; the n-th fallback's reservation is `<request id>.n`."""
-        name = served.model.name
+        name = served.name
         request_id = self._record.request_id
         headers: list[Header] = [(b"x-request-id", request_id.encode())]
         if number:
@@ -149,9 +153,12 @@ class Generation:
         headers += admitted.headers
         account = admitted.account
         engine_request = self._engine_request(asked, request_id, served, admitted)
-        exchange = Exchange(self._services.forwarding, engine_request, account)
+        kind = Relay if asked.metering is Metering.RELAYS else Exchange
+        exchange = kind(self._services.forwarding, engine_request, account)
         try:
-            if asked.request.stream:
+            if isinstance(exchange, Relay):
+                await self._answer_relay(exchange, account, headers, receive, send)
+            elif asked.request.stream:
                 await self._answer_stream(exchange, account, headers, receive, send)
             else:
                 await self._answer_whole(exchange, account, headers, receive, send)
@@ -182,13 +189,14 @@ class Generation:
                 pools=served.pools,
                 work=work,
                 wakes=served.wakes,
-                unable_ids=takers_of(served, self._snapshot.endpoints).unable_ids
-                if asked.images
-                else frozenset(),
+                unable_ids=self._unable_ids(asked, served),
             ),
+            answer_name=served.name,
             cache_salt=cache_salt(self._services.pepper, self._principal.tenant.id),
-            body_for=lambda spec, extra_fields: engine_body(
-                asked.body, spec, extra_fields, output_limit
+            body_for=lambda spec, extra_fields: (
+                asked.form.body(spec.served_model_name)
+                if asked.form is not None
+                else engine_body(asked.body, spec, extra_fields, output_limit, served.adapter)
             ),
             streams=bool(request.stream),
             usage_chunk=request.wants_usage_chunk,
@@ -213,10 +221,22 @@ class Generation:
         return Work(
             prefill_tokens=prefill_tokens_of(asked),
             decode_tokens=min(limit, expected_output_tokens),
-            prefix=prefix_of_body(asked.body, (tenant_id, served.model.name)),
+            prefix=prefix_of_body(asked.body, (tenant_id, served.name)),
             session=f"{tenant_id} {session}" if session else "",
             request_id=self._record.request_id,
+            adapter=served.adapter,
         )
+
+    def _unable_ids(self, asked: Asked, served: ServedModel) -> frozenset[str]:
+        """The endpoints that lack what the request needs."""
+        endpoints = self._snapshot.endpoints
+        unable: frozenset[str] = frozenset()
+        if asked.images:
+            unable = takers_of(served, endpoints).unable_ids
+        if served.adapter:
+            lacking = (spec.id for spec in endpoints if served.adapter not in spec.loras)
+            unable |= frozenset(lacking)
+        return unable
 
     async def _answer_whole(
         self,
@@ -268,6 +288,29 @@ class Generation:
                 await self._settle_early(exchange, account, Outcome.FINISHED)
         self._record.status = 200
         await out.close(last_event)
+
+    async def _answer_relay(
+        self,
+        exchange: Relay,
+        account: Account,
+        headers: list[Header],
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        out = RelayedAnswer(send, headers)
+        try:
+            async with self._bounded(receive):
+                usage = await exchange.relay(out)
+        except HeadraceError as error:
+            await self._settle_early(exchange, account, outcome_of(error))
+            if not out.started:
+                raise
+            self._record.error = error.code
+            return  # without an end: the client sees that the answer broke off
+        account.settle(Outcome.FINISHED, usage or TokenUsage(), exact=usage is not None)
+        await self._durable(account)
+        self._record.status = 200
+        await out.close()
 
     def _bounded(self, receive: Receive) -> AbstractAsyncContextManager[object]:
         """The block ends with ClientClosed when the client leaves, CallerDeadline at its limit."""

@@ -1,23 +1,33 @@
-"""The price of a request: its model's in force, and half of that for what may wait."""
+"""The price of a request: its model's in force, at the share of its priority and region."""
+
+from typing import NamedTuple
 
 from headrace.gateway.snapshot import ServedModel
-from headrace.spec.prices import PriceVersion, price_at
+from headrace.spec.prices import PriceVersion, book_at, default_percent
 from headrace.spec.priority import Priority
 
-batch_share_percent = 50  # as of OpenAI's batch API
+
+class Quote(NamedTuple):
+    """What a request is rated by."""
+
+    model_name: str  # whose price it is, and under which the request is booked
+    price: PriceVersion | None  # at its share already; None: the model has none
+    percent: int  # the share of the price book's prices
 
 
-def price_percent(priority: Priority) -> int:
-    """At which share of its price book's prices a request is rated."""
-    return batch_share_percent if priority is Priority.BATCH else 100
+def quote_for(
+    served: ServedModel, tenant_id: str, priority: Priority, region: str, wall_s: float
+) -> Quote:
+    """The tenant's price in force at a time, for this priority and region.
 
-
-def price_for(
-    served: ServedModel, tenant_id: str, priority: Priority, wall_s: float
-) -> PriceVersion | None:
-    """The tenant's price in force at a time, of the request's class; None if there is none."""
-    price = price_at(served.price_books, served.model.name, wall_s, tenant_id)
-    percent = price_percent(priority)
-    if price is None or percent == 100:
-        return price
-    return PriceVersion(price.price_book_id, price.price.shared(percent))
+    An adapter is priced under its own name where that has a price, and else as its model."""
+    name, book = served.name, book_at(served.price_books, served.name, wall_s, tenant_id)
+    if book is None and served.adapter:
+        name = served.model.name
+        book = book_at(served.price_books, name, wall_s, tenant_id)
+    if book is None:
+        return Quote(name, None, default_percent(priority))
+    percent = book.percent_of(priority, region)
+    price = book.prices[name]
+    shared = price if percent == 100 else price.shared(percent)
+    return Quote(name, PriceVersion(book.id, shared), percent)

@@ -1,13 +1,16 @@
 """Versioned prices. A price book never changes; a new one takes effect at its date."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from headrace.spec.priority import Priority
 from headrace.spec.resource import Resource
 
 price_nanousd_per_million_max = 10**18  # a thousand dollars a token
+percent_max = 1000
+batch_percent = 50  # as of OpenAI's batch API
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +109,23 @@ class PriceBook(Resource, frozen=True, kw_only=True, tag="price_book"):
 
     effective_time: float
     prices: dict[str, Price]
+    priority_percent: Mapping[str, int] = {}  # of the prices, by priority; batch has 50 by itself
+    region_percent: Mapping[str, int] = {}  # of that, by the region of the gateway
+
+    def __post_init__(self) -> None:
+        shares = (*self.priority_percent.values(), *self.region_percent.values())
+        if any(not 0 <= share <= percent_max for share in shares):
+            raise ValueError(f"a share of the prices is 0 to {percent_max} percent")
+
+    def percent_of(self, priority: Priority, region: str) -> int:
+        """At which share of its prices a request of this priority is rated in this region."""
+        share = self.priority_percent.get(priority.word, default_percent(priority))
+        return share * self.region_percent.get(region, 100) // 100
+
+
+def default_percent(priority: Priority) -> int:
+    """The share of a price book that does not say, or of a model without a price as yet."""
+    return batch_percent if priority is Priority.BATCH else 100
 
 
 class PriceVersion(msgspec.Struct, frozen=True):
@@ -118,7 +138,15 @@ class PriceVersion(msgspec.Struct, frozen=True):
 def price_at(
     books: Iterable[PriceBook], model: str, time_s: float, tenant_id: str = ""
 ) -> PriceVersion | None:
-    """The price of a logical model in force at `time_s`, or None if it has none.
+    """The price of a logical model in force at `time_s`, or None if it has none."""
+    book = book_at(books, model, time_s, tenant_id)
+    return None if book is None else PriceVersion(book.id, book.prices[model])
+
+
+def book_at(
+    books: Iterable[PriceBook], model: str, time_s: float, tenant_id: str = ""
+) -> PriceBook | None:
+    """The price book that a logical model is priced by at `time_s`, or None if there is none.
 
     The book with the latest effective date that names the model decides, so that a new book
     need not repeat what it leaves alone; of two with the same date the one made later. A tenant's
@@ -130,10 +158,9 @@ def price_at(
         and model in book.prices
         and book.parent_id in ("", tenant_id)
     ]
-    if not candidates:
-        return None
-    book = max(
+    return max(
         candidates,
+        default=None,
         key=lambda book: (
             book.parent_id != "",
             book.effective_time,
@@ -141,4 +168,3 @@ def price_at(
             book.id,
         ),
     )
-    return PriceVersion(book.id, book.prices[model])

@@ -73,3 +73,17 @@ def test_longer_prompts_have_prices_of_their_own(admin: TestClient) -> None:
     answer = admin.post("/prices", json=twice)
     assert answer.status_code == 400
     assert "over_prompt_tokens" in answer.json()["error"]["message"]
+
+
+def test_shares_by_priority_and_region_are_part_of_the_book(admin: TestClient) -> None:
+    body = {
+        "prices": {"small": cheap},
+        "priority_percent": {"interactive": 150},
+        "region_percent": {"eu": 110},
+    }
+    book = admin.post("/prices", json=body).json()
+    assert (book["priority_percent"], book["region_percent"]) == ({"interactive": 150}, {"eu": 110})
+    assert admin.post("/prices", json=body).status_code == 200
+    assert admin.post("/prices", json={"prices": {"small": cheap}}).status_code == 201
+    wrong = {**body, "priority_percent": {"urgent": 150}}
+    assert admin.post("/prices", json=wrong).status_code == 400

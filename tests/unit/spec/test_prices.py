@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from headrace.spec.prices import ContextTier, Price, PriceBook, price_at
+from headrace.spec.priority import Priority
 
 
 def price(amount: int) -> Price:
@@ -67,3 +68,15 @@ def test_context_tiers_begin_at_growing_numbers_and_have_none_themselves() -> No
     for wrong in (tiers[::-1], (tiers[0], tiers[0]), (ContextTier(1, tiered),)):
         with pytest.raises(ValueError, match="tier"):
             msgspec.structs.replace(price(1), context_tiers=wrong)
+
+
+def test_the_priority_and_the_region_have_their_shares() -> None:
+    own = msgspec.structs.replace(
+        books[0], priority_percent={"interactive": 150, "batch": 40}, region_percent={"eu": 110}
+    )
+    assert own.percent_of(Priority.INTERACTIVE, "eu") == 165
+    assert own.percent_of(Priority.STANDARD, "eu") == 110
+    assert own.percent_of(Priority.BATCH, "") == 40
+    assert books[0].percent_of(Priority.BATCH, "us") == 50
+    with pytest.raises(ValueError, match="percent"):
+        msgspec.structs.replace(books[0], region_percent={"eu": -1})

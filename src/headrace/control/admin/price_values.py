@@ -1,7 +1,7 @@
 """What the routes for prices take and answer: dollars as text, and as exact nano-dollars."""
 
 import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from pydantic import BaseModel, Field
@@ -10,8 +10,10 @@ from headrace.base.errors import InvalidRequest
 from headrace.base.money import format_usd, parse_usd
 from headrace.control.admin.references import ModelName, Name, Reference
 from headrace.control.admin.values import Dollars, Moment, RequestBody, moment
-from headrace.spec.prices import ContextTier, Price, PriceBook
+from headrace.spec.prices import ContextTier, Price, PriceBook, percent_max
 
+PriorityWord = Literal["interactive", "standard", "batch"]
+Percent = Annotated[int, Field(ge=0, le=percent_max)]
 context_tiers_max = 8
 context_tokens_max = 2**31
 
@@ -80,6 +82,8 @@ class PriceBookCreate(RequestBody):
     tenant: Reference | None = None  # whose own prices these are; None: everybody's without own
     effective_time: Moment | None = None  # None: now
     prices: Annotated[dict[ModelName, PriceFields], Field(min_length=1, max_length=10_000)]
+    priority_percent: dict[PriorityWord, Percent] = Field(default_factory=dict)  # of the prices
+    region_percent: dict[Name, Percent] = Field(default_factory=dict, max_length=100)  # of those
 
     def by_model(self) -> dict[str, Price]:
         """The prices that were sent."""
@@ -121,6 +125,8 @@ class PriceBookView(BaseModel):
     tenant_id: str | None
     effective_time: datetime.datetime
     prices: dict[str, PriceView]
+    priority_percent: dict[str, int]
+    region_percent: dict[str, int]
     create_time: datetime.datetime
 
 
@@ -138,6 +144,8 @@ def book_view(book: PriceBook) -> PriceBookView:
         tenant_id=book.parent_id or None,
         effective_time=moment(book.effective_time),
         prices={model: price_view(price) for model, price in book.prices.items()},
+        priority_percent=dict(book.priority_percent),
+        region_percent=dict(book.region_percent),
         create_time=moment(book.create_time),
     )
 

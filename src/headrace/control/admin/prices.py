@@ -18,7 +18,7 @@ from headrace.control.admin.price_values import (
 from headrace.control.admin.references import reject_id_as_name
 from headrace.control.admin.values import wall_s_of
 from headrace.spec.models import Model
-from headrace.spec.prices import Price, PriceBook
+from headrace.spec.prices import PriceBook
 from headrace.spec.tenancy import Tenant
 
 router = APIRouter()
@@ -38,23 +38,23 @@ def apply_prices(
     prices = body.by_model()
     served = {model.name for model in context.database.store.list(Model)}
     unknown_models = sorted(set(prices) - served)
-    same = _same_book(context, body.name, tenant_id, effective_s, prices)
+    now_s = context.clock.wall_s()
+    book_id = new_id(PriceBook.id_prefix, context.clock)
+    book = PriceBook(
+        id=book_id,
+        name=body.name or f"prices-{book_id[-8:]}",
+        parent_id=tenant_id,
+        create_time=now_s,
+        effective_time=now_s if effective_s is None else effective_s,
+        prices=prices,
+        priority_percent={word: share for word, share in body.priority_percent.items()},
+        region_percent=body.region_percent,
+    )
+    same = _same_book(context, body.name, effective_s, book)
     if same is not None:
         response.status_code = 200
         return applied(same, unknown_models)
-    now_s = context.clock.wall_s()
-    book_id = new_id(PriceBook.id_prefix, context.clock)
-    book = context.database.store.create(
-        PriceBook(
-            id=book_id,
-            name=body.name or f"prices-{book_id[-8:]}",
-            parent_id=tenant_id,
-            create_time=now_s,
-            effective_time=now_s if effective_s is None else effective_s,
-            prices=prices,
-        )
-    )
-    return applied(book, unknown_models)
+    return applied(context.database.store.create(book), unknown_models)
 
 
 @router.get("/prices")
@@ -76,23 +76,26 @@ def list_prices(
 def _same_book(
     context: AdminContext,
     name: str | None,
-    tenant_id: str,
     effective_s: float | None,
-    prices: dict[str, Price],
+    book: PriceBook,
 ) -> PriceBook | None:
     """The book of this name, or without a name the newest one, if it says just this.
 
     Conflict if a book of this name says something else: books never change."""
     if name is not None:
-        found = context.database.store.find(PriceBook, name, tenant_id)
+        found = context.database.store.find(PriceBook, name, book.parent_id)
     else:
         books = [
-            book for book in context.database.store.list(PriceBook) if book.parent_id == tenant_id
+            each
+            for each in context.database.store.list(PriceBook)
+            if each.parent_id == book.parent_id
         ]
-        found = max(books, key=lambda book: (book.create_time, book.id), default=None)
+        found = max(books, key=lambda each: (each.create_time, each.id), default=None)
     if found is None:
         return None
-    if found.prices == prices and effective_s in (None, found.effective_time):
+    says = (book.prices, book.priority_percent, book.region_percent)
+    said = (found.prices, found.priority_percent, found.region_percent)
+    if says == said and effective_s in (None, found.effective_time):
         return found
     if name is None:
         return None
