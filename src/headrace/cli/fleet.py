@@ -122,6 +122,29 @@ def node_times(share: float, lost_after_s: float) -> NodeTimes:
     return NodeTimes(freeze_share=share, lost_after_s=lost_after_s, silent_after_s=silent_after_s)
 
 
+def control_arguments(
+    address: str | None,
+    files: tuple[Path | None, Path | None],
+    *,
+    plaintext: bool,
+    share: float,
+    lost_after_s: float,
+) -> tuple[str, ...]:
+    """The same options for the control plane's process; ConfigurationError as above."""
+    chain, key = files
+    node_listener(address, chain, key, plaintext)
+    node_times(share, lost_after_s)
+    values = (
+        (node_listen, address),
+        (node_certificate, chain),
+        (node_key, key),
+        (freeze_share, share),
+        (lost_after, lost_after_s),
+    )
+    given = (text for name, value in values if value for text in (name.flag, str(value)))
+    return (*given, *((node_plaintext.flag,) if plaintext else ()))
+
+
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """What a control plane with nodes is made of, beside the rest."""

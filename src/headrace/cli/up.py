@@ -9,7 +9,16 @@ import typer
 
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
-from headrace.cli import tls_options
+from headrace.cli import fleet, tls_options
+from headrace.cli.fleet import (
+    FreezeShare,
+    LostAfter,
+    NodeCertificate,
+    NodeKey,
+    NodeListen,
+    NodePlaintext,
+    control_arguments,
+)
 from headrace.cli.model_files import resolve_model
 from headrace.cli.platform_files import PlatformFiles, local_launcher
 from headrace.cli.settings import CacheDir, DatabaseUrl, DataDir, OtlpEndpoint, Setting
@@ -18,6 +27,7 @@ from headrace.cli.supervisor import data_dir as directory
 from headrace.cli.supervisor.demo import DemoModel, DemoSeed
 from headrace.cli.supervisor.platform import Platform, PlatformSetup, base_url
 from headrace.cli.tls_options import TlsCertificate, TlsKey, TlsListen, gateway_arguments
+from headrace.control.nodes.standing import default_times
 from headrace.http import server
 from headrace.launchers import lifeline
 from headrace.spec.deployments import Replica
@@ -53,6 +63,7 @@ allow_public = Setting(
 all_settings = (
     *(demo, replicas, model, host, port, admin_port, ready_file, allow_public),
     *tls_options.all_settings,
+    *fleet.all_settings,
 )
 
 
@@ -74,6 +85,12 @@ def up(
     tls_listen: TlsListen = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
+    node_listen: NodeListen = None,
+    node_tls_certificate: NodeCertificate = None,
+    node_tls_key: NodeKey = None,
+    node_plaintext: NodePlaintext = False,
+    node_freeze_share: FreezeShare = default_times.freeze_share,
+    node_lost_after: LostAfter = default_times.lost_after_s,
     database_url: DatabaseUrl = None,
     otlp_endpoint: OtlpEndpoint = None,
     data_dir: DataDir,
@@ -86,6 +103,13 @@ def up(
     if otlp_endpoint is not None:
         os.environ[otlp_setting.variable] = otlp_endpoint  # gateways and engines inherit it
     tls_arguments = gateway_arguments(tls_listen, tls_certificate, tls_key)
+    node_arguments = control_arguments(
+        node_listen,
+        (node_tls_certificate, node_tls_key),
+        plaintext=node_plaintext,
+        share=node_freeze_share,
+        lost_after_s=node_lost_after,
+    )
     clock = SystemClock()
     files = PlatformFiles(data_dir.expanduser().absolute())
     with ExitStack() as stack:
@@ -124,6 +148,7 @@ def up(
             model_name=None if found is None else found.name,
             ready_file=ready_path,
             gateway_arguments=tls_arguments,
+            control_arguments=node_arguments,
             database_url=database_url,
         )
         server.run(run_platform(setup, clock))

@@ -65,6 +65,7 @@ class PlatformSetup:
     ready_file: Path | None
     database_url: str | None = None
     gateway_arguments: tuple[str, ...] = ()  # further ones
+    control_arguments: tuple[str, ...] = ()
 
 
 class Platform:
@@ -226,6 +227,7 @@ class Platform:
 
     def _control_spec(self) -> ChildSpec:
         arguments = ["--cache-dir", str(self._setup.cache_dir), "--gateway-url", self.gateway_url]
+        arguments += self._setup.control_arguments
         return self._spec("control", self._setup.admin_socket, arguments)
 
     def _spec(self, command: str, sock: socket.socket, arguments: list[str]) -> ChildSpec:

@@ -1,0 +1,210 @@
+"""Machines that join, as processes of this one: replicas run there, move, are adopted, drained."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import openai
+import pytest
+
+from headrace.sim.child_process import wait_until
+from headrace.sim.platform_process import PlatformProcess
+from headrace.spec.deployments import Replica, ReplicaState
+from headrace.spec.nodes import Node
+from headrace.storage import open_sqlite
+
+pytestmark = pytest.mark.e2e
+
+model = "smollm2-135m-instruct"
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "headrace.cli.main", *words]
+
+
+@dataclass
+class Machine:
+    """An agent with a directory of its own, and what runs below it."""
+
+    name: str
+    directory: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *words: str, token: str = "") -> None:
+        log = (self.directory.parent / f"{self.name}.log").open("ab")
+        self.process = subprocess.Popen(
+            command("node", "join", *words, "--node-dir", str(self.directory)),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **({"HEADRACE_NODE_TOKEN": token} if token else {})},
+        )
+        log.close()
+
+    def kill(self) -> None:
+        """As a crash does."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(timeout=30)
+
+    def stop(self) -> None:
+        """As a person does: its replicas end too."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(timeout=60)
+
+    def replica_pids(self) -> list[int]:
+        records = (self.directory / "replicas").glob("*.json")
+        return [json.loads(path.read_bytes())["pid"] for path in records]
+
+
+@dataclass
+class Fleet:
+    """A platform and its machines."""
+
+    platform: PlatformProcess
+    machines: dict[str, Machine] = field(default_factory=dict)
+
+    def ask(self, *words: str) -> dict[str, object]:
+        answer = subprocess.run(
+            [*command(*words), "--json", "--data-dir", str(self.platform.data_dir)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert answer.returncode == 0, answer.stderr
+        found: dict[str, object] = json.loads(answer.stdout)
+        return found
+
+    def join(self, name: str) -> Machine:
+        token = str(self.ask("nodes", "add", name, "--region", f"region-{name}")["token"])
+        machine = self.machines[name] = Machine(name, self.platform.directory / name)
+        machine.start(self.platform.admin_url, token=token)
+        return machine
+
+    def serving(self) -> dict[str, list[Replica]]:
+        """Replicas that serve, by the name of their node."""
+        database = open_sqlite(self.platform.data_dir / "headrace.db")
+        try:
+            names = {node.id: node.name for node in database.store.list(Node)}
+            found: dict[str, list[Replica]] = {}
+            for replica in database.store.list(Replica):
+                if replica.state is ReplicaState.ACTIVE:
+                    found.setdefault(names.get(replica.node_id, ""), []).append(replica)
+            return found
+        finally:
+            database.close()
+
+    def wait_serving(self, **counts: int) -> None:
+        wait_until(lambda: {name: len(found) for name, found in self.serving().items()} == counts)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    directory = tmp_path_factory.mktemp("nodes")
+    with PlatformProcess.start(directory, "--demo", "--node-lost-after", "4") as platform:
+        fleet = Fleet(platform)
+        try:
+            fleet.join("a")
+            fleet.join("b")
+            wait_until(lambda: states(fleet) == ["ready"] * 3)
+            fleet.ask("deployments", "scale", model, "3")
+            fleet.wait_serving(local=1, a=1, b=1)
+            yield fleet
+        finally:
+            for machine in fleet.machines.values():
+                if machine.process is None or machine.process.poll() is not None:
+                    machine.start()  # so that it ends what the killed one left
+                machine.stop()
+
+
+def states(fleet: Fleet) -> list[str]:
+    items = fleet.ask("nodes", "list")["items"]
+    assert isinstance(items, list)
+    return [str(node["state"]) for node in items]
+
+
+class Load:
+    """Requests one after the other until told to stop."""
+
+    def __init__(self, platform: PlatformProcess) -> None:
+        self._client = openai.OpenAI(
+            base_url=f"{platform.gateway_url}/v1", api_key=platform.api_key, max_retries=0
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.answered = 0
+        self.failures: list[str] = []
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._client.completions.create(model=model, prompt="Hi", max_tokens=4)
+                self.answered += 1
+            except openai.OpenAIError as error:
+                self.failures.append(str(error))
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=60)
+
+
+def test_replicas_have_the_region_of_their_node_and_placement_is_explained(fleet: Fleet) -> None:
+    regions = {name: found[0].region for name, found in fleet.serving().items()}
+    assert regions == {"local": "", "a": "region-a", "b": "region-b"}
+    explained = fleet.ask("explain", "placement", model)
+    nodes, replicas = explained["nodes"], explained["replicas"]
+    assert isinstance(nodes, list)
+    assert isinstance(replicas, list)
+    assert {verdict["node"]: verdict["reason"] for verdict in nodes} == dict.fromkeys(
+        ("local", "a", "b"), ""
+    )
+    assert sorted(place["node"] for place in replicas) == ["a", "b", "local"]
+
+
+def test_a_new_agent_adopts_what_the_killed_one_ran(fleet: Fleet) -> None:
+    machine = fleet.machines["a"]
+    (before,) = machine.replica_pids()
+    machine.kill()
+    machine.start()
+    wait_until(lambda: silence(fleet, "a") < 2.0)
+    assert machine.replica_pids() == [before]
+    fleet.wait_serving(local=1, a=1, b=1)
+
+
+def silence(fleet: Fleet, name: str) -> float:
+    """Seconds since a node's last report."""
+    return float(str(fleet.ask("nodes", "show", name)["silent_s"]))
+
+
+def test_a_drain_moves_replicas_and_fails_nobody(fleet: Fleet) -> None:
+    with Load(fleet.platform) as load:
+        fleet.ask("nodes", "drain", "b")
+        wait_until(lambda: "b" not in fleet.serving())
+        wait_until(lambda: sum(map(len, fleet.serving().values())) == 3)
+        fleet.ask("nodes", "uncordon", "b")
+    assert load.failures == []
+    assert load.answered > 0
+
+
+def test_what_ran_on_a_machine_that_is_gone_starts_elsewhere(fleet: Fleet) -> None:
+    machine = fleet.machines["a"]
+    with Load(fleet.platform) as load:
+        machine.kill()
+        for pid in machine.replica_pids():
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: "lost" in states(fleet))
+        wait_until(lambda: sum(map(len, fleet.serving().values())) == 3)
+        assert "a" not in fleet.serving()
+    assert load.failures == []
