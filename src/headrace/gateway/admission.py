@@ -33,10 +33,11 @@ unlimited = Room()
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
-    """What counts of a request that reads and writes nothing."""
+    """What counts of a request that writes no text."""
 
     model: str
     prompt_tokens_max: int
+    output_tokens_max: int = 0
     output_limit: int = 0
     stream: bool = False
     wants_usage_chunk: bool = False
@@ -107,7 +108,7 @@ def token_bounds(
 
     `room` is what the limits of the request's scopes leave, `prompt_tokens` an exact count."""
     if isinstance(request, PromptRequest):
-        return TokenBounds(request.prompt_tokens_max, 0, None)
+        return TokenBounds(request.prompt_tokens_max, request.output_tokens_max, None)
     if prompt_tokens is None:
         prompt_tokens = prompt_bound(request, context_length)
     count = request.sequences_count

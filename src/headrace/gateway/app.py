@@ -9,6 +9,7 @@ from headrace.gateway.access_log import AccessRecord
 from headrace.gateway.asked import GeneratingApi
 from headrace.gateway.authenticate import Authenticator
 from headrace.gateway.generating_routes import GeneratingRoutes
+from headrace.gateway.media_api import media_takes
 from headrace.gateway.model_routes import ModelRoutes
 from headrace.gateway.platform_routes import PlatformRoutes
 from headrace.gateway.probe_routes import ProbeRoutes
@@ -35,7 +36,7 @@ class GatewayApp:
         self._probes = ProbeRoutes(state)
         self._table = RouteTable(
             (
-                *GeneratingRoutes(state, apis).routes,
+                *GeneratingRoutes(state, apis, media_takes).routes,
                 *ModelRoutes(state).routes,
                 *more,
                 *self._probes.routes,

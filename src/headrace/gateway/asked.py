@@ -1,9 +1,11 @@
 """What a caller asked, in the words that engines know; each API of the gateway reads into this."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from headrace.gateway.admission import GeneratingRequest
+from headrace.gateway.media_form import MediaForm
 from headrace.gateway.metering import Metering
 from headrace.gateway.route_table import ErrorBody
 from headrace.gateway.snapshot import Principal
@@ -28,6 +30,11 @@ class Asked:
     translated: Callable[[Send], Send] = unchanged  # puts the answer into the caller's API
     metering: Metering = Metering.GENERATES
     images: tuple[PlacedImage, ...] = ()
+    form: MediaForm | None = None  # in place of a body
+
+    def held(self) -> AbstractContextManager[None]:
+        """Keep what lies on disk of it."""
+        return nullcontext() if self.form is None else self.form.held()
 
 
 @dataclass(frozen=True, slots=True)

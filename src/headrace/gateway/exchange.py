@@ -246,7 +246,7 @@ class Exchange:
         self._claim(attempt)
         lease.prefilled(None)
         self._note_first_byte(attempt)
-        whole = rewrite_whole(body, self._request.errand.model_name)
+        whole = rewrite_whole(body, self._request.answer_name)
         self._learn(lease, whole.usage)
         metering = self._request.metering
         if whole.usage is None or metering is Metering.GENERATES:
@@ -256,7 +256,7 @@ class Exchange:
     async def _attempt_stream(self, attempt: Attempt, out: EventStream, beat: Heartbeat) -> bool:
         lease = attempt.lease
         rewriter = StreamRewriter(
-            self._request.errand.model_name,
+            self._request.answer_name,
             find_adapter(attempt.spec.engine),
             usage_chunk=self._request.usage_chunk,
             usage_in_every_chunk=self._request.usage_in_every_chunk,
@@ -298,13 +298,16 @@ class Exchange:
         if self._request.trace is not None:
             headers["traceparent"] = self._request.trace.traceparent
         await self._account.recorded()
+        body = self._request.body_for(spec, extras.fields if generates else {})
+        if not isinstance(body, bytes):
+            headers["Content-Type"] = body.content_type
         attempt.sent_to = spec
         try:
             answer = await client.open(
                 "POST",
                 engine_url(spec, self._request.path),
                 headers=headers,
-                body=self._request.body_for(spec, extras.fields if generates else {}),
+                body=body,
                 timeout_s=timeout_s,
             )
         except HeadraceError as error:
@@ -314,7 +317,7 @@ class Exchange:
             raise
         if answer.status != 200:
             async with answer:
-                body = await answer.read_all(small_answer_bytes_max, timeout_s)
+                said = await answer.read_all(small_answer_bytes_max, timeout_s)
             attempt.sent_to = None
             if answer.status in (502, 503):
                 self._eject(lease)
@@ -322,7 +325,7 @@ class Exchange:
                 lease.succeed()
             if answer.status in (404, 405) and not generates:
                 raise NotFound(f"The engine of this model does not offer {self._request.path}.")
-            raise refusal(spec, answer.status, body)
+            raise refusal(spec, answer.status, said)
         lease.succeed()
         return answer
 

@@ -17,6 +17,7 @@ from headrace.http.pages import page_of
 
 file_bytes_max = 200 * 1024 * 1024  # as of OpenAI's batch inputs
 files_per_project_max = 1_000
+piece_timeout_s = 60.0  # between two pieces of an upload
 write_bytes = 1024 * 1024  # written by a thread at once, and sent at once
 field_bytes_max = 1024  # of the form's fields beside the file
 purposes = frozenset({"batch", "user_data", "evals", "assistants", "fine-tune", "vision"})
@@ -209,10 +210,16 @@ class FileRoutes:
 
 
 async def pieces(receive: Receive) -> AsyncIterator[bytes]:
-    """A body as it comes."""
+    """A body as it comes; InvalidRequest if nothing more comes for `piece_timeout_s`."""
     more = True
     while more:
-        message = await receive()
+        try:
+            async with asyncio.timeout(piece_timeout_s):
+                message = await receive()
+        except TimeoutError:
+            raise InvalidRequest(
+                f"Nothing of the body came for {piece_timeout_s:.0f} s; send it again."
+            ) from None
         if message["type"] == "http.disconnect":
             raise ClientClosed("The client went away while it sent a file.")
         more = message.get("more_body", False)

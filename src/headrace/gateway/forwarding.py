@@ -11,6 +11,7 @@ from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.signals import TrafficCounts
 from headrace.gateway.waiting_room import Errand, WaitingRoom
 from headrace.http.client import HttpClient
+from headrace.http.connection import SizedBody
 from headrace.observability.tracing import RequestTrace
 from headrace.router.endpoint import EndpointSpec
 from headrace.router.picker import Picker
@@ -41,6 +42,9 @@ class Forwarding:
     hedger: Hedger
 
 
+Body = bytes | SizedBody  # bytes are JSON
+
+
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """What an engine is asked, whichever it is."""
@@ -49,7 +53,8 @@ class EngineRequest:
     request_id: str
     errand: Errand
     cache_salt: str
-    body_for: Callable[[EndpointSpec, Mapping[str, object]], bytes]  # with the adapter's fields
+    answer_name: str  # of the model, as the caller knows it
+    body_for: Callable[[EndpointSpec, Mapping[str, object]], Body]  # with the adapter's fields
     streams: bool = False
     usage_chunk: bool = False  # what the caller wants of a stream's usage
     usage_in_every_chunk: bool = False

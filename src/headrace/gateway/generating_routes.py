@@ -1,6 +1,7 @@
 """The routes that cost tokens: read, generate, answer, once for each `Idempotency-Key`."""
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from headrace.base.errors import ClientClosed, HeadraceError
 from headrace.gateway import idempotency
@@ -8,32 +9,73 @@ from headrace.gateway.asked import Asked, Asking, GeneratingApi
 from headrace.gateway.deadlines import deadline_of
 from headrace.gateway.generate import Generation
 from headrace.gateway.priorities import priority_of
-from headrace.gateway.route_table import Call, Handler, Route, answer_error
+from headrace.gateway.route_table import Call, ErrorBody, Handler, Route, answer_error
 from headrace.gateway.state import GatewayState
 from headrace.gateway.traces import begin, end
 from headrace.http.asgi import Receive, Send, header, read_body
 from headrace.ledger.reservation import Outcome
 from headrace.observability.tracing import RequestTrace
+from headrace.protocol.errors import error_body
 
 body_bytes_max = 10 * 1024 * 1024
+
+
+class Taken(NamedTuple):
+    """A request as it came: what it asks, what it says of its priority, and what it is known by."""
+
+    asked: Asked
+    fingerprint: Callable[[], bytes]  # of all that it says
+    body: bytes = b""  # JSON, where it is
+
+
+Take = Callable[[Call], Awaitable[Taken]]  # InvalidRequest names what is wrong
+
+
+def take_body(api: GeneratingApi) -> Take:
+    """How a request of an API is taken: its body whole, and read."""
+
+    async def take(call: Call) -> Taken:
+        body = await read_body(call.receive, body_bytes_max)
+        asked = await api.read(Asking(body, call.record.request_id, call.principal))
+        return Taken(asked, lambda: idempotency.fingerprint_of(api.path, body), body)
+
+    return take
 
 
 class GeneratingRoutes:
     """One handler for each API."""
 
-    def __init__(self, state: GatewayState, apis: Iterable[GeneratingApi]) -> None:
+    def __init__(
+        self,
+        state: GatewayState,
+        apis: Iterable[GeneratingApi],
+        takes: Mapping[str, Take] = {},
+    ) -> None:
+        """`takes` are routes whose requests are taken in their own way, by path."""
         self._state = state
         self._apis = tuple(apis)
+        self._takes = takes
 
     @property
     def routes(self) -> tuple[Route, ...]:
         """Its routes."""
-        return tuple(
-            Route(api.path, "POST", self._handler(api), error_body=api.error_body)
-            for api in self._apis
+        return (
+            *(
+                Route(
+                    api.path,
+                    "POST",
+                    self._handler(take_body(api), api.error_body),
+                    error_body=api.error_body,
+                )
+                for api in self._apis
+            ),
+            *(
+                Route(path, "POST", self._handler(take, error_body))
+                for path, take in self._takes.items()
+            ),
         )
 
-    def _handler(self, api: GeneratingApi) -> Handler:
+    def _handler(self, take: Take, shape: ErrorBody) -> Handler:
         async def handle(call: Call) -> None:
             tracer = self._state.tracer
             if tracer is None:  # nearly always
@@ -46,10 +88,10 @@ class GeneratingRoutes:
                 end(trace, call.record)
 
         async def answer(call: Call, trace: RequestTrace | None) -> None:
-            body = await read_body(call.receive, body_bytes_max)
-            priority = priority_of(call.scope, body, call.principal.tenant)
+            taken = await take(call)
+            asked = taken.asked
+            priority = priority_of(call.scope, taken.body, call.principal.tenant)
             deadline_s = deadline_of(call.scope)
-            asked = await api.read(Asking(body, call.record.request_id, call.principal))
             state = self._state
             generation = Generation(
                 state.services,
@@ -61,16 +103,16 @@ class GeneratingRoutes:
                 trace=trace,
             )
             try:
-                if may_have_been_answered(call, asked):
-                    fingerprint = idempotency.fingerprint_of(api.path, body)
-                    await self._answer_once(asked, generation, fingerprint, call)
-                else:
-                    await generation.answer(asked, call.receive, asked.translated(call.send))
+                with asked.held():
+                    if may_have_been_answered(call, asked):
+                        await self._answer_once(asked, generation, taken.fingerprint(), call)
+                    else:
+                        await generation.answer(asked, call.receive, asked.translated(call.send))
             except ClientClosed:
                 raise
             except HeadraceError as error:
                 extra = generation.standing_headers()
-                await answer_error(call.send, call.record, error, extra, api.error_body)
+                await answer_error(call.send, call.record, error, extra, shape)
 
         return handle
 

@@ -13,6 +13,7 @@ class Metering(Enum):
     GENERATES = "generates"  # prompt and output
     EMBEDS = "embeds"  # the prompt, as embedding tokens
     READS = "reads"  # the prompt
+    RELAYS = "relays"  # what the engine reports; an answer that tells nothing is one request
     NOTHING = "nothing"
 
     def of(self, reported: TokenUsage) -> TokenUsage:
@@ -26,7 +27,7 @@ class Metering(Enum):
                 )
             case Metering.READS:
                 return prompt_of(reported)
-            case Metering.GENERATES:
+            case Metering.GENERATES | Metering.RELAYS:
                 return reported
 
 

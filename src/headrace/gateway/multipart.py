@@ -19,6 +19,7 @@ class PartBegun:
 
     name: str
     filename: str | None
+    content_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ class MultipartReader:
 
 
 disposition_pattern = re.compile(rb"content-disposition:\s*form-data\b([^\r\n]*)", re.IGNORECASE)
+content_type_pattern = re.compile(rb"content-type:[ \t]*([!-~ ]{1,255})", re.IGNORECASE)
 parameter_pattern = re.compile(rb';\s*(name|filename)="([^"]*)"', re.IGNORECASE)
 
 
@@ -104,4 +106,9 @@ def part_begun(headers: bytes) -> PartBegun:
         key.lower(): value.decode(errors="replace")
         for key, value in parameter_pattern.findall(disposition[1])
     }
-    return PartBegun(found.get(b"name", ""), found.get(b"filename"))
+    content_type = content_type_pattern.search(headers)
+    return PartBegun(
+        found.get(b"name", ""),
+        found.get(b"filename"),
+        None if content_type is None else content_type[1].decode().strip(),
+    )

@@ -6,6 +6,8 @@ has at least a byte for each token that an engine reads from it, whatever the fi
 commas pay for the tokens that an engine adds to each text.
 """
 
+from typing import TypeVar
+
 import msgspec
 
 from headrace.base.errors import InvalidRequest
@@ -31,11 +33,19 @@ _fields = msgspec.json.Decoder(ReadFields)
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
+Fields = TypeVar("Fields")
+
+
 def read_fields(body: bytes) -> ReadFields:
     """The fields that count; InvalidRequest for what is no such request."""
+    return decode_fields(body, _fields)
+
+
+def decode_fields(body: bytes, decoder: msgspec.json.Decoder[Fields]) -> Fields:
+    """Some fields of a JSON body; InvalidRequest for what is no such request."""
     try:
         body.decode()
-        return _fields.decode(body)
+        return decoder.decode(body)
     except UnicodeDecodeError:
         raise InvalidRequest("The body is not valid UTF-8; encode it as UTF-8.") from None
     except msgspec.DecodeError as error:

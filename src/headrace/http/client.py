@@ -24,7 +24,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from headrace.base.errors import Unavailable, UpstreamFailed
-from headrace.http.connection import Connection
+from headrace.http.connection import Connection, SizedBody
 
 connect_timeout_s_default = 1.0  # a live host answers in far less
 connections_per_upstream_max = 16_384  # as many as requests may run
@@ -162,7 +162,7 @@ class HttpClient:
         *,
         headers: Mapping[str, str],
         timeout_s: float,
-        body: bytes | None = None,
+        body: bytes | SizedBody | None = None,
     ) -> Answer:
         """Send a request and return when the answer's headers are here; the caller closes it.
 
@@ -215,7 +215,7 @@ class HttpClient:
         upstream: Upstream,
         connection: Connection,
         head: bytes,
-        body: bytes | None,
+        body: bytes | SizedBody | None,
         timeout_s: float,
     ) -> Answer:
         try:
@@ -264,13 +264,18 @@ class HttpClient:
 
 
 def head_of(
-    method: str, path: str, host_line: str, headers: Mapping[str, str], body: bytes | None
+    method: str,
+    path: str,
+    host_line: str,
+    headers: Mapping[str, str],
+    body: bytes | SizedBody | None,
 ) -> bytes:
     """A request's first line and headers; ValueError if one of them would break out of its line."""
     lines = [f"{method} {path} HTTP/1.1\r\n", host_line]
     lines += [f"{name}: {value}\r\n" for name, value in headers.items()]
     if body is not None or method != "GET":
-        lines.append(f"Content-Length: {len(body or b'')}\r\n")
+        length = body.length if isinstance(body, SizedBody) else len(body or b"")
+        lines.append(f"Content-Length: {length}\r\n")
     head = "".join(lines)
     if head.count("\n") != len(lines) or head.count("\r") != len(lines):
         raise ValueError("a request's headers are one line each")

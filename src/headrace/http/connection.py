@@ -8,8 +8,8 @@ when it rings: one for each wait would cost more than the chunk that is waited f
 
 import asyncio
 import math
-from collections.abc import Callable
-from typing import cast
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple, cast
 
 import httptools
 
@@ -19,6 +19,14 @@ buffer_bytes = 64 * 1024  # of an answer that is not read yet; the socket waits 
 header_bytes_max = 64 * 1024  # of an answer
 joined_body_bytes_max = 64 * 1024  # copying so much is cheaper than a second piece to write
 final_status_min = 200  # below are words on the way, such as 100 Continue
+
+
+class SizedBody(NamedTuple):
+    """A request's body of known length that comes piece by piece."""
+
+    content_type: str
+    length: int
+    pieces: AsyncIterator[bytes]
 
 
 class Connection(asyncio.Protocol):
@@ -40,6 +48,9 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._wait_deadline_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
+        self._writable = asyncio.Event()  # the server has taken most of what was written
+        self._writable.set()
+        self._is_cut = False  # the request was not sent to its end
         self.status = 0  # of the answer; 0 until its headers are here
         self.is_whole = False  # the answer has come to its end
         self.is_lost = False
@@ -48,9 +59,9 @@ class Connection(asyncio.Protocol):
     @property
     def is_reusable(self) -> bool:
         """Whether another request may be sent."""
-        return self.is_whole and self._keeps_alive and not self.is_lost
+        return self.is_whole and self._keeps_alive and not (self.is_lost or self._is_cut)
 
-    async def ask(self, head: bytes, body: bytes, timeout_s: float) -> None:
+    async def ask(self, head: bytes, body: bytes | SizedBody, timeout_s: float) -> None:
         """Send a request and return when the answer's headers are here.
 
         UpstreamFailed if the connection broke, or what came is no HTTP; DeadlineExceeded."""
@@ -60,7 +71,10 @@ class Connection(asyncio.Protocol):
         self._header_bytes = self.status = 0
         self._error = None
         self.is_whole = self._ends_with_connection = False
-        if len(body) <= joined_body_bytes_max:
+        if isinstance(body, SizedBody):
+            self._transport.write(head)
+            await self._send(body.pieces, timeout_s)
+        elif len(body) <= joined_body_bytes_max:
             self._transport.write(head + body)
         else:
             self._transport.write(head)
@@ -70,6 +84,22 @@ class Connection(asyncio.Protocol):
             if self._error is not None:
                 raise self._error
             await self._wait(deadline_s, f"The engine did not answer within {timeout_s:g} s.")
+
+    async def _send(self, pieces: AsyncIterator[bytes], timeout_s: float) -> None:
+        """Send a body as fast as the server takes it; stops where it answers before the end."""
+        self._is_cut = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                async for piece in pieces:
+                    if self.status or self._error is not None or self._transport is None:
+                        return
+                    self._transport.write(piece)
+                    await self._writable.wait()
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"The engine did not take the request within {timeout_s:g} s."
+            ) from None
+        self._is_cut = False
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of this lower-case name, or None."""
@@ -176,11 +206,20 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
         self._wake()
 
+    def pause_writing(self) -> None:
+        """The server is slower than what is written."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._writable.set()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         if self.is_lost:
             return
         self.is_lost = True
+        self._writable.set()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

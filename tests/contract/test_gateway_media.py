@@ -1,0 +1,236 @@
+"""Sound and images through a real gateway, by OpenAI's own client, to an engine by documents."""
+
+import asyncio
+import base64
+import io
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import openai
+import pytest
+
+from headrace.gateway import media_form
+from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
+from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name, serving
+from headrace.sim.media_engine import MediaEngine, picture, sound
+
+
+@asynccontextmanager
+async def heard(
+    directory: Path, *engines: MediaEngine, credit_nanousd: int | None = None
+) -> AsyncIterator[tuple[GatewaySite, openai.AsyncOpenAI]]:
+    """A gateway over engines that are called vLLM's."""
+    async with AsyncExitStack() as stack:
+        addresses = [await stack.enter_async_context(serving(engine)) for engine in engines]
+        site = await stack.enter_async_context(
+            gateway_site(
+                directory,
+                [],
+                addresses=addresses,
+                engine="vllm",
+                credit_floor_nanousd=None if credit_nanousd is None else 0,
+                credit_nanousd=credit_nanousd or 0,
+            )
+        )
+        client = await stack.enter_async_context(
+            openai.AsyncOpenAI(api_key=site.api_key, base_url=site.url + "/v1", max_retries=0)
+        )
+        yield site, client
+
+
+async def post_form(client: openai.AsyncOpenAI, path: str) -> object:
+    """Send a form to a route for which the client has a method no more."""
+    return await client.post(
+        path,
+        cast_to=object,
+        body={"model": model_name},
+        files={"file": ("a.bin", sound)},
+        options={"headers": {"Content-Type": "multipart/form-data"}},
+    )
+
+
+async def test_a_sound_is_written_down_and_charged_by_the_engines_tokens(tmp_path: Path) -> None:
+    engine = MediaEngine()
+    async with heard(tmp_path, engine) as (site, client):
+        text = await client.audio.transcriptions.create(
+            model=model_name,
+            file=("söund \r\nX: y.wav", sound, "audio/wav"),
+            language="en",
+            timestamp_granularities=["word", "segment"],
+        )
+        (settlement,) = await site.settlements(1)
+    assert text.text == "Hello there."
+    (sent,) = engine.seen
+    assert sent.part("file").data == sound
+    assert sent.part("file").content_type == "audio/wav"
+    assert sent.fields["model"] == "fake"  # the engine's own name of it
+    assert sent.fields["language"] == "en"
+    assert [part.data for part in sent.parts if part.name.startswith("timestamp")] == [
+        b"word",
+        b"segment",
+    ]
+    assert settlement.usage == TokenUsage(30, 0, 5)
+    assert settlement.source is UsageSource.ENGINE
+
+
+async def test_seconds_are_counted_as_one_request(tmp_path: Path) -> None:
+    async with heard(tmp_path, MediaEngine(counts_tokens=False)) as (site, client):
+        await post_form(client, "/audio/translations")
+        (settlement,) = await site.settlements(1)
+    assert settlement.outcome is Outcome.FINISHED
+    assert settlement.usage == TokenUsage()
+    assert settlement.source is UsageSource.COUNTED
+
+
+async def test_plain_text_and_events_pass_as_they_are(tmp_path: Path) -> None:
+    async with heard(tmp_path, MediaEngine()) as (site, client):
+        plain = await client.audio.transcriptions.create(
+            model=model_name, file=("a.mp3", sound), response_format="text"
+        )
+        stream = await client.audio.transcriptions.create(
+            model=model_name, file=("a.mp3", sound), stream=True
+        )
+        events = [event.type async for event in stream]
+        plain_settled, streamed = await site.settlements(2)
+    assert str(plain) == "Hello there.\n"
+    assert events == ["transcript.text.delta", "transcript.text.done"]
+    assert plain_settled.source is UsageSource.COUNTED
+    assert streamed.usage == TokenUsage(30, 0, 5)
+
+
+async def test_speech_comes_as_it_is_made_and_an_abort_ends_it(tmp_path: Path) -> None:
+    engine = MediaEngine()
+    async with heard(tmp_path, engine) as (site, client):
+        whole = await client.audio.speech.create(model=model_name, voice="a", input="Hello")
+        assert whole.content == sound
+        assert whole.response.headers["content-type"] == "audio/mpeg"
+        engine.gate = asyncio.Event()
+        url = f"{site.url}/v1/audio/speech"
+        headers = {"Authorization": f"Bearer {site.api_key}"}
+        async with aiohttp.ClientSession(headers=headers) as session:
+            body = {"model": model_name, "voice": "a", "input": "Hello"}
+            answer = await session.post(url, json=body)
+            assert await answer.content.readexactly(100) == sound[:100]  # before the rest is made
+            answer.close()
+        finished, aborted = await site.settlements(2)
+        engine.gate.set()
+    assert engine.seen[0].fields == {"model": "fake", "voice": "a", "input": "Hello"}
+    assert (finished.outcome, aborted.outcome) == (Outcome.FINISHED, Outcome.ABORTED)
+
+
+async def test_images_are_made_and_changed(tmp_path: Path) -> None:
+    engine = MediaEngine()
+    async with heard(tmp_path, engine) as (site, client):
+        made = await client.images.generate(model=model_name, prompt="a mill", n=2)
+        changed = await client.images.edit(
+            model=model_name, prompt="its wheel", image=[("a.png", picture), ("b.png", picture)]
+        )
+        settled = await site.settlements(2)
+    assert [base64.b64decode(image.b64_json or "") for image in made.data or ()] == [picture] * 2
+    assert len(changed.data or ()) == 1
+    assert [part.data for part in engine.seen[1].parts if part.filename] == [picture] * 2
+    assert [each.usage for each in settled] == [
+        TokenUsage(8, 0, 200, image_tokens=0),
+        TokenUsage(72, 0, 100, image_tokens=64),
+    ]
+
+
+async def test_an_engine_without_the_route_is_a_404_in_words(tmp_path: Path) -> None:
+    async with heard(tmp_path, MediaEngine()) as (site, client):
+        with pytest.raises(openai.NotFoundError, match="does not offer /v1/images/variations"):
+            await post_form(client, "/images/variations")
+        (settlement,) = await site.settlements(1)
+    assert settlement.outcome is Outcome.REJECTED
+
+
+async def test_what_the_engine_refuses_costs_nothing(tmp_path: Path) -> None:
+    engine = MediaEngine()
+    engine.refusal = 400
+    async with heard(tmp_path, engine) as (site, client):
+        with pytest.raises(openai.BadRequestError):
+            await client.audio.transcriptions.create(model=model_name, file=("a.wav", b"noise"))
+        (settlement,) = await site.settlements(1)
+    assert (settlement.outcome, settlement.usage) == (Outcome.REJECTED, TokenUsage())
+
+
+async def test_limits_are_reserved_for_the_worst_case(tmp_path: Path) -> None:
+    engine = MediaEngine()
+    async with heard(tmp_path, engine, credit_nanousd=1000) as (_, client):
+        with pytest.raises(openai.APIStatusError) as refused:
+            await client.images.generate(model=model_name, prompt="a mill")
+    assert refused.value.status_code == 402
+    assert engine.seen == []
+
+
+async def test_a_form_beyond_memory_is_relayed_whole_and_one_beyond_the_bound_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = MediaEngine()
+    large = bytes(3 * 1024 * 1024)
+    async with heard(tmp_path, engine) as (_, client):
+        await client.audio.transcriptions.create(model=model_name, file=("a.wav", large))
+        assert engine.seen[0].part("file").data == large
+        monkeypatch.setattr(media_form, "form_bytes_max", 1024 * 1024)
+        with pytest.raises(openai.APIStatusError) as refused:
+            await client.audio.transcriptions.create(
+                model=model_name, file=("a.wav", io.BytesIO(large))
+            )
+    assert refused.value.status_code == 413
+
+
+async def test_a_retry_sends_the_form_again(tmp_path: Path) -> None:
+    dying, healthy = MediaEngine(), MediaEngine()
+    dying.refusal = 503
+    async with heard(tmp_path, dying, healthy) as (site, client):
+        for _ in range(6):
+            await client.audio.transcriptions.create(model=model_name, file=("a.wav", sound))
+        settlements = await site.settlements(6)
+    assert dying.seen
+    assert [sent.part("file").data for sent in healthy.seen] == [sound] * 6
+    assert [each.usage for each in settlements] == [TokenUsage(30, 0, 5)] * 6
+
+
+async def test_a_key_replays_an_answer_to_a_form(tmp_path: Path) -> None:
+    engine = MediaEngine()
+    async with heard(tmp_path, engine) as (site, client):
+        for _ in range(2):
+            await client.audio.transcriptions.create(
+                model=model_name, file=("a.wav", sound), extra_headers={"Idempotency-Key": "k"}
+            )
+        with pytest.raises(openai.ConflictError):
+            await client.audio.transcriptions.create(
+                model=model_name, file=("a.wav", picture), extra_headers={"Idempotency-Key": "k"}
+            )
+        settlements = await site.settlements(1)
+    assert len(engine.seen) == len(settlements) == 1
+
+
+boundary = "xyz"
+broken_forms = (
+    b"",
+    b"--xyz\r\n",
+    b"--xyz--\r\n",
+    b'--xyz\r\nContent-Disposition: form-data; name="model"\r\n\r\ndemo\r\n--xyz--\r\n',
+    b'--xyz\r\nContent-Disposition: form-data; name="a b"\r\n\r\nx\r\n--xyz--\r\n',
+    b"--xyz\r\nContent-Type: text/plain\r\n\r\nx\r\n--xyz--\r\n",
+    b'--xyz\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nx\r\n--xyz--\r\n',
+    b'--xyz\r\nContent-Disposition: form-data; name="n"\r\n\r\nx\r\n' * 2 + b"--xyz--\r\n",
+)
+
+
+async def test_broken_forms_are_400_and_reach_nothing(tmp_path: Path) -> None:
+    engine = MediaEngine()
+    async with heard(tmp_path, engine) as (site, _):
+        headers = {"Authorization": f"Bearer {site.api_key}"}
+        async with aiohttp.ClientSession(site.url, headers=headers) as session:
+            for path in ("/v1/audio/transcriptions", "/v1/images/edits"):
+                for form in broken_forms:
+                    kind = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
+                    async with session.post(path, data=form, headers=kind) as answer:
+                        assert answer.status == 400, (path, form)
+            for body in (b"{}", b"[", b'{"model":1}', b'{"model":"demo","n":11}', b"\xff"):
+                async with session.post("/v1/images/generations", data=body) as answer:
+                    assert answer.status == 400, body
+    assert engine.seen == []
