@@ -40,7 +40,7 @@ def test_any_cut_gives_the_same_parts(content: bytes, cuts: list[int]) -> None:
     assert reader.is_over
     assert parts == [
         (PartBegun("purpose", None), b"batch"),
-        (PartBegun("file", "a.jsonl"), content),
+        (PartBegun("file", "a.jsonl", "text/plain"), content),
     ]
 
 
