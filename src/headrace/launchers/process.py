@@ -12,6 +12,7 @@ import socket
 import subprocess
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -194,7 +195,12 @@ class ProcessLauncher:
     def _open_process(
         self, spec: LaunchSpec, record: LaunchRecord, log_path: Path
     ) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, **spec.environment, launch_variable: record.launch_id}
+        environment = {
+            **os.environ,
+            **visible_devices(spec.resources.device_ids),
+            **spec.environment,
+            launch_variable: record.launch_id,
+        }
         environment.pop(lifeline.variable, None)
         descriptors: tuple[int, ...] = ()
         if self._lifeline_descriptor is not None:
@@ -285,6 +291,12 @@ class ProcessLauncher:
         with os.fdopen(descriptor, "wb") as file:
             file.write(msgspec.json.encode(record))
         partial.replace(path)
+
+
+def visible_devices(device_ids: Sequence[str]) -> dict[str, str]:
+    """What keeps a process to its own accelerators, by NVIDIA's ids; nothing where it has none."""
+    own = [device_id for device_id in device_ids if device_id.startswith(("GPU-", "MIG-"))]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(own)} if own else {}
 
 
 def read_records(records_dir: Path) -> list[LaunchRecord]:

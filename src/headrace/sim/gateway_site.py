@@ -106,8 +106,12 @@ async def gateway_site(
     disk: Disk | None = None,
     journal_limits: JournalLimits | None = None,
     media_hosts: Sequence[str] = (),
+    region: str = "",
+    regions: Sequence[str] = (),
 ) -> AsyncIterator[GatewaySite]:
-    """Start engines and a gateway over them; `addresses` are further replicas that run already."""
+    """Start engines and a gateway over them; `addresses` are further replicas that run already.
+
+    `region` is the gateway's, `regions` are the engines'."""
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(serving(engine)) for engine in engines]
@@ -120,6 +124,8 @@ async def gateway_site(
             credit_floor_nanousd,
             engine,
         )
+        for replica, where in zip(database.store.list(Replica), regions, strict=False):
+            database.store.update(replace(replica, region=where))
         if credit_nanousd:
             database.ledger.credit(make_id("ten", 1), credit_nanousd, "opening", "test")
         journal = Journal(directory / "journal", journal_limits, disk)
@@ -130,6 +136,7 @@ async def gateway_site(
             timeouts=timeouts or Timeouts(),
             content_directory=directory / "content",
             egress=EgressPolicy.allowing(media_hosts),
+            region=region,
         )
         gateway = await stack.enter_async_context(
             Gateway(database, journal, config, clock, access_log)

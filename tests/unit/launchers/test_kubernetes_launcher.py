@@ -92,6 +92,20 @@ def test_every_object_is_valid_and_goes_with_the_launch(
     assert server.cluster.objects == {}
 
 
+def test_a_replica_over_several_nodes_is_a_group_of_pods_of_a_leader_worker_set(
+    server: KubernetesServer, launcher: KubernetesLauncher
+) -> None:
+    launcher.start(spec(resources=Resources(device_count=8, node_count=2)))
+    by_kind = {thing["kind"]: thing for thing in server.cluster.objects.values()}
+    assert "Deployment" not in by_kind
+    group = by_kind["LeaderWorkerSet"]["spec"]["leaderWorkerTemplate"]
+    assert group["size"] == 2
+    (container_spec,) = group["workerTemplate"]["spec"]["containers"]
+    assert container_spec["resources"]["limits"]["nvidia.com/gpu"] == "8"
+    selector = by_kind["Service"]["spec"]["selector"]
+    assert selector["leaderworkerset.sigs.k8s.io/worker-index"] == "0"
+
+
 def test_the_address_is_that_of_the_service(
     server: KubernetesServer, launcher: KubernetesLauncher
 ) -> None:

@@ -14,7 +14,7 @@ from headrace.base.errors import ConfigurationError, SetupError
 from headrace.launchers import lifeline
 from headrace.launchers.process import LaunchRecord, ProcessLauncher, read_records
 from headrace.launchers.process_identity import birth_of
-from headrace.launchers.protocol import LaunchSpec, LaunchState
+from headrace.launchers.protocol import LaunchSpec, LaunchState, Resources
 
 
 class Site:
@@ -214,3 +214,14 @@ def test_a_launch_that_cannot_be_written_down_is_ended(
     with pytest.raises(SetupError, match="cannot start a"):
         launcher.start(shell("a", "echo $$; sleep 60"))
     assert launcher.list() == []
+
+
+def test_a_process_sees_its_own_accelerators_alone(site: Site) -> None:
+    launcher = site.open()
+    script = ("/bin/sh", "-c", "echo $CUDA_VISIBLE_DEVICES.")
+    own = Resources(device_ids=("GPU-1", "GPU-2", "cpu0"))
+    launcher.start(LaunchSpec("own", script, resources=own))
+    launcher.start(LaunchSpec("none", script, resources=Resources(device_ids=("cpu0",))))
+    wait_until(lambda: is_ended(launcher))
+    assert site.log("own").strip() == "GPU-1,GPU-2."
+    assert site.log("none").strip() == f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')}."

@@ -281,6 +281,7 @@ class KubernetesLauncher:
             memory_bytes=site.memory_bytes if needs.memory_bytes is None else needs.memory_bytes,
             device_resource=site.device_resource,
             device_count=needs.device_count,
+            node_count=needs.node_count,
             node_labels=needs.node_labels,
             cache=ModelCache.CLAIM if site.model_claim else ModelCache.EMPTY_DIR,
             cache_source=site.model_claim,
