@@ -57,6 +57,15 @@ class Abort(StrEnum):
     NONE = "not at all; it runs to its end"
 
 
+class LoraChoice(StrEnum):
+    """How a request asks for one of the LoRA adapters that an engine was started with."""
+
+    MODEL_AND_NAME = "`model` is MODEL:NAME"
+    NAME = "`model` is NAME"
+    PATH_FIELD = "`lora_path` is NAME"
+    SCALES = "`lora` has its number and scale"
+
+
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
     """One kind of engine. `notes` is its module's docstring, with the table of known traps."""
@@ -74,4 +83,5 @@ class EngineFacts:
     image: str = ""  # or a container image
     listens_while_loading: bool = False
     kv_events_path: str = ""  # where it tells how its prefix cache changes (prefix-cache.md)
+    lora: LoraChoice | None = None  # None: it is given none
     notes: str = ""

@@ -4,8 +4,17 @@ import sys
 
 import msgspec
 
-from headrace.adapters.facts import Ability, Abort, EngineFacts, Evidence, Start, StreamUsage
+from headrace.adapters.facts import (
+    Ability,
+    Abort,
+    EngineFacts,
+    Evidence,
+    LoraChoice,
+    Start,
+    StreamUsage,
+)
 from headrace.adapters.listed_models import context_length_of
+from headrace.adapters.lora import lora_words
 from headrace.adapters.openai_compatible import (
     refuse_platform_options,
     usage_in_every_chunk,
@@ -70,7 +79,10 @@ facts = EngineFacts(
     evidence=Evidence.REAL,
     version_read="this one",
     abilities=frozenset(
-        (Ability.CHAT, Ability.COMPLETIONS, Ability.PREFIX_CACHE, Ability.PREFIX_SALT)
+        (
+            *(Ability.CHAT, Ability.COMPLETIONS, Ability.LORA),
+            *(Ability.PREFIX_CACHE, Ability.PREFIX_SALT),
+        )
     ),
     stream_usage=StreamUsage.EVERY_CHUNK,
     abort=Abort.DISCONNECT,
@@ -79,6 +91,7 @@ facts = EngineFacts(
     package="headrace (PyPI)",
     listens_while_loading=True,
     kv_events_path="/internal/kv_events",
+    lora=LoraChoice.MODEL_AND_NAME,
     notes=__doc__ or "",
 )
 
@@ -112,6 +125,9 @@ class HeadraceAdapter:
             arguments += ["--threads", str(request.threads)]
         if request.context_length is not None:
             arguments += ["--context-length", str(request.context_length)]
+        arguments += lora_words(request, "--lora", separate=True)
+        if request.loras:
+            arguments += ["--max-loras", str(len(request.loras))]
         return LaunchCommand(
             argv=(*arguments, *request.extra_arguments),
             environment={key_variable: request.api_key},

@@ -28,8 +28,17 @@ Known traps:
 
 import msgspec
 
-from headrace.adapters.facts import Ability, Abort, EngineFacts, Evidence, Start, StreamUsage
+from headrace.adapters.facts import (
+    Ability,
+    Abort,
+    EngineFacts,
+    Evidence,
+    LoraChoice,
+    Start,
+    StreamUsage,
+)
 from headrace.adapters.load_metrics import LoadMetrics
+from headrace.adapters.lora import lora_paths
 from headrace.adapters.openai_compatible import OpenAICompatible, ReadyAnswers, options
 from headrace.adapters.protocol import EngineLoad, LaunchCommand, LaunchRequest
 from headrace.spec.settlements import TokenUsage
@@ -73,6 +82,7 @@ def build(request: LaunchRequest) -> LaunchCommand:
             ("--no-cache-prompt", request.prefix_cache is False),
         ),
         *(("-sm", "row") if (request.tensor_parallel or 1) > 1 else ()),
+        *lora_paths(request, "--lora", "--lora-init-without-apply"),
     )
     return LaunchCommand(argv, {key_variable: request.api_key})
 
@@ -155,6 +165,7 @@ adapter = OpenAICompatible(
         package="xllamacpp (PyPI), or llama-server on PATH",
         image="ghcr.io/ggml-org/llama.cpp:server",
         listens_while_loading=True,
+        lora=LoraChoice.SCALES,
         notes=__doc__ or "",
     ),
     build=build,

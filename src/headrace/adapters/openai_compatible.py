@@ -11,6 +11,7 @@ from headrace.adapters.engine_errors import ContextPattern
 from headrace.adapters.facts import EngineFacts
 from headrace.adapters.listed_models import context_length_of
 from headrace.adapters.load_metrics import LoadMetrics
+from headrace.adapters.lora import check_lora
 from headrace.adapters.openai_errors import error_of
 from headrace.adapters.protocol import (
     EngineLoad,
@@ -91,6 +92,7 @@ class OpenAICompatible:
 
         InvalidRequest if the deployment's own arguments touch what the platform decides."""
         refuse_platform_options(request.extra_arguments, self.platform_options)
+        check_lora(self.facts.title, self.facts.lora, request.loras)
         command = self.build(request)
         return LaunchCommand((*command.argv, *request.extra_arguments), command.environment)
 

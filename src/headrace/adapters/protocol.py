@@ -15,6 +15,14 @@ from headrace.spec.settlements import TokenUsage
 
 
 @dataclass(frozen=True, slots=True)
+class Lora:
+    """A LoRA adapter to load beside the model."""
+
+    name: str
+    source: str  # a path where the engine runs, or a reference
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchRequest:
     """One replica to start. None: the engine's own default."""
 
@@ -30,6 +38,7 @@ class LaunchRequest:
     sequences_max: int | None = None  # requests in one step
     prefix_cache: bool | None = None
     quantization: str | None = None  # the engine's own word; None: as the weights are
+    loras: tuple[Lora, ...] = ()
     extra_arguments: tuple[str, ...] = ()  # from the operator's deployment, never from a caller
 
 

@@ -85,6 +85,7 @@ behaviour_rows: tuple[Row, ...] = (
     ("load from", lambda adapter: f"`{adapter.metrics_path}`" if adapter.metrics_path else none),
     ("usage in streams", lambda adapter: adapter.facts.stream_usage.value),
     ("an abort is billed by", _abort_bill),
+    ("a LoRA adapter is asked for by", lambda adapter: adapter.facts.lora or none),
     ("a request is ended by", lambda adapter: adapter.facts.abort.value),
 )
 

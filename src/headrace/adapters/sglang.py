@@ -18,8 +18,17 @@ Known traps:
 """
 
 from headrace.adapters.engine_errors import ContextPattern
-from headrace.adapters.facts import Ability, Abort, EngineFacts, Evidence, Start, StreamUsage
+from headrace.adapters.facts import (
+    Ability,
+    Abort,
+    EngineFacts,
+    Evidence,
+    LoraChoice,
+    Start,
+    StreamUsage,
+)
 from headrace.adapters.load_metrics import LoadMetrics
+from headrace.adapters.lora import lora_words
 from headrace.adapters.openai_compatible import (
     OpenAICompatible,
     ReadyAnswers,
@@ -77,6 +86,7 @@ def build(request: LaunchRequest) -> LaunchCommand:
                 ("--quantization", request.quantization),
                 ("--disable-radix-cache", request.prefix_cache is False),
             ),
+            *lora_words(request, "--lora-paths", "--enable-lora"),
         ),
         {} if request.threads is None else {"OMP_NUM_THREADS": str(request.threads)},
     )
@@ -95,6 +105,7 @@ adapter = OpenAICompatible(
         authenticates=False,
         package="sglang (PyPI)",
         image="lmsysorg/sglang",
+        lora=LoraChoice.PATH_FIELD,
         listens_while_loading=True,
         notes=__doc__ or "",
     ),

@@ -26,8 +26,17 @@ Known traps:
 """
 
 from headrace.adapters.engine_errors import ContextPattern
-from headrace.adapters.facts import Ability, Abort, EngineFacts, Evidence, Start, StreamUsage
+from headrace.adapters.facts import (
+    Ability,
+    Abort,
+    EngineFacts,
+    Evidence,
+    LoraChoice,
+    Start,
+    StreamUsage,
+)
 from headrace.adapters.load_metrics import LoadMetrics
+from headrace.adapters.lora import lora_words
 from headrace.adapters.openai_compatible import (
     OpenAICompatible,
     ReadyAnswers,
@@ -75,6 +84,11 @@ context_patterns = (
 )
 
 
+def loras_max(request: LaunchRequest) -> tuple[str, ...]:
+    """Room in a batch for as many adapters as are loaded, where vLLM's own default has less."""
+    return ("--max-loras", str(len(request.loras)))
+
+
 def build(request: LaunchRequest) -> LaunchCommand:
     """One `vllm serve`; its key is read from the environment."""
     argv = (
@@ -91,6 +105,7 @@ def build(request: LaunchRequest) -> LaunchCommand:
             ("--enable-prefix-caching", request.prefix_cache is True),
             ("--no-enable-prefix-caching", request.prefix_cache is False),
         ),
+        *lora_words(request, "--lora-modules", "--enable-lora", *loras_max(request)),
     )
     environment = {key_variable: request.api_key}
     if request.threads is not None:
@@ -111,6 +126,7 @@ adapter = OpenAICompatible(
         authenticates=True,
         package="vllm (PyPI)",
         image="vllm/vllm-openai",
+        lora=LoraChoice.NAME,
         notes=__doc__ or "",
     ),
     build=build,

@@ -8,6 +8,7 @@ import typer
 
 from headrace.cli import output, rollouts
 from headrace.cli.admin_client import path_of
+from headrace.cli.lora_options import Loras, lora_bodies
 from headrace.cli.placing_options import (
     PlacementOptions,
     ResourceOptions,
@@ -43,6 +44,7 @@ class DeploymentView(msgspec.Struct, frozen=True):
     reasons: list[str]
     threads: int | None
     engine_arguments: list[str]
+    loras: dict[str, str]
     generation: int
     rollout_state: str
     scale_reason: str | None
@@ -82,6 +84,7 @@ def create(
     engine_arguments: Annotated[
         list[str] | None, typer.Option("--engine-argument", help="Passed on; repeatable.")
     ] = None,
+    lora: Loras = None,
     scaling: ScalingOptions,
     rollout: RolloutOptions,
     hedging: HedgingOptions,
@@ -97,6 +100,7 @@ def create(
         "replicas": replicas,
         "threads": threads,
         "engine_arguments": engine_arguments,
+        "loras": lora_bodies(lora),
         "autoscaling": autoscaling_body(scaling),
         "rollout": rollout_body(rollout),
         "hedging": hedging_body(hedging),
@@ -143,6 +147,8 @@ def update(
     engine_arguments: Annotated[
         list[str] | None, typer.Option("--engine-argument", help="Replaces all; repeatable.")
     ] = None,
+    lora: Loras = None,
+    no_loras: Annotated[bool, typer.Option("--no-loras", help="Load no LoRA adapter.")] = False,
     fixed: Annotated[bool, typer.Option("--fixed", help="Scale no more by traffic.")] = False,
     no_hedge: Annotated[
         bool, typer.Option("--no-hedge", help="Send no request to a second replica.")
@@ -159,6 +165,7 @@ def update(
         "engine": engine,
         "threads": threads,
         "engine_arguments": engine_arguments,
+        "loras": lora_bodies(lora),
         "autoscaling": autoscaling_body(scaling),
         "rollout": rollout_body(rollout),
         "hedging": hedging_body(hedging),
@@ -166,6 +173,8 @@ def update(
         "placement": placement_body(placement, scaling.priority),
     }
     given: dict[str, object] = {name: value for name, value in body.items() if value is not None}
+    if no_loras:
+        given["loras"] = []
     if fixed:
         given["autoscaling"] = msgspec.Raw(b"null")
     if no_hedge:
@@ -203,6 +212,7 @@ def _fields(deployment: DeploymentView) -> list[tuple[str, str]]:
         ("id", deployment.id),
         ("model", f"{deployment.model}@{deployment.version}"),
         ("engine", " ".join([deployment.engine, *deployment.engine_arguments])),
+        ("loras", ", ".join(deployment.loras) or "-"),
         ("ready", _ready(deployment)),
         ("threads", "an equal share" if deployment.threads is None else str(deployment.threads)),
         ("generation", f"{deployment.generation}, rollout {deployment.rollout_state}"),

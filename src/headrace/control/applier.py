@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 
-from headrace.adapters.protocol import EngineAdapter, LaunchRequest
+from headrace.adapters.protocol import EngineAdapter, LaunchRequest, Lora
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
 from headrace.base.ids import new_id
@@ -172,6 +172,7 @@ class Applier:
             threads=template.threads or share,
             context_length=version.context_length,
             tensor_parallel=template.resources.devices_together,
+            loras=tuple(Lora(lora.name, lora.source) for lora in template.loras),
             extra_arguments=template.engine_arguments,
         )
 

@@ -23,15 +23,14 @@ class ModelRoutes:
 
     async def _list(self, call: Call) -> None:
         models = self._state.follower.snapshot.models.values()
-        cards = [
-            self._card(served) for served in models if call.principal.may_use(served.model.name)
-        ]
+        each = [one for served in models for one in (served, *adapters_of(served))]
+        cards = [self._card(served) for served in each if call.principal.may_ask(served)]
         await call.answer_value(ModelList(cards))
 
     async def _one(self, call: Call) -> None:
         name = call.parameter
         served = self._state.follower.snapshot.find(name)
-        if served is None or not call.principal.may_use(served.model.name):
+        if served is None or not call.principal.may_ask(served):
             raise NotFound(
                 f"There is no model {name!r} for this key; GET /v1/models lists them.",
                 param="model",
@@ -40,10 +39,16 @@ class ModelRoutes:
 
     def _card(self, served: ServedModel) -> ModelCard:
         return ModelCard(
-            id=served.model.name,
+            id=served.name,
             created=int(served.model.create_time),
             object="model",
             owned_by="headrace",
+            parent=served.model.name if served.adapter else None,
             max_model_len=served.context_length
             or self._state.services.contexts.longest(served.pools),
         )
+
+
+def adapters_of(served: ServedModel) -> list[ServedModel]:
+    """A model's LoRA adapters, each as a model of its own."""
+    return [served.with_adapter(name) for name in sorted(served.loras)]

@@ -1,8 +1,8 @@
 """Everything a gateway serves from, as one immutable value that is replaced as a whole."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Protocol, TypeVar
 
@@ -55,6 +55,10 @@ class Principal:
         """Whether the key's allow-list has the model."""
         return self.key.models is None or model_name in self.key.models
 
+    def may_ask(self, served: "ServedModel") -> bool:
+        """The same of a model that was found; an adapter of it may be listed alone."""
+        return self.may_use(served.model.name) or self.may_use(served.name)
+
     def may_call(self, path: str) -> bool:
         """Whether the key's allow-list has the endpoint of this path."""
         return self.key.endpoints is None or endpoint_of(path) in self.key.endpoints
@@ -81,6 +85,17 @@ class ServedModel:
     context_length: int | None  # the longest that the operator declared; None: the engine's own
     price_books: tuple[PriceBook, ...]  # those that name the model
     wakes: bool = False  # a deployment is scaled by its traffic, and starts when some comes
+    loras: frozenset[str] = frozenset()  # adapters that one of its deployments has
+    adapter: str = ""  # of those, the one that the caller asks for; empty: the model alone
+
+    @property
+    def name(self) -> str:
+        """What callers call it: `model`, or `model:adapter`."""
+        return f"{self.model.name}:{self.adapter}" if self.adapter else self.model.name
+
+    def with_adapter(self, adapter: str) -> "ServedModel":
+        """The same model through one of its adapters."""
+        return replace(self, adapter=adapter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +109,18 @@ class Snapshot:
     aliases: Mapping[str, str] = field(default_factory=dict)  # other names of models
 
     def find(self, name: str) -> ServedModel | None:
-        """The model of a name or an alias; None if there is none. A name goes before an alias."""
+        """The model of a name or an alias, or an adapter of it as `name:adapter`; None if there is
+        none. A name goes before an alias, and a whole name before one with an adapter."""
+        found = self._model(name)
+        if found is not None:
+            return found
+        base, _, adapter = name.rpartition(":")
+        served = self._model(base)
+        if served is None or adapter not in served.loras:
+            return None
+        return served.with_adapter(adapter)
+
+    def _model(self, name: str) -> ServedModel | None:
         return self.models.get(name) or self.models.get(self.aliases.get(name, ""))
 
 
@@ -152,7 +178,7 @@ def served_model(
     model: Model,
     versions: Sequence[ModelVersion],
     books: Sequence[PriceBook],
-    deployments: Iterable[Deployment] = (),
+    deployments: Collection[Deployment] = (),
 ) -> ServedModel:
     """A model with its pools, its declared context and the price books that name it."""
     weights = {target.model_version_id: target.weight for target in model.targets}
@@ -162,13 +188,24 @@ def served_model(
         model=model,
         pools=tuple(weights.items()),
         context_length=max(declared) if declared and len(declared) == len(lengths) else None,
-        price_books=tuple(book for book in books if model.name in book.prices),
+        price_books=tuple(book for book in books if names_model(book, model.name)),
+        loras=frozenset(
+            lora.name
+            for deployment in deployments
+            if deployment.model_version_id in weights
+            for lora in deployment.loras
+        ),
         wakes=any(
             deployment.autoscaling is not None and deployment.autoscaling.max > 0
             for deployment in deployments
             if deployment.model_version_id in weights
         ),
     )
+
+
+def names_model(book: PriceBook, model_name: str) -> bool:
+    """Whether a price book has a price of a model, or of an adapter of it."""
+    return any(name == model_name or name.startswith(f"{model_name}:") for name in book.prices)
 
 
 def endpoints_of(
@@ -194,6 +231,7 @@ def endpoints_of(
             cohort=str(replica.generation),
             cohort_weight=cohort_weight(deployments[replica.parent_id], replica),
             hedging=deployments[replica.parent_id].hedging,
+            loras=loras_of(deployments[replica.parent_id], replica),
             takes_images=deployments[replica.parent_id].model_version_id not in blind
             and Ability.VISION in find_adapter(replica.engine).facts.abilities,
         )
@@ -205,6 +243,12 @@ def endpoints_of(
 def is_blind(version: ModelVersion) -> bool:
     """Whether it is declared what a version can do, and seeing is not among it."""
     return bool(version.capabilities) and vision not in version.capabilities
+
+
+def loras_of(deployment: Deployment, replica: Replica) -> tuple[str, ...]:
+    """The adapters that a replica was started with, which are those of its generation."""
+    template = deployment.template_of(replica.generation)
+    return () if template is None else tuple(lora.name for lora in template.loras)
 
 
 def cohort_weight(deployment: Deployment, replica: Replica) -> int:

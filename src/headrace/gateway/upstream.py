@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from headrace.adapters.lora import lora_fields
 from headrace.adapters.registry import find_adapter
 from headrace.base.errors import HeadraceError, Unavailable, UpstreamFailed
 from headrace.http.client import HttpClient
@@ -53,8 +54,9 @@ def engine_body(
     spec: EndpointSpec,
     extra_fields: Mapping[str, object],
     output_limit: int | None,
+    adapter: str = "",
 ) -> bytes:
-    """The caller's body for an engine: its model name, its adapter's fields, our output cap.
+    """The caller's body for an engine: its model name, its kind's fields, our output cap.
 
     What decides who goes first is the gateway's, and stays here."""
     fields: dict[str, object] = dict(_fields.decode(body))
@@ -62,6 +64,9 @@ def engine_body(
         fields.pop(name, None)
     fields.update(extra_fields)
     fields["model"] = spec.served_model_name
+    if adapter:
+        choice = find_adapter(spec.engine).facts.lora
+        fields |= lora_fields(choice, spec.served_model_name, adapter, spec.loras)
     if output_limit is not None:
         fields["max_tokens"] = output_limit
     return _encode(fields)

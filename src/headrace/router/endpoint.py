@@ -35,6 +35,7 @@ class EndpointSpec:
     cohort_weight: int = 0  # its share of the pool's requests against the other cohorts
     hedging: Hedging | None = None  # when its requests go to a second replica too
     takes_images: bool = False
+    loras: tuple[str, ...] = ()  # adapters that it was started with, in their order
 
     def is_same_process(self, other: "EndpointSpec") -> bool:
         """Whether load and health of one hold for the other; a relaunch gets a new key."""

@@ -177,7 +177,7 @@ class Picker:
         costs = self.policy.costs(endpoints, work, matched)
         if work.adapter:
             costs = [
-                cost + adapter_load_s * (work.adapter not in endpoint.adapters)
+                cost + adapter_load_s * (not has_adapter(endpoint, work.adapter))
                 for endpoint, cost in zip(endpoints, costs, strict=True)
             ]
         least = min(costs)
@@ -226,7 +226,7 @@ class Picker:
     ) -> CandidateView:
         tokens = matched[endpoint.slot] if matched else 0
         terms = dict(self.policy.terms(endpoint, work, tokens))
-        if work.adapter and work.adapter not in endpoint.adapters:
+        if work.adapter and not has_adapter(endpoint, work.adapter):
             terms["adapter_s"] = adapter_load_s
         return CandidateView(
             endpoint_id=endpoint.spec.id,
@@ -263,6 +263,11 @@ class Picker:
             if endpoint.spec.accepts_requests
         ]
         return min(waits_s, default=0.0) or retry_after_s_default
+
+
+def has_adapter(endpoint: Endpoint, adapter: str) -> bool:
+    """Whether an endpoint has an adapter loaded: from its start, or since it was sent to it."""
+    return adapter in endpoint.spec.loras or adapter in endpoint.adapters
 
 
 def cheap_enough(costs: Sequence[float]) -> float:

@@ -11,6 +11,13 @@ from headrace.spec.resources import PlacementPolicy, ReplicaResources
 from headrace.spec.rollout import RolloutPolicy, RolloutProgress, RolloutVerdict
 
 
+class LoraSource(msgspec.Struct, frozen=True):
+    """A LoRA adapter that replicas load beside their model; callers ask for `model:name`."""
+
+    name: str
+    source: str  # a path where the replica runs, or a reference that its engine can fetch
+
+
 class Template(msgspec.Struct, frozen=True, kw_only=True):
     """All that one generation's replicas have in common."""
 
@@ -20,6 +27,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     threads: int | None
     engine_arguments: tuple[str, ...]
     resources: ReplicaResources = ReplicaResources()
+    loras: tuple[LoraSource, ...] = ()
 
     def looks_like(self, other: "Template") -> bool:
         """Whether replicas of both would be the same."""
@@ -40,6 +48,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
     replicas: int = 1  # set by the autoscaler where there is one
     threads: int | None = None  # CPU threads of each replica; None: an equal share of the cores
     engine_arguments: tuple[str, ...] = ()
+    loras: tuple[LoraSource, ...] = ()
     resources: ReplicaResources = ReplicaResources()
     placement: PlacementPolicy = PlacementPolicy()
     generation: int = 1  # grows with every change of what a replica must look like
@@ -62,6 +71,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
             threads=self.threads,
             engine_arguments=self.engine_arguments,
             resources=self.resources,
+            loras=self.loras,
         )
 
     def template_of(self, generation: int) -> Template | None:
@@ -109,6 +119,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
             threads=template.threads,
             engine_arguments=template.engine_arguments,
             resources=template.resources,
+            loras=template.loras,
             former=former,
             progress=progress,
         )

@@ -1,12 +1,14 @@
 """Routes for deployments, which are desired, and replicas, which are observed."""
 
 import datetime
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from headrace.adapters.lora import check_lora
 from headrace.adapters.registry import find_adapter
 from headrace.base.errors import Conflict, InvalidRequest
 from headrace.base.ids import new_id
@@ -18,7 +20,7 @@ from headrace.control.admin.struct_values import Policy, merged, read, shown
 from headrace.control.admin.values import RequestBody, moment, optional_moment
 from headrace.control.model_targets import follow_version
 from headrace.spec.autoscaling import Autoscaling
-from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.deployments import Deployment, LoraSource, Replica, ReplicaState, Template
 from headrace.spec.hedging import Hedging
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.resources import PlacementPolicy, ReplicaResources
@@ -28,11 +30,22 @@ router = APIRouter()
 
 replicas_max = 1000
 engine_arguments_max = 100
+loras_max = 64
 update_attempts_max = 4  # a deployment that keeps changing under us is someone else's to settle
 
 ReplicaCount = Annotated[int, Field(ge=0, le=replicas_max)]
 Argument = Annotated[str, Field(min_length=1, max_length=1000)]
 Arguments = Annotated[tuple[Argument, ...], Field(max_length=engine_arguments_max)]
+
+
+class LoraBody(RequestBody):
+    """A LoRA adapter that replicas load; callers ask for `model:name`."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    source: Argument  # a path where replicas run, or a reference that their engine can fetch
+
+
+LoraBodies = Annotated[tuple[LoraBody, ...], Field(max_length=loras_max)]
 
 
 class DeploymentCreate(RequestBody):
@@ -45,6 +58,7 @@ class DeploymentCreate(RequestBody):
     replicas: ReplicaCount = 1
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     engine_arguments: Arguments = ()
+    loras: LoraBodies = ()
     rollout: Policy | None = None
     autoscaling: Policy | None = None
     hedging: Policy | None = None
@@ -62,6 +76,7 @@ class DeploymentChange(RequestBody):
     engine: Name | None = None
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     engine_arguments: Arguments | None = None
+    loras: LoraBodies | None = None  # replaces all
     rollout: Policy | None = None
     autoscaling: Policy | None = None  # null: a fixed number from now on
     hedging: Policy | None = None  # null: no request goes to two replicas from now on
@@ -108,6 +123,7 @@ class DeploymentView(BaseModel):
     reasons: list[str]  # why it is not ready, a line each; empty when it is
     threads: int | None
     engine_arguments: list[str]
+    loras: dict[str, str]  # sources by name
     generation: int
     rollout: Policy | None
     rollout_state: str
@@ -141,6 +157,7 @@ def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentVie
             replicas=first_replicas(body.replicas, autoscaling),
             threads=body.threads,
             engine_arguments=body.engine_arguments,
+            loras=loras_of(body.engine, body.loras),
             rollout=RolloutPolicy()
             if body.rollout is None
             else read(body.rollout, RolloutPolicy, "rollout"),
@@ -224,6 +241,7 @@ def changed_deployment(
         template = msgspec.structs.replace(template, threads=body.threads)
     if body.engine_arguments is not None:
         template = msgspec.structs.replace(template, engine_arguments=body.engine_arguments)
+    template = with_loras(template, body.loras)
     if body.resources is not None:
         resources = merged(template.resources, body.resources, "resources")
         template = msgspec.structs.replace(template, resources=resources)
@@ -240,6 +258,23 @@ def autoscaling_of(value: Policy | None) -> Autoscaling | None:
             f"autoscaling: min {policy.min} is over max {policy.max}", param="autoscaling"
         )
     return policy
+
+
+def loras_of(engine: str, bodies: Sequence[LoraBody]) -> tuple[LoraSource, ...]:
+    """The adapters as they came; InvalidRequest for two of a name, or an engine without any."""
+    names = [body.name for body in bodies]
+    if len(set(names)) < len(names):
+        raise InvalidRequest("loras: two of them have the same name", param="loras")
+    check_lora(engine, find_adapter(engine).facts.lora, bodies)
+    return tuple(LoraSource(body.name, body.source) for body in bodies)
+
+
+def with_loras(template: Template, bodies: Sequence[LoraBody] | None) -> Template:
+    """A template with other adapters, or with its own where none are named."""
+    if bodies is None:
+        check_lora(template.engine, find_adapter(template.engine).facts.lora, template.loras)
+        return template
+    return msgspec.structs.replace(template, loras=loras_of(template.engine, bodies))
 
 
 def hedging_of(value: Policy | None) -> Hedging | None:
@@ -334,6 +369,7 @@ class _DeploymentViews:
             reasons=[] if ready else _reasons(deployment, replicas),
             threads=deployment.threads,
             engine_arguments=list(deployment.engine_arguments),
+            loras={lora.name: lora.source for lora in deployment.loras},
             generation=deployment.generation,
             rollout=shown(deployment.rollout),
             rollout_state=state_of(deployment),
