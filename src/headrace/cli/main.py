@@ -73,6 +73,7 @@ entries = (
     CommandEntry(("replicas",), "Running engines: list.", "replicas"),
     CommandEntry(("top",), "Show what the platform does now.", "top"),
     CommandEntry(("prices",), "What models cost: apply, list, try, rate.", "prices"),
+    CommandEntry(("costs",), "What devices cost, and the margin: show, prices.", "costs"),
     CommandEntry(("payments",), "Money by a provider: agree, list, pay, refund.", "payments"),
     CommandEntry(("wallets",), "Credit of tenants: grant, list.", "wallets"),
     CommandEntry(
@@ -85,6 +86,7 @@ entries = (
     CommandEntry(("reconcile",), "Billed tokens against the engines' own counters.", "reconcile"),
     CommandEntry(("backup",), "Write all that the platform keeps into one file.", "backup"),
     CommandEntry(("restore",), "Read it back into an empty data directory.", "backup"),
+    CommandEntry(("debug",), "What a maintainer needs: bundle.", "debug"),
     CommandEntry(
         ("manifests",), "Write what a Kubernetes cluster needs to run headrace.", "manifests"
     ),

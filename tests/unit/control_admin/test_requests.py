@@ -81,3 +81,9 @@ def test_filters_are_those_of_usage_and_the_outcome(admin: TestClient, database:
 @pytest.mark.parametrize("after", ["yesterday", "x y"])
 def test_a_place_that_no_page_named_is_refused(admin: TestClient, after: str) -> None:
     assert admin.get("/requests", params={"after": after}).status_code == 400
+
+
+def test_who_writes_the_invoices_is_shown_once_it_is_known(admin: TestClient) -> None:
+    assert admin.get("/seller").status_code == 409
+    admin.put("/seller", json={"name": "Mill GmbH"})
+    assert admin.get("/seller").json()["party"]["name"] == "Mill GmbH"

@@ -85,14 +85,13 @@ def set_seller(body: SellerFields, context: Context) -> SellerView:
             font_path=body.font_path,
         )
     )
-    return SellerView(
-        id=seller.id,
-        party=party_view(seller.party),
-        number_prefix=seller.number_prefix,
-        payment_days=seller.payment_days,
-        payment_note=seller.payment_note,
-        exchange_rates={code: rate_text(rate) for code, rate in seller.exchange_rates.items()},
-    )
+    return _seller_view(seller)
+
+
+@router.get("/seller")
+def show_seller(context: Context) -> SellerView:
+    """Show who writes the invoices; Conflict while nobody does."""
+    return _seller_view(_invoicing(context).seller())
 
 
 @router.put("/tenants/{tenant}/billing-profile")
@@ -224,6 +223,17 @@ def list_credit_notes(invoice: str, access: Access, context: Context) -> CreditN
     found = _visible(access, invoice)
     notes = context.database.invoices.credit_notes(found.id)
     return CreditNotes(items=[note_view(note) for note in notes])
+
+
+def _seller_view(seller: Seller) -> SellerView:
+    return SellerView(
+        id=seller.id,
+        party=party_view(seller.party),
+        number_prefix=seller.number_prefix,
+        payment_days=seller.payment_days,
+        payment_note=seller.payment_note,
+        exchange_rates={code: rate_text(rate) for code, rate in seller.exchange_rates.items()},
+    )
 
 
 def _invoicing(context: AdminContext) -> Invoicing:
