@@ -28,15 +28,13 @@ from typing import Annotated
 
 import msgspec
 import typer
-import yaml
 
 from headrace.base.errors import ConfigurationError
 from headrace.cli.admin_client import path_of
+from headrace.cli.files import read_fields
 from headrace.cli.output import format_count, format_dollars
 from headrace.cli.platform import Platform, platform_command, platform_group
 from headrace.cli.views import MoneyView
-
-file_bytes_max = 1 << 20
 
 InvoiceArgument = Annotated[str, typer.Argument(metavar="INVOICE", help="Its number or id.")]
 PartyFile = Annotated[Path, typer.Option("--file", "-f", help="YAML or JSON.")]
@@ -246,7 +244,9 @@ def export(
 
 def seller(platform: Platform, *, file: PartyFile) -> None:
     """Name who writes the invoices from now on."""
-    platform.show(platform.client.send("PUT", "/seller", _read(file)), Addressed, _address_fields)
+    platform.show(
+        platform.client.send("PUT", "/seller", read_fields(file)), Addressed, _address_fields
+    )
 
 
 def profile(
@@ -257,7 +257,7 @@ def profile(
 ) -> None:
     """Say whom a tenant's invoices go to from now on."""
     path = f"/tenants/{path_of(tenant)}/billing-profile"
-    platform.show(platform.client.send("PUT", path, _read(file)), Addressed, _address_fields)
+    platform.show(platform.client.send("PUT", path, read_fields(file)), Addressed, _address_fields)
 
 
 def terms(
@@ -278,7 +278,9 @@ def terms(
     elif file is None:
         platform.show(platform.client.get(path), TermsView, _terms_fields)
     else:
-        platform.show(platform.client.send("PUT", path, _read(file)), TermsView, _terms_fields)
+        platform.show(
+            platform.client.send("PUT", path, read_fields(file)), TermsView, _terms_fields
+        )
 
 
 def _terms_fields(terms: TermsView) -> list[tuple[str, str]]:
@@ -321,20 +323,6 @@ def _paper_of(out: Path | None) -> Paper:
         raise ConfigurationError(
             f"{out}: say what to write with --format {'|'.join(Paper)}"
         ) from None
-
-
-def _read(file: Path) -> dict[str, object]:
-    try:
-        if file.stat().st_size > file_bytes_max:
-            raise ConfigurationError(f"{file} is over {file_bytes_max:,} bytes")
-        content = yaml.safe_load(file.read_text())
-    except OSError as error:
-        raise ConfigurationError(f"{file} can't be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file} is not YAML or JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ConfigurationError(f"{file} has no fields; see `headrace invoices --help`")
-    return content
 
 
 def _show_invoices(platform: Platform, answer: bytes) -> None:

@@ -18,6 +18,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.settings import Setting
 from headrace.cli.views import comma_list
+from headrace.control import device_meter
 from headrace.control.admin.single_sign_on import SingleSignOn, SingleSignOnSettings
 from headrace.control.alert_watch import AlertWatch
 from headrace.control.payments.payments import Payments
@@ -139,7 +140,8 @@ class Management:
         self._client = EgressClient(settings.egress)
         self._watch = AlertWatch(database, clock)
         self._wallets = Wallets(database, clock)
-        self.payments = Payments(database, clock, settings.payment_provider)
+        self._meter = device_meter.DeviceMeter(database, clock)
+        self._payments = Payments(database, clock, settings.payment_provider)
         self._sender = WebhookSender(database, self._client, pepper, clock)
         self._provider_client: EgressClient | None = None
         self.single_sign_on: SingleSignOn | None = None
@@ -153,13 +155,14 @@ class Management:
         """Watch and tell until told to stop, while `leads` says that it is this process's part."""
         try:
             async with asyncio.TaskGroup() as group:
-                for look, what in (
-                    (self._watch.look, "alerts"),
-                    (self._wallets.expire, "grants that expire"),
-                    (self.payments.look, "payments"),
+                for look, interval_s, what in (
+                    (self._watch.look, look_interval_s, "alerts"),
+                    (self._wallets.expire, look_interval_s, "grants that expire"),
+                    (self._payments.look, look_interval_s, "payments"),
+                    (self._meter.look, device_meter.look_interval_s, "sums of device hours"),
                 ):
                     group.create_task(
-                        look_again(look, stop, leads, interval_s=look_interval_s, what=what)
+                        look_again(look, stop, leads, interval_s=interval_s, what=what)
                     )
                 group.create_task(self._sender.run(stop, leads))
         finally:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from headrace.spec.accounts import Member, ServiceAccount, User
+from headrace.spec.costs import DevicePrices
 from headrace.spec.deployments import Deployment, Replica
 from headrace.spec.events import Webhook
 from headrace.spec.grants import Grant
@@ -26,6 +27,7 @@ resource_types: Mapping[str, type[Resource]] = {
         Deployment,
         Replica,
         PriceBook,
+        DevicePrices,
         User,
         Member,
         ServiceAccount,

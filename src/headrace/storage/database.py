@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from headrace.base.clock import Clock
 from headrace.storage.audit import AuditLog
 from headrace.storage.changes import Changes, changes_of
+from headrace.storage.device_uses import DeviceUses
 from headrace.storage.engine_samples import EngineSamples
 from headrace.storage.events import EventStore
 from headrace.storage.invoices import InvoiceStore
@@ -32,6 +33,7 @@ class Database:
         self.audit = AuditLog(sessions)
         self.events = EventStore(sessions)
         self.engine_samples = EngineSamples(sessions)
+        self.device_uses = DeviceUses(sessions)
         self.limits = LeaseStore(limit_sessions or sessions, clock)
         self.invoices = InvoiceStore(sessions)
         self.late_rating = LateRating(sessions)

@@ -10,6 +10,7 @@ journal_cursors           how far each gateway's journal is in these tables
 limit_gateways            who leases from the shared limits, and what it has reported
 limit_leases              what a gateway may still use of a limit
 limit_uses                what was used of a limit, by window
+device_use                how long each replica held devices, by day
 engine_samples            what a replica's own counters said, and when
 """
 
@@ -177,4 +178,16 @@ engine_samples = Table(
     Column("prompt_tokens", BigInteger, nullable=False),
     Column("completion_tokens", BigInteger, nullable=False),
     Column("running_requests", BigInteger, nullable=True),
+)
+
+device_use = Table(
+    "device_use",
+    metadata,
+    Column("day", String(10), primary_key=True),
+    Column("replica_id", String(64), primary_key=True),
+    Column("device_type", String(64), primary_key=True),
+    Column("deployment_id", String(64), nullable=False),
+    Column("model", String(255), nullable=False),
+    Column("held_s", Float, nullable=False),
+    Column("busy_s", Float, nullable=False),
 )

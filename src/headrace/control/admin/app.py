@@ -23,6 +23,7 @@ from headrace.base.errors import (
 from headrace.control.admin import (
     accounts,
     audit,
+    costs,
     deployments,
     events,
     explain,
@@ -81,6 +82,7 @@ route_modules = (
     requests,
     invoices,
     terms,
+    costs,
     payments,
     prices,
     repricing,
