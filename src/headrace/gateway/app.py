@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable
+from importlib.metadata import version
 
 from headrace.base.errors import AuthenticationFailed, ClientClosed, HeadraceError
 from headrace.base.ids import new_id
@@ -11,6 +12,7 @@ from headrace.gateway.authenticate import Authenticator
 from headrace.gateway.generating_routes import GeneratingRoutes
 from headrace.gateway.media_api import media_takes
 from headrace.gateway.model_routes import ModelRoutes
+from headrace.gateway.openapi import openapi_document
 from headrace.gateway.platform_routes import PlatformRoutes
 from headrace.gateway.probe_routes import ProbeRoutes
 from headrace.gateway.route_table import Access, Call, ErrorBody, Route, RouteTable, answer_error
@@ -41,6 +43,7 @@ class GatewayApp:
                 *more,
                 *self._probes.routes,
                 *PlatformRoutes(state).routes,
+                Route("/openapi.json", "GET", self._openapi),
             )
         )
 
@@ -52,6 +55,9 @@ class GatewayApp:
     def drain(self) -> None:
         """Be unready from now on; what runs is left to end."""
         self._probes.draining = True
+
+    async def _openapi(self, call: Call) -> None:
+        await call.answer_value(openapi_document(self.routes, version("headrace")))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request (ASGI)."""

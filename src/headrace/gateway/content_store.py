@@ -81,6 +81,7 @@ class ContentStore:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Nobody else updates meanwhile; the lock goes with the descriptor, and so with us."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._lock, (self._directory / "lock").open("wb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
