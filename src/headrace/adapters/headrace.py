@@ -14,7 +14,6 @@ from headrace.adapters.facts import (
     StreamUsage,
 )
 from headrace.adapters.listed_models import context_length_of
-from headrace.adapters.lora import lora_words
 from headrace.adapters.openai_compatible import (
     refuse_platform_options,
     usage_in_every_chunk,
@@ -125,7 +124,8 @@ class HeadraceAdapter:
             arguments += ["--threads", str(request.threads)]
         if request.context_length is not None:
             arguments += ["--context-length", str(request.context_length)]
-        arguments += lora_words(request, "--lora", separate=True)
+        for lora in request.loras:
+            arguments += ["--lora", f"{lora.name}={lora.source}"]
         if request.loras:
             arguments += ["--max-loras", str(len(request.loras))]
         return LaunchCommand(

@@ -46,15 +46,11 @@ def hub_or_path(source: str) -> str:
     return source.removeprefix(hub_scheme)
 
 
-def lora_words(
-    request: LaunchRequest, option: str, *first: str, separate: bool = False
-) -> tuple[str, ...]:
-    """`first`, then `option NAME=SOURCE` for each adapter, or all behind one; nothing without any."""
+def lora_words(request: LaunchRequest, option: str, *first: str) -> tuple[str, ...]:
+    """`first`, then the option with NAME=SOURCE of every adapter behind it; nothing without any."""
     if not request.loras:
         return ()
-    pairs = [f"{lora.name}={hub_or_path(lora.source)}" for lora in request.loras]
-    if separate:
-        return (*first, *(word for pair in pairs for word in (option, pair)))
+    pairs = (f"{lora.name}={hub_or_path(lora.source)}" for lora in request.loras)
     return (*first, option, *pairs)
 
 

@@ -230,7 +230,7 @@ class FakeEngine:
                 error = error_body(behaviour.error)
                 await send_json(send, behaviour.status, error)
                 return
-            if request.model != self.served_name:
+            if request.model.partition(":")[0] != self.served_name:  # adapters are all there
                 raise InvalidRequest(f"the fake engine serves {self.served_name}", param="model")
             out = EventStream(send)
             async with DisconnectScope(receive):
