@@ -55,6 +55,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
     def shared(self, percent: int) -> "Price":
         """The same at a share of each amount, rounded down."""
+        if percent == 100:
+            return self
         changes: dict[str, Any] = {
             name: None if amount is None else amount * percent // 100
             for name, amount in zip(amount_names, self.amounts(), strict=True)
