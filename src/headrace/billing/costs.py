@@ -30,12 +30,12 @@ class CostLine(msgspec.Struct, frozen=True, kw_only=True):
     cost_nanousd: int = 0
     idle_nanousd: int = 0  # of the cost
     energy_nanousd: int = 0  # of the cost
-    revenue_nanousd: int | None = None  # None: nobody pays a deployment
+    revenue_nanousd: int = 0
 
     @property
-    def margin_nanousd(self) -> int | None:
+    def margin_nanousd(self) -> int:
         """What is left over."""
-        return None if self.revenue_nanousd is None else self.revenue_nanousd - self.cost_nanousd
+        return self.revenue_nanousd - self.cost_nanousd
 
 
 class CostReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class _Sum:
         self.idle += idle_cost
         self.energy += energy
 
-    def line(self, name: str, revenue: int | None) -> CostLine:
+    def line(self, name: str, revenue: int) -> CostLine:
         return CostLine(
             name=name,
             device_s=self.device_s,
@@ -81,14 +81,20 @@ def report_costs(
     *,
     revenue_by_model: Mapping[str, int],
     revenue_by_tenant: Mapping[str, int],
+    revenue_by_replica: Mapping[str, int],
 ) -> CostReport:
-    """Add up costs; `shares` are the tokens computed by replica id and tenant id."""
+    """Add up costs; `shares` are the tokens computed by replica id and tenant id.
+
+    A deployment's revenue is that of its replicas which held devices; what was answered without any
+    of them, as from a cache or by somebody else's engine, is in the models' and tenants' alone."""
     total = _Sum()
     by_deployment: dict[str, _Sum] = defaultdict(_Sum)
     by_model: dict[str, _Sum] = defaultdict(_Sum)
     by_tenant: dict[str, int] = defaultdict(int)
     unpriced = set()
+    deployment_of: dict[str, str] = {}
     for use in uses:
+        deployment_of[use.replica_id] = use.deployment_id
         cost, idle_cost, energy = cost_of(use, device_prices_at(books, day_start_s(use.day)))
         if cost is None:
             unpriced.add(use.device_type)
@@ -98,13 +104,20 @@ def report_costs(
         by_tenant[idle] += idle_cost
         for tenant_id, part in shared_out(cost - idle_cost, shares.get(use.replica_id, {})).items():
             by_tenant[tenant_id] += part
+    revenue_by_deployment: dict[str, int] = defaultdict(int)
+    for replica_id, revenue in revenue_by_replica.items():
+        if replica_id in deployment_of:
+            revenue_by_deployment[deployment_of[replica_id]] += revenue
     for model in revenue_by_model:
         by_model[model]  # one that ran on somebody else's devices
     for tenant_id in revenue_by_tenant:
         by_tenant[tenant_id] += 0
     return CostReport(
         total=total.line("all", sum(revenue_by_model.values())),
-        deployments=tuple(found.line(name, None) for name, found in sorted(by_deployment.items())),
+        deployments=tuple(
+            found.line(name, revenue_by_deployment[name])
+            for name, found in sorted(by_deployment.items())
+        ),
         models=tuple(
             found.line(name, revenue_by_model.get(name, 0))
             for name, found in sorted(by_model.items())

@@ -39,8 +39,8 @@ class CostLineView(msgspec.Struct, frozen=True):
     cost: MoneyView
     idle_cost: MoneyView
     energy_cost: MoneyView
-    revenue: MoneyView | None
-    margin: MoneyView | None
+    revenue: MoneyView
+    margin: MoneyView
 
 
 class CostsView(msgspec.Struct, frozen=True):
@@ -146,6 +146,6 @@ def _row(line: CostLineView) -> tuple[str, ...]:
         format_dollars(line.cost.nanousd),
         format_dollars(line.idle_cost.nanousd),
         format_dollars(line.energy_cost.nanousd),
-        "-" if line.revenue is None else format_dollars(line.revenue.nanousd),
-        "-" if line.margin is None else format_dollars(line.margin.nanousd),
+        format_dollars(line.revenue.nanousd),
+        format_dollars(line.margin.nanousd),
     )

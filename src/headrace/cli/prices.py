@@ -9,8 +9,9 @@ said. `reasoning_usd_per_million`, `draft_...`, `embedding_...` and `image_...` 
 charge these apart. `"context_tiers": [{"over_prompt_tokens": 200000, ...}]` in a price holds other
 prices for all of a request whose prompt is longer. `"tenant": "acme"` beside `prices` makes them
 that tenant's own. `"priority_percent": {"interactive": 150}` and `"region_percent": {"eu": 110}`
-there are shares of the prices; batch has 50 unless it is said. Amounts are text, so that no digit
-is lost.
+there are shares of the prices; batch has 50 unless it is said. `"currency": "EUR",
+"usd_per_unit": "1.08"` says that the amounts are euros, and what one is worth. Amounts are text, so
+that no digit is lost.
 """
 
 from pathlib import Path

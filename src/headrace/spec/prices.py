@@ -113,6 +113,8 @@ class PriceBook(Resource, frozen=True, kw_only=True, tag="price_book"):
     prices: dict[str, Price]
     priority_percent: Mapping[str, int] = {}  # of the prices, by priority; batch has 50 by itself
     region_percent: Mapping[str, int] = {}  # of that, by the region of the gateway
+    currency: str = ""  # ISO 4217, that the prices were quoted in; empty: dollars
+    usd_per_unit: str = ""  # the rate at which they became dollars, as it was written
 
     def __post_init__(self) -> None:
         shares = (*self.priority_percent.values(), *self.region_percent.values())

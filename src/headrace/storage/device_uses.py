@@ -17,6 +17,7 @@ class ReplicaShare(msgspec.Struct, frozen=True, kw_only=True):
     replica_id: str
     tenant_id: str
     computed_tokens: int  # of prompts what was not cached, and all output
+    amount_nanousd: int  # what it was charged for that
 
 
 class DeviceUses:
@@ -52,6 +53,7 @@ class DeviceUses:
                 columns.replica_id,
                 columns.tenant_id,
                 func.sum(computed).label("computed_tokens"),
+                func.sum(func.coalesce(columns.amount_nanousd, 0)).label("amount_nanousd"),
             )
             .where(
                 columns.day >= first_day,
@@ -67,6 +69,7 @@ class DeviceUses:
                     replica_id=row.replica_id,
                     tenant_id=row.tenant_id,
                     computed_tokens=int(row.computed_tokens),
+                    amount_nanousd=int(row.amount_nanousd),
                 )
                 for row in connection.execute(query)
             ]

@@ -52,6 +52,7 @@ def test_busy_hours_go_to_whoever_they_were_for_and_idle_ones_to_nobody() -> Non
         {"rep_1": {"ten_a": 300, "ten_b": 100}},
         revenue_by_model={"small": 15 * dollar},
         revenue_by_tenant={"ten_a": 15 * dollar},
+        revenue_by_replica={"rep_1": 14 * dollar, "rep_elsewhere": dollar},
     )
     assert report.total.cost_nanousd == 20 * dollar
     assert report.total.idle_nanousd == 12 * dollar
@@ -63,7 +64,7 @@ def test_busy_hours_go_to_whoever_they_were_for_and_idle_ones_to_nobody() -> Non
     }
     [deployment] = report.deployments
     assert (deployment.device_s, deployment.busy_s) == (36_000, 14_400)
-    assert deployment.margin_nanousd is None
+    assert deployment.margin_nanousd == -6 * dollar
 
 
 def test_energy_is_added_where_it_is_known() -> None:
@@ -73,6 +74,7 @@ def test_energy_is_added_where_it_is_known() -> None:
         {},
         revenue_by_model={},
         revenue_by_tenant={},
+        revenue_by_replica={},
     )
     assert report.total.energy_nanousd == report.total.cost_nanousd == 1_150_000_000  # 4.6 kWh
     assert report.total.idle_nanousd == 150_000_000
@@ -86,6 +88,7 @@ def test_a_day_costs_what_was_in_force_when_it_began() -> None:
         {},
         revenue_by_model={},
         revenue_by_tenant={},
+        revenue_by_replica={},
     )
     assert report.total.cost_nanousd == 12 * dollar
 
@@ -97,6 +100,7 @@ def test_a_type_without_a_price_is_named() -> None:
         {},
         revenue_by_model={"elsewhere": dollar},
         revenue_by_tenant={},
+        revenue_by_replica={},
     )
     assert report.unpriced_device_types == ("B300",)
     assert report.total.cost_nanousd == dollar

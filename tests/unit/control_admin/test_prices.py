@@ -87,3 +87,15 @@ def test_shares_by_priority_and_region_are_part_of_the_book(admin: TestClient) -
     assert admin.post("/prices", json={"prices": {"small": cheap}}).status_code == 201
     wrong = {**body, "priority_percent": {"urgent": 150}}
     assert admin.post("/prices", json=wrong).status_code == 400
+
+
+def test_prices_of_another_currency_become_dollars_at_the_rate_that_is_said(
+    admin: TestClient,
+) -> None:
+    body = {"prices": {"small": dear}, "currency": "EUR", "usd_per_unit": "1.08"}
+    book = admin.post("/prices", json=body).json()
+    assert book["prices"]["small"]["input_usd_per_million"] == "2.16"
+    assert (book["currency"], book["usd_per_unit"]) == ("EUR", "1.08")
+    answer = admin.post("/prices", json={**body, "usd_per_unit": None})
+    assert answer.status_code == 400
+    assert "usd_per_unit" in answer.json()["error"]["message"]

@@ -90,8 +90,8 @@ class CostLineView(BaseModel):
     cost: Money
     idle_cost: Money  # of the cost
     energy_cost: Money  # of the cost
-    revenue: Money | None
-    margin: Money | None
+    revenue: Money
+    margin: Money
 
 
 class Costs(BaseModel):
@@ -153,8 +153,11 @@ def read_costs(
     database = context.database
     first, last = days[0].isoformat(), days[1].isoformat()
     shares: dict[str, dict[str, int]] = {}
+    by_replica: dict[str, int] = {}
     for share in database.device_uses.shares(first, last):
         shares.setdefault(share.replica_id, {})[share.tenant_id] = share.computed_tokens
+        earned = by_replica.get(share.replica_id, 0) + share.amount_nanousd
+        by_replica[share.replica_id] = earned
     report = report_costs(
         database.device_uses.read(first, last),
         database.store.list(DevicePrices),
@@ -167,6 +170,7 @@ def read_costs(
             str(row.tenant_id): row.amount_nanousd
             for row in database.ledger.usage(("tenant",), since_s, until_s)
         },
+        revenue_by_replica=by_replica,
     )
     names = {
         item.id: item.name for kind in (Tenant, Deployment) for item in database.store.list(kind)
@@ -188,7 +192,6 @@ def read_costs(
 
 
 def _line_view(line: CostLine, identity: str | None, name: str) -> CostLineView:
-    margin = line.margin_nanousd
     return CostLineView(
         id=identity,
         name=name,
@@ -197,8 +200,8 @@ def _line_view(line: CostLine, identity: str | None, name: str) -> CostLineView:
         cost=Money.of(line.cost_nanousd),
         idle_cost=Money.of(line.idle_nanousd),
         energy_cost=Money.of(line.energy_nanousd),
-        revenue=None if line.revenue_nanousd is None else Money.of(line.revenue_nanousd),
-        margin=None if margin is None else Money.of(margin),
+        revenue=Money.of(line.revenue_nanousd),
+        margin=Money.of(line.margin_nanousd),
     )
 
 

@@ -1,18 +1,20 @@
 """What the routes for prices take and answer: dollars as text, and as exact nano-dollars."""
 
 import datetime
-from typing import Annotated, Literal
+from decimal import Decimal
+from typing import Annotated, Self
 
 import msgspec
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from headrace.base.errors import InvalidRequest
 from headrace.base.money import format_usd, parse_usd
+from headrace.control.admin.invoice_values import CurrencyCode, ExchangeRate
 from headrace.control.admin.references import ModelName, Name, Reference
 from headrace.control.admin.values import Dollars, Moment, RequestBody, moment
 from headrace.spec.prices import ContextTier, Price, PriceBook, percent_max
 
-PriorityWord = Literal["interactive", "standard", "batch"]
+PriorityWord = Annotated[str, StringConstraints(pattern=r"^(interactive|standard|batch)$")]
 Percent = Annotated[int, Field(ge=0, le=percent_max)]
 context_tiers_max = 8
 context_tokens_max = 2**31
@@ -31,19 +33,22 @@ class TokenPriceFields(RequestBody):
     embedding_usd_per_million: Dollars | None = None
     image_usd_per_million: Dollars | None = None
 
-    def flat_price(self) -> Price:
-        """The price that was sent; InvalidRequest if it is negative."""
-        cached = self.cached_input_usd_per_million
+    def flat_price(self, usd_per_unit: Decimal) -> Price:
+        """The price that was sent, in dollars; InvalidRequest if it is negative."""
+
+        def amount(text: str | None) -> int | None:
+            return None if text is None else amount_of(text, usd_per_unit)
+
+        whole = amount_of(self.input_usd_per_million, usd_per_unit)
+        cached = amount(self.cached_input_usd_per_million)
         return Price(
-            input_nanousd_per_million=amount_of(self.input_usd_per_million),
-            cached_input_nanousd_per_million=amount_of(
-                self.input_usd_per_million if cached is None else cached
-            ),
-            output_nanousd_per_million=amount_of(self.output_usd_per_million),
-            reasoning_nanousd_per_million=optional_amount(self.reasoning_usd_per_million),
-            draft_nanousd_per_million=optional_amount(self.draft_usd_per_million),
-            embedding_nanousd_per_million=optional_amount(self.embedding_usd_per_million),
-            image_nanousd_per_million=optional_amount(self.image_usd_per_million),
+            input_nanousd_per_million=whole,
+            cached_input_nanousd_per_million=whole if cached is None else cached,
+            output_nanousd_per_million=amount_of(self.output_usd_per_million, usd_per_unit),
+            reasoning_nanousd_per_million=amount(self.reasoning_usd_per_million),
+            draft_nanousd_per_million=amount(self.draft_usd_per_million),
+            embedding_nanousd_per_million=amount(self.embedding_usd_per_million),
+            image_nanousd_per_million=amount(self.image_usd_per_million),
         )
 
 
@@ -60,11 +65,12 @@ class PriceFields(TokenPriceFields):
         tuple[ContextTierFields, ...], Field(max_length=context_tiers_max)
     ] = ()
 
-    def price(self) -> Price:
-        """The price that was sent; InvalidRequest if it cannot be one."""
-        flat = self.flat_price()
+    def price(self, usd_per_unit: Decimal = Decimal(1)) -> Price:
+        """The price that was sent, in dollars; InvalidRequest if it cannot be one."""
+        flat = self.flat_price(usd_per_unit)
         tiers = [
-            ContextTier(tier.over_prompt_tokens, tier.flat_price()) for tier in self.context_tiers
+            ContextTier(tier.over_prompt_tokens, tier.flat_price(usd_per_unit))
+            for tier in self.context_tiers
         ]
         starts = [tier.over_prompt_tokens for tier in tiers]
         if starts != sorted(set(starts)):
@@ -85,9 +91,20 @@ class PriceBookCreate(RequestBody):
     priority_percent: dict[PriorityWord, Percent] = Field(default_factory=dict)  # of the prices
     region_percent: dict[Name, Percent] = Field(default_factory=dict, max_length=100)  # of those
 
+    currency: CurrencyCode | None = None  # that the amounts are in; None: dollars, as they say
+    usd_per_unit: ExchangeRate | None = None  # of that currency
+
+    @model_validator(mode="after")
+    def rate_with_currency(self) -> Self:
+        """A currency and its rate, or neither."""
+        if (self.currency is None) != (self.usd_per_unit is None):
+            raise ValueError("give both `currency` and `usd_per_unit`, or neither")
+        return self
+
     def by_model(self) -> dict[str, Price]:
-        """The prices that were sent."""
-        return {model: fields.price() for model, fields in self.prices.items()}
+        """The prices that were sent, in dollars."""
+        rate = self.usd_per_unit or Decimal(1)
+        return {model: fields.price(rate) for model, fields in self.prices.items()}
 
 
 class TokenPriceView(BaseModel):
@@ -127,6 +144,8 @@ class PriceBookView(BaseModel):
     prices: dict[str, PriceView]
     priority_percent: dict[str, int]
     region_percent: dict[str, int]
+    currency: str | None  # that the prices were quoted in, before they became dollars
+    usd_per_unit: str | None
     create_time: datetime.datetime
 
 
@@ -146,6 +165,8 @@ def book_view(book: PriceBook) -> PriceBookView:
         prices={model: price_view(price) for model, price in book.prices.items()},
         priority_percent=dict(book.priority_percent),
         region_percent=dict(book.region_percent),
+        currency=book.currency or None,
+        usd_per_unit=book.usd_per_unit or None,
         create_time=moment(book.create_time),
     )
 
@@ -177,14 +198,9 @@ def token_price_view(price: Price) -> TokenPriceView:
     )
 
 
-def amount_of(dollars: str) -> int:
-    """Nano-dollars of a price; InvalidRequest if it is negative."""
-    amount_nanousd = parse_usd(dollars)
+def amount_of(text: str, usd_per_unit: Decimal) -> int:
+    """Nano-dollars of a price, rounded once; InvalidRequest if it is negative."""
+    amount_nanousd = parse_usd(str(Decimal(text) * usd_per_unit))
     if amount_nanousd < 0:
-        raise InvalidRequest("prices: a price is 0 dollars or more", param="prices")
+        raise InvalidRequest("prices: a price is 0 or more", param="prices")
     return amount_nanousd
-
-
-def optional_amount(dollars: str | None) -> int | None:
-    """The same where there may be none."""
-    return None if dollars is None else amount_of(dollars)

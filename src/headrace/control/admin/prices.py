@@ -47,8 +47,10 @@ def apply_prices(
         create_time=now_s,
         effective_time=now_s if effective_s is None else effective_s,
         prices=prices,
-        priority_percent={word: share for word, share in body.priority_percent.items()},
+        priority_percent=body.priority_percent,
         region_percent=body.region_percent,
+        currency=body.currency or "",
+        usd_per_unit="" if body.usd_per_unit is None else f"{body.usd_per_unit:f}",
     )
     same = _same_book(context, body.name, effective_s, book)
     if same is not None:
