@@ -5,6 +5,7 @@ Routes on the hot path use these and no framework: a stream's chunk is one `send
 
 import asyncio
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from types import TracebackType
 from typing import Any
@@ -45,10 +46,32 @@ def header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
+class WatchedReceive(ABC):
+    """A `receive` that knows more than ASGI asks for, so that most requests need no more tasks."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def __call__(self) -> Message:
+        """What the client sends."""
+
+    @abstractmethod
+    def watch(self, watcher: Callable[[], None] | None) -> None:
+        """Have this called once when the client goes away, at once if it has; None: no longer."""
+
+    @abstractmethod
+    def whole_body(self) -> bytes | None:
+        """The request's body if all of it is here and nobody has read any of it."""
+
+
 async def read_body(receive: Receive, limit_bytes: int) -> bytes:
     """The whole body; PayloadTooLarge over the limit, ClientClosed if the client goes away.
 
     InvalidRequest if it does not arrive in `body_timeout_s`."""
+    if isinstance(receive, WatchedReceive):
+        body = receive.whole_body()
+        if body is not None:
+            return checked_size(body, limit_bytes)
     try:
         async with asyncio.timeout(body_timeout_s):
             pieces, size_bytes = await _read_pieces(receive, limit_bytes)
@@ -57,10 +80,22 @@ async def read_body(receive: Receive, limit_bytes: int) -> bytes:
             f"The body did not arrive within {body_timeout_s:.0f} s; send it again."
         ) from None
     if size_bytes > limit_bytes:
-        raise PayloadTooLarge(
-            f"The body is larger than {limit_bytes} bytes; send less.", limit_bytes=limit_bytes
-        )
+        raise too_large(limit_bytes)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def checked_size(body: bytes, limit_bytes: int) -> bytes:
+    """The body, if it is within the limit."""
+    if len(body) > limit_bytes:
+        raise too_large(limit_bytes)
+    return body
+
+
+def too_large(limit_bytes: int) -> PayloadTooLarge:
+    """The refusal of a body over the limit."""
+    return PayloadTooLarge(
+        f"The body is larger than {limit_bytes} bytes; send less.", limit_bytes=limit_bytes
+    )
 
 
 async def _read_pieces(receive: Receive, limit_bytes: int) -> tuple[list[bytes], int]:
@@ -148,13 +183,17 @@ class DisconnectScope:
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._gone = False
+        self._watcher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "DisconnectScope":
         task = asyncio.current_task()
         assert task is not None, "a disconnect scope needs a task to cancel"
         self._task = task
         self._cancellations = task.cancelling()
-        self._watcher = asyncio.create_task(self._watch())
+        if isinstance(self._receive, WatchedReceive):
+            self._receive.watch(self._leave)
+        else:
+            self._watcher = asyncio.create_task(self._watch())
         return self
 
     async def __aexit__(
@@ -163,7 +202,11 @@ class DisconnectScope:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._watcher.cancel()
+        if isinstance(self._receive, WatchedReceive):
+            self._receive.watch(None)
+        elif self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None  # a cancelled task refers to its frame, which refers to this
         if not self._gone:
             return
         others = self._task.uncancel() > self._cancellations
@@ -173,5 +216,8 @@ class DisconnectScope:
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        self._leave()
+
+    def _leave(self) -> None:
         self._gone = True
         self._task.cancel()

@@ -1,12 +1,12 @@
 """Listening and serving: one socket, one ASGI app, SIGTERM drains, a deadline cuts.
 
-uvicorn with uvloop and httptools underneath; here are the bounds and the shutdown it lacks.
+uvicorn with uvloop underneath; here is the shutdown that it lacks. What it has for one connection
+is replaced by `server_connection`.
 """
 
 import asyncio
 import contextlib
 import errno
-import json
 import math
 import signal
 import socket
@@ -16,22 +16,16 @@ from typing import Any, TypeVar
 
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from headrace.base.errors import ConfigurationError
 from headrace.http.asgi import App
+from headrace.http.server_connection import ServerConnection, keep_alive_s
 from headrace.http.tls import Certificate
 
 Result = TypeVar("Result")
 
 backlog = 2048
 port_max = 65_535
-header_bytes_max = 64 * 1024  # of one request, names and values
-header_timeout_s = 30.0  # from a connection or a request's first byte to the end of its headers
-pipelined_requests_max = 8  # that one connection may send ahead of its answers
-stopped_reader_timeout_s = 30.0  # between two looks at a client that lets its answer pile up
-slow_reader_bytes_min = 4096  # that it must take from one look to the next
-keep_alive_s = 75.0  # longer than clients' pools keep idle connections, so that clients close first
 
 bind_advice = {
     errno.EADDRINUSE: "another process listens there; stop it or choose another port",
@@ -74,18 +68,6 @@ def address_of(sock: socket.socket) -> tuple[str, int]:
     return host, port
 
 
-def malformed_body(problem: str) -> bytes:
-    """The error body, in OpenAI's shape, for bytes that are no HTTP request."""
-    detail = problem.rstrip(".")
-    error = {
-        "message": f"The request is not valid HTTP ({detail}); send a well-formed one.",
-        "type": "invalid_request_error",
-        "param": None,
-        "code": "malformed_request",
-    }
-    return json.dumps({"error": error}).encode()
-
-
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach `host`."""
     return host in ("localhost", "::1", "ip6-localhost") or host.startswith("127.")
@@ -108,7 +90,7 @@ async def serve(
     `certificate` all of it is TLS. Of several servers of one process one handles the signals."""
     config = uvicorn.Config(
         app,
-        http=_BoundedProtocol,
+        http=ServerConnection,
         ws="none",
         loop="none",
         lifespan="off",
@@ -178,108 +160,3 @@ class _Server(uvicorn.Server):
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
-
-
-class _BoundedProtocol(HttpToolsProtocol):
-    """One connection, with bounds on what a client can make it hold.
-
-    uvicorn tells only the newest request of a connection that the client is gone; here all of
-    them learn it."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._header_timer: asyncio.TimerHandle | None = None
-        self._reader_timer: asyncio.TimerHandle | None = None
-        self._expect_headers()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._header_bytes = 0
-        self._expect_headers()
-
-    def _expect_headers(self) -> None:
-        """Close the connection unless whole headers come in time."""
-        self._stop_header_timer()
-        self._header_timer = self.loop.call_later(header_timeout_s, self.transport.close)
-
-    def _stop_header_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
-
-    def on_url(self, url: bytes) -> None:
-        self._count_header_bytes(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_header_bytes(len(name) + len(value))
-        super().on_header(name, value)
-
-    def _count_header_bytes(self, size_bytes: int) -> None:
-        self._header_bytes += size_bytes
-        if self._header_bytes > header_bytes_max:
-            raise ValueError("the request's headers are too large")  # the parser answers 400
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, in the shape of all other refusals."""
-        self._stop_header_timer()
-        body = malformed_body(msg)
-        head = (
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n"
-            b"content-length: %d\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head % len(body) + body)
-        self.transport.close()
-
-    def on_headers_complete(self) -> None:
-        self._stop_header_timer()
-        earlier = [cycle for cycle in self._unanswered() if not cycle.response_complete]
-        if len(earlier) > pipelined_requests_max:
-            self.transport.close()
-            return
-        super().on_headers_complete()
-        self._open_cycles = [*earlier, self.cycle]
-
-    def pause_writing(self) -> None:
-        """The client reads more slowly than the answer comes; see that it reads at all."""
-        super().pause_writing()
-        self._expect_reader(self.transport.get_write_buffer_size())
-
-    def resume_writing(self) -> None:
-        self._stop_reader_timer()
-        super().resume_writing()
-
-    def _expect_reader(self, unread_bytes: int) -> None:
-        self._stop_reader_timer()
-        self._reader_timer = self.loop.call_later(
-            stopped_reader_timeout_s, self._check_reader, unread_bytes
-        )
-
-    def _stop_reader_timer(self) -> None:
-        if self._reader_timer is not None:
-            self._reader_timer.cancel()
-            self._reader_timer = None
-
-    def _check_reader(self, unread_bytes_before: int) -> None:
-        """Nothing is written while the buffer is over its mark, so what is gone was read."""
-        unread_bytes = self.transport.get_write_buffer_size()
-        if unread_bytes_before - unread_bytes < slow_reader_bytes_min:
-            self.transport.abort()  # `close` would wait for the client to read
-        else:
-            self._expect_reader(unread_bytes)
-
-    def timeout_keep_alive_handler(self) -> None:
-        """The connection was idle for long: end it, also if the client never read its answer."""
-        self.transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_header_timer()
-        self._stop_reader_timer()
-        for cycle in self._unanswered():
-            if not cycle.response_complete:
-                cycle.disconnected = True
-                cycle.message_event.set()
-        super().connection_lost(exc)
-
-    def _unanswered(self) -> list[RequestResponseCycle]:
-        return getattr(self, "_open_cycles", [])

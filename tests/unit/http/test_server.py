@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, closing
 import pytest
 
 from headrace.base.errors import ClientClosed, ConfigurationError
-from headrace.http import asgi, server
+from headrace.http import asgi, server, server_connection
 
 
 @asynccontextmanager
@@ -173,7 +173,9 @@ async def test_what_is_no_http_is_refused_like_any_wrong_request(sent: bytes) ->
 
 async def test_endless_headers_are_refused() -> None:
     async with serving(hello) as (port, _, _), connection(port) as (reader, writer):
-        writer.write(get(headers=b"X-Long: " + b"x" * 2 * server.header_bytes_max + b"\r\n"))
+        writer.write(
+            get(headers=b"X-Long: " + b"x" * 2 * server_connection.header_bytes_max + b"\r\n")
+        )
         assert (await reader.read()).startswith(b"HTTP/1.1 400")
 
 
@@ -181,7 +183,7 @@ async def test_endless_headers_are_refused() -> None:
 async def test_a_connection_that_sends_no_request_is_closed(
     monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(server, "header_timeout_s", 0)
+    monkeypatch.setattr(server_connection, "header_timeout_s", 0)
     async with serving(hello) as (port, _, _), connection(port) as (reader, writer):
         writer.write(sent)
         assert await reader.read() == b""
@@ -197,7 +199,7 @@ async def endless_stream(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Se
 async def test_a_client_that_stops_reading_is_cut_and_its_request_learns_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "stopped_reader_timeout_s", 0.02)
+    monkeypatch.setattr(server_connection, "stopped_reader_timeout_s", 0.02)
     ended = asyncio.Event()
 
     async def app(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
@@ -214,8 +216,10 @@ async def test_a_client_that_stops_reading_is_cut_and_its_request_learns_it(
 async def test_a_client_that_goes_on_reading_gets_its_whole_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "stopped_reader_timeout_s", 0)  # looks at each turn of the loop
-    monkeypatch.setattr(server, "slow_reader_bytes_min", 0)
+    monkeypatch.setattr(
+        server_connection, "stopped_reader_timeout_s", 0
+    )  # looks at each turn of the loop
+    monkeypatch.setattr(server_connection, "slow_reader_bytes_min", 0)
     body = b"x" * 30_000_000
 
     async def whole(scope: asgi.Scope, receive: asgi.Receive, send: asgi.Send) -> None:
