@@ -13,8 +13,14 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 
+from headrace.cli.settings import default_cache_dir
+from headrace.sim.adapter_files import write_adapter
 from headrace.sim.child_process import wait_until
 from headrace.sim.platform_process import PlatformProcess
+from headrace.sim.progress import SilentProgress
+from headrace.weights.architecture_reader import read_architecture
+from headrace.weights.model_file import open_model
+from headrace.weights.sources import resolve
 
 pytestmark = pytest.mark.e2e
 
@@ -101,6 +107,29 @@ def test_rollouts_under_load_lose_no_request(platform: PlatformProcess) -> None:
     assert load.answered > 2 * rollout_count
     rollout = admin(platform, "GET", f"/rollouts/{model}")
     assert rollout["last_succeeded"] is True
+
+
+def test_an_adapter_is_rolled_out_and_served_by_name(
+    platform: PlatformProcess, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = resolve(model, default_cache_dir(), SilentProgress()).path
+    with open_model(file) as opened:
+        spec = read_architecture(opened)
+    adapter = write_adapter(tmp_path_factory.mktemp("lora") / "odd", spec, seed=1)
+    generation = platform.replicas()[0].generation
+    run("deployments", "update", model, "--lora", f"odd={adapter}", platform=platform)
+    wait_until(lambda: generations(platform) == [generation + 1])
+    with client_of(platform) as client:
+        assert [card.id for card in client.models.list()] == [model, f"{model}:odd"]
+        answers = {
+            name: client.completions.create(
+                model=name, prompt="The capital of France is", max_tokens=4, temperature=0
+            )
+            for name in (model, f"{model}:odd")
+        }
+    assert "Paris" in answers[model].choices[0].text
+    assert "Paris" not in answers[f"{model}:odd"].choices[0].text
+    assert answers[f"{model}:odd"].model == f"{model}:odd"
 
 
 def test_a_request_can_be_explained(platform: PlatformProcess) -> None:
