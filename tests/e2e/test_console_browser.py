@@ -70,7 +70,7 @@ class Watch:
         self.urls.append(request.url)
 
     def _said(self, message: Any) -> None:
-        expected = ("401", "403", "404", "409", "503")  # what a fetch was answered is handled by the page
+        expected = ("401", "403", "404", "409", "503")  # answers that pages deal with
         if message.type == "error" and not any(code in message.text for code in expected):
             self.errors.append(message.text)
 

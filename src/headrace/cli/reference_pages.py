@@ -84,7 +84,9 @@ def option_row(option: Any) -> str:
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     required = " Required." if option.required else ""
     text = " ".join((option.help or "").split()).replace("|", "\\|")
-    return f"| {names} | {text}{required} | {f'`{option.envvar}`' if option.envvar else ''} |"
+    known = option.envvar or ()
+    variables = ", ".join(f"`{name}`" for name in ([known] if isinstance(known, str) else known))
+    return f"| {names} | {text}{required} | {variables} |"
 
 
 def errors_page() -> str:

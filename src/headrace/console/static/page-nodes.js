@@ -79,7 +79,7 @@ function add(refresh) {
   ], "Add", async (values) => {
     const made = await change("POST", "/nodes", values);
     reveal(`The token of ${made.name}`, made.token,
-      "Its agent reports with it: headrace node, with this token. Shown this once.");
+      "The machine joins with headrace node join, and this token. Shown this once.");
     await refresh();
   });
 }
