@@ -11,24 +11,12 @@ import pytest
 
 from headrace.gateway import waiting_room
 from headrace.ledger.reservation import Outcome
-from headrace.router.capacity import Capacity
 from headrace.sim.engine import Behaviour, FakeEngine
 from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name
 from headrace.spec.priority import Priority
 from headrace.spec.tenancy import Tenant
 
 Answer = tuple[int, bytes, dict[str, str]]
-
-
-class FixedCapacity(Capacity):
-    """A limit that no report changes."""
-
-    def __init__(self, requests_max: int) -> None:
-        super().__init__()
-        self.requests_max = requests_max
-
-    def is_near(self, in_flight: int) -> bool:
-        return False
 
 
 @asynccontextmanager
@@ -39,8 +27,7 @@ async def full_site(
     gate = asyncio.Event()
     engine = FakeEngine(default=Behaviour(gate=gate))
     async with gateway_site(directory, [engine]) as site:
-        for endpoint in site.gateway.endpoints:
-            endpoint.capacity = FixedCapacity(places)
+        site.limit_places(places)
         headers = {"Authorization": f"Bearer {site.api_key}"}
         async with aiohttp.ClientSession(site.url, headers=headers) as client:
             yield site, client, gate

@@ -22,6 +22,7 @@ from headrace.ledger.disk import Disk
 from headrace.ledger.journal import Journal, JournalLimits
 from headrace.ledger.journal_reader import JournalReader
 from headrace.ledger.reservation import Settlement
+from headrace.router.capacity import Capacity
 from headrace.sim.engine import FakeEngine
 from headrace.spec.api_key_format import format_key, hash_secret
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
@@ -47,6 +48,18 @@ def make_id(prefix: str, number: int) -> str:
     return f"{prefix}_{number:026d}"
 
 
+class FixedCapacity(Capacity):
+    """How many requests an endpoint runs at once, which no report changes."""
+
+    def __init__(self, requests_max: int) -> None:
+        super().__init__()
+        self.requests_max = requests_max
+
+    def is_near(self, in_flight: int) -> bool:
+        """Never: there is nothing to learn."""
+        return False
+
+
 @dataclass(slots=True)
 class GatewaySite:
     """What runs, and how to look at it."""
@@ -70,6 +83,10 @@ class GatewaySite:
                 return found
             await asyncio.sleep(0.005)
 
+    def limit_places(self, count: int) -> None:
+        """Every replica takes so many requests at once, and more wait in the gateway."""
+        for endpoint in self.gateway.endpoints:
+            endpoint.capacity = FixedCapacity(count)
 
     async def booked(self, count: int) -> None:
         """Return once the ledger has so many settlements."""
