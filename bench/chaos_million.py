@@ -1,17 +1,19 @@
 """Is anything lost, doubled or overrun while gateways and databases die? Exit status 1 if so.
 
-Usage: python bench/chaos_million.py [--works 1000000] [--gateways 4] [--clients 64] [--redis]
-                                     [--tokens N] [--interval 8] [--seed 1]
+Usage: python bench/chaos_million.py [--works 1000000] [--minutes M] [--gateways 4] [--clients 64]
+                                     [--redis] [--tokens N] [--interval 8] [--seed 1]
 
 Real gateway processes, a real PostgreSQL, with `--redis` a real Redis for the limits, and an engine
-that remembers what it did. Every `--interval` seconds a gateway, the database or Redis is killed
-and started again. Clients retry until they have an answer; some leave in the middle of a stream.
+that remembers what it did. Every `--interval` seconds a gateway, what posts its journal, the
+database or Redis is killed and started again, or the database is cut off. Clients retry until they
+have an answer; some leave in the middle of a stream, some send a request twice at once.
 `--tokens` limits what the clients' key may use in a day.
 """
 
 import argparse
 import asyncio
 import json
+import math
 import shutil
 import sys
 import tempfile
@@ -28,6 +30,7 @@ problems_shown = 20
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--works", type=int, default=1_000_000)
+    parser.add_argument("--minutes", type=float, help="send no more after so long")
     parser.add_argument("--gateways", type=int, default=4)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--redis", action="store_true")
@@ -40,6 +43,7 @@ def main() -> int:
         gateways=arguments.gateways,
         clients=arguments.clients,
         works=arguments.works,
+        duration_s_max=math.inf if arguments.minutes is None else arguments.minutes * 60,
         limits=None if arguments.tokens is None else Limits(tokens_per_period=arguments.tokens),
         uses_redis=arguments.redis,
         event_interval_s=arguments.interval,

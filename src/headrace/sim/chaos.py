@@ -1,14 +1,22 @@
 """Several real gateways, one real database, clients that never give up, and things that die.
 
     clients ──> gateways (processes) ──> one engine, which remembers everything: the oracle
-                    └── journal ──> PostgreSQL          limits: PostgreSQL or Redis
+                    └── journal ──poster──> PostgreSQL          limits: PostgreSQL or Redis
+
+    gateway, poster   kill -9; a poster's batch, of which nobody knows whether it was committed,
+                      is delivered again
+    database, redis   kill -9 or stopped, and started again
+    network           the database answers nothing for a while, and refuses nothing
+    clients           try again, leave in the middle of a stream, send one request twice at once
 
 At the end every request that reached the engine must be in the ledger once, at the tokens that the
 engine counted; and no limit may have been exceeded at any time. Tests run it short, `bench` long.
 """
 
 import asyncio
+import dataclasses
 import itertools
+import math
 import os
 import random
 import signal
@@ -41,6 +49,7 @@ drain_timeout_s = 60.0
 request_timeout_s = 30.0
 stream_share = 0.3
 leaving_share = 0.2  # of those that stream
+duplicate_share = 0.05  # of those that stay: sent twice at once, under one Idempotency-Key
 retry_delay_s = 0.2
 max_tokens = 8
 
@@ -53,10 +62,11 @@ class ChaosPlan:
     gateways: int = 4
     clients: int = 64
     works: int = 1_000  # answers that clients want
+    duration_s_max: float = math.inf  # they want no more after so long
     attempts_max: int = 200  # of one piece of work, before a client gives up
     limits: Limits | None = None  # of the clients' key
     uses_redis: bool = False
-    events: tuple[str, ...] = ("gateway", "database", "redis")  # what is killed, at random
+    events: tuple[str, ...] = ("gateway", "database", "redis", "poster", "network")  # in turn
     event_interval_s: float = 3.0
     outage_s: float = 1.0
     events_max: int = 1_000_000
@@ -69,6 +79,7 @@ class ChaosReport:
     answers: int = 0
     given_up: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
+    duplicates: int = 0  # pairs that were answered twice, by one answer
     broken: int = 0  # connections that ended without an answer
     kills: Counter[str] = field(default_factory=Counter)
     engine_requests: int = 0
@@ -77,6 +88,25 @@ class ChaosReport:
     billed_nanousd: int = 0
     took_s: float = 0.0
     problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request of a client."""
+
+    work: int
+    streams: bool
+    leaves: bool
+    key: str = ""  # its Idempotency-Key, if it has one
+
+    def body(self) -> dict[str, object]:
+        """What is sent."""
+        return {
+            "model": model_name,
+            "messages": [{"role": "user", "content": f"work {self.work}"}],
+            "max_tokens": max_tokens,
+            "stream": self.streams,
+        }
 
 
 class Process:
@@ -89,10 +119,12 @@ class Process:
         host, port = server.address_of(self.sock)
         self.url = f"http://{host}:{port}"
         self._process: subprocess.Popen[bytes] | None = None
+        self.starts = 0
         directory.mkdir(parents=True, exist_ok=True)
 
     def start(self, *arguments: str, **environment: str) -> None:
         """Start it; `{fd}` in an argument is the socket's descriptor."""
+        self.starts += 1
         descriptor = self.sock.fileno()
         filled = [part.replace("{fd}", str(descriptor)) for part in arguments]
         with (self.directory / "log").open("ab") as log:
@@ -107,6 +139,15 @@ class Process:
     def ended(self) -> bool:
         """Whether it ended by itself, as when its database was away while it started."""
         return self._process is not None and self._process.poll() is not None
+
+    def kill_children(self) -> None:
+        """Kill what it has started, and not itself."""
+        if self._process is None:
+            return
+        pid = self._process.pid
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                os.kill(int(child), signal.SIGKILL)
 
     def end(self, sent: signal.Signals) -> None:
         """Send a signal and wait for the end."""
@@ -234,7 +275,10 @@ class ChaosSite:
         self, session: aiohttp.ClientSession, works: Iterator[int], number: int
     ) -> None:
         rng = random.Random(self._plan.seed * 1_000 + number)  # noqa: S311 -- repeatable
+        end_s = time.monotonic() + self._plan.duration_s_max
         for work in works:
+            if time.monotonic() >= end_s:
+                return
             for _ in range(self._plan.attempts_max):
                 if await self._attempt(session, rng, work):
                     break
@@ -247,34 +291,53 @@ class ChaosSite:
         streams = rng.random() < stream_share
         leaves = streams and rng.random() < leaving_share
         gateway = rng.choice(self._gateways)
-        body = {
-            "model": model_name,
-            "messages": [{"role": "user", "content": f"work {work}"}],
-            "max_tokens": max_tokens,
-            "stream": streams,
-        }
+        ask = Ask(work, streams=streams, leaves=leaves)
+        if leaves or rng.random() >= duplicate_share:
+            return await self._ask(session, gateway, ask) is not None
+        starts = gateway.starts
+        ask = dataclasses.replace(ask, key=f"{work}-{rng.random()}")
+        first, second = await asyncio.gather(
+            self._ask(session, gateway, ask), self._ask(session, gateway, ask)
+        )
+        if first and second and gateway.starts == starts:  # what is kept is kept in memory
+            self.report.duplicates += 1
+            if first != second:
+                self.report.problems.append(f"charged twice: {first} and {second}")
+        return bool(first or second)
+
+    async def _ask(
+        self, session: aiohttp.ClientSession, gateway: Process, ask: "Ask"
+    ) -> str | None:
+        """The request id of a whole answer, or of one that was left; None: it must be tried again.
+
+        A client that leaves knows no id."""
         headers = {"authorization": f"Bearer {self._api_key}"}
+        if ask.key:
+            headers["idempotency-key"] = ask.key
         timeout = aiohttp.ClientTimeout(total=request_timeout_s)
         url = f"{gateway.url}/v1/chat/completions"
         try:
-            async with session.post(url, json=body, headers=headers, timeout=timeout) as answer:
+            async with session.post(
+                url, json=ask.body(), headers=headers, timeout=timeout
+            ) as answer:
                 self.report.statuses[answer.status] += 1
                 if answer.status != 200:
-                    return False
-                if leaves:
+                    return None
+                if ask.leaves:
                     await answer.content.readany()
                     answer.close()
-                    return True
+                    return ""
                 whole = await answer.read()
         except (aiohttp.ClientError, TimeoutError, ConnectionError):
             self.report.broken += 1
-            return False
-        if streams and not whole.rstrip().endswith(b"data: [DONE]"):
+            return None
+        if ask.streams and not whole.rstrip().endswith(b"data: [DONE]"):
             self.report.broken += 1
-            return False
+            return None
         self.report.answers += 1
-        self._answered.add(answer.headers["x-request-id"])
-        return True
+        request_id = answer.headers["x-request-id"]
+        self._answered.add(request_id)
+        return request_id
 
     async def _keep_running(self) -> None:
         """What a supervisor does: start again what ended by itself."""
@@ -293,8 +356,18 @@ class ChaosSite:
             await asyncio.shield(asyncio.create_task(self._kill_one(kind)))
 
     async def _kill_one(self, kind: str) -> None:
+        gateway = self._rng.choice(self._gateways)
+        if kind == "poster":
+            gateway.kill_children()
+            return
+        if kind == "network":
+            self._postgres.freeze()
+            try:
+                await asyncio.sleep(self._plan.outage_s)
+            finally:
+                self._postgres.thaw()
+            return
         if kind == "gateway":
-            gateway = self._rng.choice(self._gateways)
             await asyncio.to_thread(gateway.end, signal.SIGKILL)
             self._start_gateway(gateway)
             return

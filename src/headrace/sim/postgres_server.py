@@ -7,6 +7,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -101,6 +102,24 @@ class PostgresServer:
     def kill(self) -> None:
         """Stop it as a power cut would."""
         self._end(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """Answer nothing and refuse nothing from now on, as behind a network that was cut."""
+        self._signal_all(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Go on where it stood."""
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, sent: signal.Signals) -> None:
+        """To the server and every process of it, of which there is one a connection."""
+        if self._process is None:
+            return
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for each in (pid, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(each, sent)
 
     def _end(self, sent: signal.Signals) -> None:
         process, self._process = self._process, None
