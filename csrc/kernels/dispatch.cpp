@@ -1,6 +1,15 @@
 #include "kernels/dispatch.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <stdexcept>
+
+#if defined(HEADRACE_ARM) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#elif defined(HEADRACE_ARM)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace headrace {
 
@@ -32,6 +41,35 @@ std::vector<std::string> cpu_features() {
   return names;
 }
 
+#elif defined(HEADRACE_ARM)
+
+namespace {
+
+struct ArmFeatures {
+#if defined(__APPLE__)
+  static bool has(const char* name) {
+    int value = 0;
+    std::size_t size = sizeof(value);
+    return sysctlbyname(name, &value, &size, nullptr, 0) == 0 && value != 0;
+  }
+  bool dotprod = has("hw.optional.arm.FEAT_DotProd");
+  bool i8mm = has("hw.optional.arm.FEAT_I8MM");
+#else
+  bool dotprod = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  bool i8mm = (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+#endif
+};
+
+}  // namespace
+
+std::vector<std::string> cpu_features() {
+  const ArmFeatures features;
+  std::vector<std::string> names;
+  if (features.dotprod) names.emplace_back("dotprod");
+  if (features.i8mm) names.emplace_back("i8mm");
+  return names;
+}
+
 #else
 
 std::vector<std::string> cpu_features() { return {}; }
@@ -39,15 +77,20 @@ std::vector<std::string> cpu_features() { return {}; }
 #endif
 
 const KernelTable& choose_kernels(const std::string& isa_limit) {
-  if (isa_limit != "" && isa_limit != "portable" && isa_limit != "avx2" && isa_limit != "avx512")
+  constexpr const char* limits[] = {"", "portable", "avx2", "avx512", "dotprod", "i8mm"};
+  if (std::find(std::begin(limits), std::end(limits), isa_limit) == std::end(limits))
     throw std::invalid_argument("unknown instruction set '" + isa_limit +
-                                "': use portable, avx2 or avx512");
+                                "': use portable, avx2, avx512, dotprod or i8mm");
 #if defined(HEADRACE_X86)
   const X86Features features;
-  if (isa_limit != "portable" && features.avx2) {
-    if (isa_limit != "avx2" && features.avx512) return avx512_kernels();
+  if (features.avx512 && (isa_limit == "" || isa_limit == "avx512")) return avx512_kernels();
+  if (features.avx2 && (isa_limit == "" || isa_limit == "avx512" || isa_limit == "avx2"))
     return avx2_kernels();
-  }
+#elif defined(HEADRACE_ARM)
+  const ArmFeatures features;
+  if (features.i8mm && (isa_limit == "" || isa_limit == "i8mm")) return i8mm_kernels();
+  if (features.dotprod && (isa_limit == "" || isa_limit == "i8mm" || isa_limit == "dotprod"))
+    return dotprod_kernels();
 #endif
   return portable_kernels();
 }

@@ -78,8 +78,8 @@ void quantize(const float* row, int count, const QuantizedRow& out) {
       quantize_unusable(peak < 1e-30f && !nan ? 0.0f : scale, values, out.scales[g]);
       continue;
     }
-    const float scale = peak / 32767.0f;
-    const auto [first_sum, second_sum] = S::quantize_group(row, 32767.0f / peak, values);
+    const float scale = peak / quantized_peak;
+    const auto [first_sum, second_sum] = S::quantize_group(row, quantized_peak / peak, values);
     const std::int32_t sum = first_sum + second_sum;
     out.scales[g] = {scale, scale * static_cast<float>(sum), sum, first_sum};
   }

@@ -37,14 +37,24 @@ struct GroupScale {
   constexpr std::int32_t part_sum(int part) const { return part == 0 ? first_sum : sum - first_sum; }
 };
 
-// Where input k of each four lies in a quantized row: pairs of inputs (0, 2) and (1, 3), which are
-// what falls out of a weight vector's 16-bit lanes (tile_layout.hpp).
-constexpr int stored_position(int k) { return (k & ~3) | (k & 1) << 1 | (k >> 1 & 1); }
+// Where input k of each four lies in a quantized row. On x86: pairs of inputs (0, 2) and (1, 3), which
+// are what falls out of a weight vector's 16-bit lanes (tile_layout.hpp). On ARM: in order.
+#if defined(__aarch64__) || defined(_M_ARM64)
+constexpr bool inputs_in_pairs = false;
+#else
+constexpr bool inputs_in_pairs = true;
+#endif
+constexpr int stored_position(int k) {
+  return inputs_in_pairs ? (k & ~3) | (k & 1) << 1 | (k >> 1 & 1) : k;
+}
 constexpr int group_pairs = group_values / 2;
+
+// The largest quantized value: two signed bytes, 256 * high + low, hold no more.
+constexpr float quantized_peak = 127 * 256 + 127;
 
 // One row's quantized form, to write.
 struct QuantizedRow {
-  std::int16_t* values;   // in stored order
+  std::int16_t* values;   // in stored order, or as the table's own kernels want them
   GroupScale* scales;
 };
 
@@ -138,6 +148,9 @@ const KernelTable& portable_kernels();
 #if defined(HEADRACE_X86)
 const KernelTable& avx2_kernels();
 const KernelTable& avx512_kernels();
+#elif defined(HEADRACE_ARM)
+const KernelTable& dotprod_kernels();
+const KernelTable& i8mm_kernels();
 #endif
 
 }  // namespace headrace

@@ -7,7 +7,8 @@
 //   quants   for each group
 //              4 bits   4 vectors of (16 columns x 4 inputs); vector v holds inputs 4v..4v+3 in
 //                       its low nibbles and 16+4v..16+4v+3 in its high ones, as 0..15
-//              8 bits   16 vectors of (16 columns x a pair of inputs), as int8
+//              8 bits   16 vectors of (16 columns x a pair of inputs), as int8; on ARM 8 vectors of
+//                       (16 columns x 4 inputs)
 //
 //   type           bits  scales    minimums  weight
 //   q4_0           4     float16   -         scale * (stored - 8)
@@ -20,7 +21,8 @@
 //   grid4_halves   4     2 float32 2 float32 scale * stored + minimum
 //
 // Pairs of inputs are what vpmaddwd and vpdpwssd multiply (stored_position in kernel_table.hpp): of
-// four bits they fall out of 16-bit lanes by a shift and a mask, of eight by sign extension.
+// four bits they fall out of 16-bit lanes by a shift and a mask, of eight by sign extension. NEON's
+// byte products take four inputs a column (matmul_integer_neon.hpp).
 #pragma once
 
 #include <cstddef>
@@ -97,6 +99,8 @@ constexpr std::size_t quant_offset(WeightType type, int k, std::size_t column) {
   if (weight_bits(type) == 4)
     return static_cast<std::size_t>(k % 16 / 4) * vector_bytes + column * 4 +
            static_cast<std::size_t>(k % 4);
+  if (!inputs_in_pairs)
+    return static_cast<std::size_t>(k / 4) * vector_bytes + column * 4 + static_cast<std::size_t>(k % 4);
   const std::size_t position = static_cast<std::size_t>(stored_position(k));
   return position / 2 * (2 * tile_columns) + column * 2 + position % 2;
 }

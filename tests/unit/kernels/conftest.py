@@ -1,5 +1,6 @@
 """The instruction sets that this machine can run, and quantized weights by the `gguf` package."""
 
+import platform
 from collections.abc import Callable
 
 import gguf
@@ -9,7 +10,11 @@ from numpy.typing import NDArray
 
 from headrace.kernels import _native
 
-expected_names = {"portable": "portable", "avx2": "avx2", "avx512": "avx512-vnni"}
+expected_names = {"portable": "portable"} | (
+    {"dotprod": "neon-dotprod", "i8mm": "neon-i8mm"}
+    if platform.machine() in {"aarch64", "arm64"}
+    else {"avx2": "avx2", "avx512": "avx512-vnni"}
+)
 
 
 @pytest.fixture(params=list(expected_names))

@@ -20,6 +20,8 @@ def test_without_a_cap_the_best_kernels_run(monkeypatch: pytest.MonkeyPatch) -> 
         best = "avx2"
         if {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"} <= features:
             best = "avx512-vnni"
+    if "dotprod" in features:
+        best = "neon-i8mm" if "i8mm" in features else "neon-dotprod"
     assert kernels.kernel_name() == best
 
 

@@ -30,7 +30,7 @@ def product(ggml_type: int, data: Bytes, rows: Floats, outputs: int, isa: str) -
 
 def group_steps(rows: Floats) -> Floats:
     """The largest int16 step that each activation's group may have; the shape of `rows`."""
-    peaks = np.abs(rows).reshape(len(rows), -1, 32).max(axis=-1) / 32767
+    peaks = np.abs(rows).reshape(len(rows), -1, 32).max(axis=-1) / 32639
     return np.repeat(peaks, 32, axis=1)
 
 

@@ -1,0 +1,18 @@
+// The kernel table of NEON with 8-bit dot products (sdot); compiled with that ISA's flags.
+#include "kernels/attention.hpp"
+#include "kernels/attention_families.hpp"
+#include "kernels/elementwise.hpp"
+#include "kernels/elementwise_families.hpp"
+#include "kernels/kernel_table.hpp"
+#include "kernels/matmul_float.hpp"
+#include "kernels/matmul_integer_neon.hpp"
+#include "kernels/simd_neon.hpp"
+
+namespace headrace {
+
+const KernelTable& dotprod_kernels() {
+  static constexpr KernelTable table = neon_table("neon-dotprod");
+  return table;
+}
+
+}  // namespace headrace
