@@ -39,52 +39,135 @@ inline const typename Kv::Element* block_of(const AttentionTile& tile, const std
       base + tile.block_stride * static_cast<std::size_t>(tile.block_table[index]));
 }
 
-// Scores of `rows` queries against the 16 tokens of one block, without the tokens' scales.
-template <class S, int rows, class Kv = HalfKv>
-inline void score_block(const typename Kv::Element* keys, const float* const* queries, int head_dim,
-                        float* scores) {
+// How many 16-wide pieces a micro-kernel takes at once: with few rows, enough sums to hide a
+// multiply-add's latency. (One row alone compiles to worse code that way.)
+template <class S, int rows>
+constexpr int pieces_at_once() {
+  return rows > 1 && rows <= S::rows / 2 ? 2 : 1;
+}
+
+// Asks for the lines of `count` elements.
+template <class Element>
+inline void prefetch_elements(const Element* p, int count) {
+#if defined(__GNUC__)
+  const char* bytes = reinterpret_cast<const char*>(p);
+  for (std::size_t at = 0; at < static_cast<std::size_t>(count) * sizeof(Element); at += 64)
+    __builtin_prefetch(bytes + at, 0, 2);
+#endif
+}
+
+// Scores of `rows` queries against the 16 tokens of each of `blocks` blocks, without the tokens' scales.
+template <class S, int rows, int blocks, class Kv>
+inline void score_blocks(const typename Kv::Element* const* keys, const float* const* queries,
+                         int head_dim, float* scores) {
   constexpr int vectors = block_tokens / S::width;
-  typename S::V sums[rows][vectors];
+  typename S::V sums[rows][blocks][vectors];
   for (auto& row : sums)
-    for (auto& sum : row) sum = S::set1(0.0f);
+    for (auto& block : row)
+      for (auto& sum : block) sum = S::set1(0.0f);
   for (int d = 0; d < head_dim; ++d) {
-    typename S::V key[vectors];
-    for (int j = 0; j < vectors; ++j)
-      key[j] = Kv::template load<S>(keys + d * block_tokens + j * S::width);
-    for (int r = 0; r < rows; ++r) {
-      const auto query = S::set1(queries[r][d]);
-      for (int j = 0; j < vectors; ++j) sums[r][j] = S::fma(query, key[j], sums[r][j]);
+    if constexpr (blocks > 1) {   // the fewer of both kinds stay in registers
+      typename S::V query[rows];
+      for (int r = 0; r < rows; ++r) query[r] = S::set1(queries[r][d]);
+      for (int b = 0; b < blocks; ++b)
+        for (int j = 0; j < vectors; ++j) {
+          const auto key = Kv::template load<S>(keys[b] + d * block_tokens + j * S::width);
+          for (int r = 0; r < rows; ++r) sums[r][b][j] = S::fma(query[r], key, sums[r][b][j]);
+        }
+    } else {
+      typename S::V key[vectors];
+      for (int j = 0; j < vectors; ++j)
+        key[j] = Kv::template load<S>(keys[0] + d * block_tokens + j * S::width);
+      for (int r = 0; r < rows; ++r) {
+        const auto query = S::set1(queries[r][d]);
+        for (int j = 0; j < vectors; ++j) sums[r][0][j] = S::fma(query, key[j], sums[r][0][j]);
+      }
     }
   }
   for (int r = 0; r < rows; ++r)
-    for (int j = 0; j < vectors; ++j)
-      S::store(scores + r * split_tokens + j * S::width, sums[r][j]);
+    for (int b = 0; b < blocks; ++b)
+      for (int j = 0; j < vectors; ++j)
+        S::store(scores + r * split_tokens + b * block_tokens + j * S::width, sums[r][b][j]);
 }
 
-// mix[r][0:16] = sum over tokens of weights[r][t] * value[t][0:16], for one 16-wide slice of a head.
-template <class S, int rows, class Kv = HalfKv>
-inline void mix_slice(const AttentionTile& tile, int block_first, int token_count, int slice,
+constexpr int scored_blocks = 4;   // whose keys stay in the first cache while all rows meet them
+
+// Scores of all rows against tokens [first, end) of a split; `first` is where a block starts.
+template <class S, class Kv>
+inline void score_tokens(const AttentionTile& tile, int split_block, int first, int end) {
+  for (; first < end; first += scored_blocks * block_tokens) {
+    const typename Kv::Element* keys[scored_blocks];
+    int count = 0;
+    for (; count < scored_blocks && first + count * block_tokens < end; ++count) {
+      const int block = split_block + first / block_tokens + count;
+      keys[count] = block_of<Kv>(tile, tile.keys, block);
+      prefetch_elements(block_of<Kv>(tile, tile.values, block), block_tokens * tile.head_dim);
+      if (first + (count + scored_blocks) * block_tokens < end)
+        prefetch_elements(block_of<Kv>(tile, tile.keys, block + scored_blocks),
+                          block_tokens * tile.head_dim);
+    }
+    for_row_blocks<S::rows>(tile.query_count, [&](auto rows, int row) {
+      constexpr int pieces = pieces_at_once<S, rows()>();
+      float* scores = tile.scores + row * split_tokens + first;
+      int b = 0;
+      for (; b + pieces <= count; b += pieces)
+        score_blocks<S, rows(), pieces, Kv>(keys + b, tile.queries + row, tile.head_dim,
+                                            scores + b * block_tokens);
+      for (; b < count; ++b)
+        score_blocks<S, rows(), 1, Kv>(keys + b, tile.queries + row, tile.head_dim,
+                                       scores + b * block_tokens);
+    });
+  }
+}
+
+// mix[r][0:16 pieces] = sum over tokens of weights[r][t] * value[t][0:16 pieces], a slice of a head.
+template <class S, int rows, int pieces, class Kv>
+inline void mix_slice(const AttentionTile& tile, int split_block, int first, int end, int slice,
                       const float* weights, float* mix) {
-  constexpr int vectors = 16 / S::width;
+  constexpr int vectors = pieces * 16 / S::width;
   typename S::V sums[rows][vectors];
   for (auto& row : sums)
     for (auto& sum : row) sum = S::set1(0.0f);
-  for (int first = 0; first < token_count; first += block_tokens) {
-    const auto* block = block_of<Kv>(tile, tile.values, block_first + first / block_tokens) + slice;
-    const int end = token_count - first < block_tokens ? token_count - first : block_tokens;
-    for (int t = 0; t < end; ++t) {
-      typename S::V value[vectors];
-      for (int j = 0; j < vectors; ++j)
-        value[j] = Kv::template load<S>(block + t * tile.head_dim + j * S::width);
-      for (int r = 0; r < rows; ++r) {
-        const auto weight = S::set1(weights[r * split_tokens + first + t]);
-        for (int j = 0; j < vectors; ++j) sums[r][j] = S::fma(weight, value[j], sums[r][j]);
+  for (; first < end; first += block_tokens) {
+    const auto* block = block_of<Kv>(tile, tile.values, split_block + first / block_tokens) + slice;
+    const int count = end - first < block_tokens ? end - first : block_tokens;
+    for (int t = 0; t < count; ++t) {
+      const auto* row = block + t * tile.head_dim;
+      if constexpr (pieces > 1) {
+        typename S::V weight[rows];
+        for (int r = 0; r < rows; ++r) weight[r] = S::set1(weights[r * split_tokens + first + t]);
+        for (int j = 0; j < vectors; ++j) {
+          const auto value = Kv::template load<S>(row + j * S::width);
+          for (int r = 0; r < rows; ++r) sums[r][j] = S::fma(weight[r], value, sums[r][j]);
+        }
+      } else {
+        typename S::V value[vectors];
+        for (int j = 0; j < vectors; ++j) value[j] = Kv::template load<S>(row + j * S::width);
+        for (int r = 0; r < rows; ++r) {
+          const auto weight = S::set1(weights[r * split_tokens + first + t]);
+          for (int j = 0; j < vectors; ++j) sums[r][j] = S::fma(weight, value[j], sums[r][j]);
+        }
       }
     }
   }
   for (int r = 0; r < rows; ++r)
     for (int j = 0; j < vectors; ++j)
       S::store(mix + r * tile.head_dim + slice + j * S::width, sums[r][j]);
+}
+
+// The values of tokens [first, end) of a split, mixed by their weights, for all rows.
+template <class S, class Kv>
+inline void mix_tokens(const AttentionTile& tile, int split_block, int first, int end) {
+  for_row_blocks<S::rows>(tile.query_count, [&](auto rows, int row) {
+    constexpr int pieces = pieces_at_once<S, rows()>();
+    const float* weights = tile.scores + row * split_tokens;
+    float* mix = tile.split_mix + row * tile.head_dim;
+    int slice = 0;
+    for (; slice + 16 * pieces <= tile.head_dim; slice += 16 * pieces)
+      mix_slice<S, rows(), pieces, Kv>(tile, split_block, first, end, slice, weights, mix);
+    for (; slice < tile.head_dim; slice += 16)
+      mix_slice<S, rows(), 1, Kv>(tile, split_block, first, end, slice, weights, mix);
+  });
 }
 
 // Turns the first `visible` scores into exponentials, the rest up to `token_count` into zeros.
@@ -157,13 +240,7 @@ void attend_split(const AttentionTile& tile, int split, AttentionState* states) 
   if (token_count <= 0) return;
   token_count = token_count < split_tokens ? token_count : split_tokens;
   const int block_first = base / block_tokens;
-  for (int first = 0; first < token_count; first += block_tokens) {
-    const auto* keys = block_of<Kv>(tile, tile.keys, block_first + first / block_tokens);
-    for_row_blocks<S::rows>(tile.query_count, [&](auto rows, int row) {
-      score_block<S, rows(), Kv>(keys, tile.queries + row, tile.head_dim,
-                             tile.scores + row * split_tokens + first);
-    });
-  }
+  score_tokens<S, Kv>(tile, block_first, 0, token_count);
   float peaks[query_rows_max];
   float totals[query_rows_max];
   for (int r = 0; r < tile.query_count; ++r) {
@@ -178,12 +255,7 @@ void attend_split(const AttentionTile& tile, int split, AttentionState* states) 
       if constexpr (Kv::has_scales) scale_tokens<S>(tile, block_first, token_count, 1, scores);
     }
   }
-  for_row_blocks<S::rows>(tile.query_count, [&](auto rows, int row) {
-    for (int slice = 0; slice < tile.head_dim; slice += 16) {
-      mix_slice<S, rows(), Kv>(tile, block_first, token_count, slice, tile.scores + row * split_tokens,
-                           tile.split_mix + row * tile.head_dim);
-    }
-  });
+  mix_tokens<S, Kv>(tile, block_first, 0, token_count);
   for (int r = 0; r < tile.query_count; ++r) {
     if (tile.visible[r] <= base) continue;
     merge_into<S>(&states[r], peaks[r], totals[r], tile.split_mix + r * tile.head_dim,

@@ -50,32 +50,20 @@ void attend_masked_split(const AttentionTile& tile, int split, AttentionState* s
   first = first > 0 ? first / block_tokens * block_tokens : 0;
   end = end < split_tokens ? end : split_tokens;
   if (first >= end) return;
-  const int block_first = (base + first) / block_tokens;
-  for (int token = first; token < end; token += block_tokens) {
-    const auto* keys = block_of<Kv>(tile, tile.keys, (base + token) / block_tokens);
-    for_row_blocks<S::rows>(tile.query_count, [&](auto rows, int row) {
-      score_block<S, rows(), Kv>(keys, tile.queries + row, tile.head_dim,
-                             tile.scores + row * split_tokens + token);
-    });
-  }
+  const int split_block = base / block_tokens;
+  score_tokens<S, Kv>(tile, split_block, first, end);
   float peaks[query_rows_max];
   float totals[query_rows_max];
   for (int r = 0; r < tile.query_count; ++r) {
     float* scores = tile.scores + r * split_tokens;
     if constexpr (Kv::has_scales)
-      scale_tokens<S>(tile, block_first, end - first, 0, scores + first);
+      scale_tokens<S>(tile, split_block + first / block_tokens, end - first, 0, scores + first);
     masked_softmax_row<S>(scores, first, end, tile.window_first[r] - base, tile.visible[r] - base,
                           tile.softcap, peaks[r], totals[r]);
     if constexpr (Kv::has_scales)
-      scale_tokens<S>(tile, block_first, end - first, 1, scores + first);
+      scale_tokens<S>(tile, split_block + first / block_tokens, end - first, 1, scores + first);
   }
-  for_row_blocks<S::rows>(tile.query_count, [&](auto rows, int row) {
-    for (int slice = 0; slice < tile.head_dim; slice += 16) {
-      mix_slice<S, rows(), Kv>(tile, block_first, end - first, slice,
-                           tile.scores + row * split_tokens + first,
-                           tile.split_mix + row * tile.head_dim);
-    }
-  });
+  mix_tokens<S, Kv>(tile, split_block, first, end);
   for (int r = 0; r < tile.query_count; ++r) {
     if (totals[r] == 0.0f) continue;
     merge_into<S>(&states[r], peaks[r], totals[r], tile.split_mix + r * tile.head_dim,

@@ -55,11 +55,11 @@ template <WeightType type, int rows, int p, bool first>
   const __m256i weights[2] = {unpack_pair<type, p>(quants, 0), unpack_pair<type, p>(quants, 1)};
   for (int r = 0; r < rows; ++r) {
     const __m256i inputs = broadcast_pair(x[r] + 2 * p);
-    for (int h = 0; h < 2; ++h) {
-      const __m256i products = _mm256_madd_epi16(weights[h], inputs);
-      dots[r][h] = first ? products : _mm256_add_epi32(dots[r][h], products);
-      settle(dots[r][h]);
-    }
+    __m256i products[2];
+    for (int h = 0; h < 2; ++h) products[h] = _mm256_madd_epi16(weights[h], inputs);
+    for (int h = 0; h < 2; ++h)
+      dots[r][h] = first ? products[h] : _mm256_add_epi32(dots[r][h], products[h]);
+    for (int h = 0; h < 2; ++h) settle(dots[r][h]);
   }
 }
 
@@ -132,11 +132,11 @@ inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& in
 }
 
 template <WeightType type>
-void matmul_integer_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
-                         int row_count, const TileOutput& output) {
+inline void matmul_narrow_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
+                               int row_count, const TileOutput& output) {
   for_row_blocks<avx2_rows>(row_count, [&](auto rows, int first) {
     matmul_block_avx2<type, rows()>(tile, input, static_cast<std::size_t>(row_first + first), first,
-                                    first == 0 && row_count <= prefetch_rows_max, output);
+                                    first == 0, output);
   });
 }
 

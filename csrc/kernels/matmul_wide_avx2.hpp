@@ -1,0 +1,164 @@
+// Many rows times one tile of quantized weights with AVX2: the weights of up to 16 groups are widened
+// to 16 bits and their scales to floats once, then every row meets them. From a few dozen rows on that
+// is cheaper than unpacking them for each register block; the numbers are the same to the bit.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/matmul_integer_avx2.hpp"
+
+namespace headrace {
+namespace {
+
+constexpr int wide_rows_min = 32;    // from here on it pays for every type
+constexpr int wide_rows_max = 128;   // of one pass: their sums are kept beside the weights
+constexpr int wide_rows = 4;         // of a register block
+constexpr int wide_groups = 16;      // 16 KiB of weights, half of the first cache
+
+template <WeightType type>
+struct WideGroups {
+  static constexpr int scale_count = wide_groups * scale_parts(type) * tile_columns;
+  alignas(64) std::int16_t weights[wide_groups * group_values * tile_columns];
+  alignas(64) float scales[scale_count];
+  alignas(64) float minimums[has_minimum(type) ? scale_count : 1];
+};
+
+template <WeightType type, int p = 0>
+[[gnu::always_inline]] inline void widen_pairs(const std::uint8_t* quants, std::int16_t* out) {
+  if constexpr (p < group_pairs) {
+    for (int h = 0; h < 2; ++h) {
+      __m256i weights = unpack_pair<type, p>(quants, h);
+      if constexpr (weight_offset(type) != 0)
+        weights = _mm256_sub_epi16(weights, _mm256_set1_epi16(weight_offset(type)));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(out + (p * 2 + h) * 16), weights);
+    }
+    widen_pairs<type, p + 1>(quants, out);
+  }
+}
+
+// Groups [first, first + count) of a tile, without the offset of stored weights.
+template <WeightType type>
+inline void widen_groups(const std::uint8_t* tile, int groups, int first, int count, bool prefetch,
+                         WideGroups<type>& out) {
+  using S = SimdAvx2;
+  const std::uint8_t* quants =
+      tile + quants_offset(type, groups) + static_cast<std::size_t>(first) * quant_bytes(type);
+  float* scale_out = out.scales;
+  float* minimum_out = out.minimums;
+  for (int g = 0; g < count; ++g, quants += quant_bytes(type)) {
+    if (prefetch) prefetch_group(quants, quant_bytes(type));
+    widen_pairs<type>(quants, out.weights + g * group_values * tile_columns);
+    const GroupScales scales = scales_of<type>(tile, first + g);
+    for (int part = 0; part < scale_parts(type); ++part) {
+      for (int column = 0; column < tile_columns; column += S::width) {
+        S::store(scale_out + column, load_scale<S, type>(scales, part, column));
+        if constexpr (has_minimum(type))
+          S::store(minimum_out + column, load_minimum<S, type>(scales, part, column));
+      }
+      scale_out += tile_columns;
+      minimum_out += tile_columns;
+    }
+  }
+}
+
+// The exact sums of a part of a group, for `rows` rows and both halves of the 16 columns.
+template <int rows, int pairs>
+[[gnu::always_inline]] inline void dot_wide(const std::int16_t* weights,
+                                            const std::int16_t* const* x,
+                                            __m256i (&dots)[rows][2]) {
+#pragma GCC unroll 16
+  for (int p = 0; p < pairs; ++p) {
+    const auto* at = reinterpret_cast<const __m256i*>(weights + p * 2 * tile_columns);
+    const __m256i pair[2] = {_mm256_load_si256(at), _mm256_load_si256(at + 1)};
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; ++r) {
+      const __m256i inputs = broadcast_pair(x[r] + 2 * p);
+      __m256i products[2];
+      for (int h = 0; h < 2; ++h) products[h] = _mm256_madd_epi16(pair[h], inputs);
+      for (int h = 0; h < 2; ++h)
+        dots[r][h] = p == 0 ? products[h] : _mm256_add_epi32(dots[r][h], products[h]);
+      for (int h = 0; h < 2; ++h) settle(dots[r][h]);
+    }
+  }
+}
+
+// sums += `count` groups, for `rows` rows.
+template <WeightType type, int rows>
+inline void multiply_wide(const WideGroups<type>& wide, int count,
+                          const std::int16_t* const* row_values,
+                          const GroupScale* const* row_scales, float (*sums)[tile_columns]) {
+  using S = SimdAvx2;
+  constexpr int parts = scale_parts(type);
+  const std::int16_t* weights = wide.weights;
+  const float* scales = wide.scales;
+  const float* minimums = wide.minimums;
+  const std::int16_t* x[rows];
+  for (int r = 0; r < rows; ++r) x[r] = row_values[r];
+  for (int g = 0; g < count; ++g) {
+    for (int part = 0; part < parts; ++part) {
+      __m256i dots[rows][2];
+      dot_wide<rows, group_pairs / parts>(weights, x, dots);
+      for (int h = 0; h < 2; ++h) {
+        const __m256 scale = S::load(scales + h * 8);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; ++r) {
+          const GroupScale& row_scale = row_scales[r][g];
+          const __m256 factor = S::mul(scale, S::set1(row_scale.scale));
+          __m256 sum = S::fma(_mm256_cvtepi32_ps(dots[r][h]), factor, S::load(sums[r] + h * 8));
+          if constexpr (has_minimum(type))
+            sum = S::fma(S::load(minimums + h * 8),
+                         S::set1(minimum_factor<type>(row_scale, part)), sum);
+          S::store(sums[r] + h * 8, sum);
+        }
+      }
+      weights += group_values / parts * tile_columns;
+      scales += tile_columns;
+      minimums += tile_columns;
+      for (int r = 0; r < rows; ++r) x[r] += group_values / parts;
+    }
+  }
+}
+
+// Up to wide_rows_max rows.
+template <WeightType type>
+inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& input, std::size_t row_first,
+                      int row_count, int out_row, const TileOutput& output) {
+  WideGroups<type> wide;
+  alignas(64) float sums[wide_rows_max][tile_columns];
+  std::fill_n(sums[0], row_count * tile_columns, 0.0f);
+  const int groups = input.inputs / group_values;
+  const int passes = (groups + wide_groups - 1) / wide_groups;
+  for (int pass = 0; pass < passes; ++pass) {
+    const int first = groups * pass / passes;
+    const int count = groups * (pass + 1) / passes - first;
+    widen_groups<type>(tile, groups, first, count, row_count <= prefetch_rows_max, wide);
+    for_row_blocks<wide_rows>(row_count, [&](auto rows, int block) {
+      const std::int16_t* x[rows()];
+      const GroupScale* scales[rows()];
+      for (int r = 0; r < rows(); ++r) {
+        const std::size_t row = row_first + static_cast<std::size_t>(block + r);
+        x[r] = input.values + row * static_cast<std::size_t>(input.inputs) + first * group_values;
+        scales[r] = input.scales + row * static_cast<std::size_t>(groups) + first;
+      }
+      multiply_wide<type, rows()>(wide, count, x, scales, sums + block);
+    });
+  }
+  for (int r = 0; r < row_count; ++r)
+    for (int h = 0; h < 2; ++h)
+      store_tile_vector<SimdAvx2>(SimdAvx2::load(sums[r] + h * 8), output, out_row + r, h * 8);
+}
+
+template <WeightType type>
+void matmul_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
+                 int row_count, const TileOutput& output) {
+  if (row_count < wide_rows_min) {
+    matmul_narrow_avx2<type>(tile, input, row_first, row_count, output);
+    return;
+  }
+  for (int done = 0; done < row_count; done += wide_rows_max)
+    matmul_wide_avx2<type>(tile, input, static_cast<std::size_t>(row_first + done),
+                           std::min(wide_rows_max, row_count - done), done, output);
+}
+
+}  // namespace
+}  // namespace headrace
