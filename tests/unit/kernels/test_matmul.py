@@ -95,9 +95,9 @@ def test_a_row_does_not_depend_on_its_neighbours(
     rng = np.random.default_rng(1)
     weights = rng.normal(size=(48, 576)).astype(np.float32)
     ggml_type, data, _ = quantize(weights, type_name)
-    rows = (rng.normal(size=(23, 576)) ** 3).astype(np.float32)
+    rows = (rng.normal(size=(150, 576)) ** 3).astype(np.float32)
     together = product(ggml_type, data, rows, 48, isa)
-    for count in (1, 2, 3, 4, 5, 6, 9, 13):
+    for count in (1, 2, 3, 4, 5, 6, 9, 31, 33):
         apart = product(ggml_type, data, np.ascontiguousarray(rows[-count:]), 48, isa)
         assert (apart.view(np.uint32) == together[-count:].view(np.uint32)).all()
 
