@@ -102,7 +102,7 @@ def rate(price: Price, usage: TokenUsage, reserved_nanousd: int) -> Charge:
         "embedding_nanousd": (embedding, price.embedding),
         "image_nanousd": (image, price.image),
     }
-    amounts = {name: line_nanousd(count, each) for name, (count, each) in lines.items()}
+    amounts = {name: line_nanousd(count, each) for name, (count, each) in lines.items() if count}
     return Charge(**amounts, waived_nanousd=max(0, sum(amounts.values()) - reserved_nanousd))
 
 

@@ -126,7 +126,7 @@ class ScopeState:
 
     def is_idle(self, calendar: Calendar) -> bool:
         """Whether nothing of it counts any more, so that it may be forgotten."""
-        if self.running:
+        if self.running or (self.requests and self.minute_s >= calendar.minute_s):
             return False
         self.enter(calendar)
         if self.requests or any(use.tokens or use.nanousd for use in (self.day, self.month)):

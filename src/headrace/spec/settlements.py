@@ -54,6 +54,11 @@ class TokenUsage(msgspec.Struct, frozen=True):
                 f"prompt {self.prompt_tokens}, cached {self.cached_tokens}, "
                 f"completion {self.completion_tokens}"
             )
+        if (
+            self.reasoning_tokens is self.draft_tokens is None
+            and self.embedding_tokens is self.image_tokens is None
+        ):
+            return  # nearly always, and this is made several times a request
         bounds = (
             ("reasoning", self.reasoning_tokens, self.completion_tokens),
             ("draft", self.draft_tokens, None),
@@ -66,6 +71,8 @@ class TokenUsage(msgspec.Struct, frozen=True):
 
     def at_most(self, limit: int) -> "TokenUsage":
         """The same with every count cut to `limit`."""
+        if max(self.prompt_tokens, self.completion_tokens, self.draft_tokens or 0) <= limit:
+            return self  # the other counts are parts of these
         counts: dict[str, int | None] = msgspec.structs.asdict(self)
         cut = {name: n if n is None else min(n, limit) for name, n in counts.items()}
         return msgspec.structs.replace(self, **cut)
