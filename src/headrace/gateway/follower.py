@@ -1,7 +1,8 @@
 """Keeps the snapshot at the store's revision, and the last good one while the store is away.
 
-One cheap read every `poll_interval_s` tells whether anything changed; so a revoked key or a dead
-replica is known everywhere within that time and one load.
+PostgreSQL tells of a change as it happens; besides, and with SQLite alone, one cheap read every
+`poll_interval_s` tells whether anything changed. So a revoked key or a dead replica is known
+everywhere within that time and one load, and mostly within the load alone.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
 from headrace.gateway.snapshot import ResourceReader, Snapshot, read_snapshot
 from headrace.router.endpoint_set import EndpointSet
+from headrace.storage.changes import Changes, PolledChanges
 
 poll_interval_s = 0.25
 refresh_interval_s = 0.02  # bounds what refusals cost the store
@@ -24,8 +26,17 @@ log = logging.getLogger(__name__)
 class SnapshotFollower:
     """The newest snapshot, and the endpoint set that goes with it."""
 
-    def __init__(self, store: ResourceReader, endpoints: EndpointSet, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: ResourceReader,
+        endpoints: EndpointSet,
+        clock: Clock,
+        changes: Changes | None = None,
+    ) -> None:
+        """`changes` are the follower's own, and closed by it; None: it looks now and then."""
         self._store = store
+        # What is polled anyway needs no thread for it.
+        self._changes = None if isinstance(changes, PolledChanges) else changes
         self._endpoints = endpoints
         self._clock = clock
         self._checked_s = clock.monotonic_s()
@@ -63,19 +74,38 @@ class SnapshotFollower:
                 pass
 
     async def follow(self) -> None:
-        """Poll until cancelled."""
-        while True:
+        """Take every change until cancelled."""
+        try:
+            while True:
+                await self._wait()
+                await self._load_or_go_on()
+        finally:
+            if self._changes is not None:
+                self._changes.close()
+
+    async def _wait(self) -> None:
+        """Return when the store has changed, may have, or after `poll_interval_s`."""
+        if self._changes is None:
             await asyncio.sleep(poll_interval_s)
-            try:
-                await self.load()
-            except (HeadraceError, msgspec.MsgspecError) as error:
-                if not self._failing:
-                    log.warning("serving from the last snapshot: %s", error)
-                self._failing = True
-            else:
-                if self._failing:
-                    log.warning("the store is back")
-                self._failing = False
+            return
+        waiting = asyncio.ensure_future(asyncio.to_thread(self._changes.wait, poll_interval_s))
+        try:
+            await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            await waiting  # a thread cannot be cancelled, and it uses the connection
+            raise
+
+    async def _load_or_go_on(self) -> None:
+        try:
+            await self.load()
+        except (HeadraceError, msgspec.MsgspecError) as error:
+            if not self._failing:
+                log.warning("serving from the last snapshot: %s", error)
+            self._failing = True
+        else:
+            if self._failing:
+                log.warning("the store is back")
+            self._failing = False
 
     def _read_if_changed(self) -> Snapshot | None:
         if self._store.revision() == self.snapshot.revision:
