@@ -108,6 +108,8 @@ async def test_an_adapter_costs_what_its_model_does_unless_it_has_a_price(
     assert plain.amount_nanousd == adapted.amount_nanousd
     usage = last.usage
     more = (usage.completion_tokens * 6 * price.output_nanousd_per_million) // 1_000_000
+    assert last.amount_nanousd is not None
+    assert plain.amount_nanousd is not None
     assert last.amount_nanousd - plain.amount_nanousd == more
 
 
