@@ -1,12 +1,21 @@
-"""Writes the console's screenshots into this folder, from a platform that runs.
+"""Writes the console's screenshots into this folder, from a platform that runs, and gives it work.
 
-headrace up --demo --ready-file ready.json
+headrace up --demo --data-dir DIR --ready-file ready.json
 python docs/console/screenshots.py ready.json
+
+It makes two tenants with projects, keys, limits, objectives and prices of devices, and asks the
+demo model as them for a minute: use an empty data directory.
 """
 
 import json
+import random
 import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
@@ -16,50 +25,150 @@ arguments = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-pages = ("overview", "keys", "usage", "deployments")
+questions = (
+    "Name three rivers and the seas that they reach.",
+    "What is a mill race?",
+    "Write a short poem about water.",
+    "How does a water wheel work?",
+    "List five words that rhyme with stream.",
+)
+dice = random.Random(7)  # noqa: S311 -- what is asked need not be secret
+settle_ms = 1500  # charts and the next event
+warm_up_s = 60.0
+
+
+class Platform:
+    """The platform that runs, by its admin API and its gateway."""
+
+    def __init__(self, ready_file: Path) -> None:
+        self.ready = json.loads(ready_file.read_text())
+        self.model = "smollm2-135m-instruct"
+
+    def admin(self, method: str, path: str, body: object = None) -> Any:
+        """Ask the admin API."""
+        return self._ask(f"{self.ready['admin_url']}/admin/v1{path}", method, body,
+                         self.ready["admin_token"])  # fmt: skip
+
+    def chat(self, key: str, question: str) -> None:
+        """Ask the model as somebody."""
+        body = {"model": self.model, "max_tokens": dice.randint(8, 48), "stream": True,
+                "messages": [{"role": "user", "content": question}]}  # fmt: skip
+        self._ask(f"{self.ready['gateway_url']}/v1/chat/completions", "POST", body, key)
+
+    @staticmethod
+    def _ask(url: str, method: str, body: object, token: str) -> Any:
+        request = urllib.request.Request(  # noqa: S310 -- the platform's own addresses
+            url, None if body is None else json.dumps(body).encode(), method=method,
+            headers={"authorization": f"Bearer {token}", "content-type": "application/json"},
+        )  # fmt: skip
+        with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
+            content = answer.read()
+        is_json = answer.headers.get("content-type", "").startswith("application/json")
+        return json.loads(content) if is_json else None
+
+
+def furnish(platform: Platform) -> list[str]:
+    """Make who asks; their keys."""
+    model = platform.admin("GET", "/models")["items"][0]
+    platform.admin("PATCH", f"/models/{model['id']}",
+                   {"objectives": {"ttft_s": 2.0, "inter_token_s": 0.5}})  # fmt: skip
+    platform.admin("POST", "/device-prices", {"prices": {"CPU": {"usd_per_hour": "0.04"}}})
+    platform.admin("PUT", "/seller", {"name": "Mill Race GmbH", "address": ["Am Wehr 1", "Ulm"],
+                                      "country": "DE"})  # fmt: skip
+    keys = []
+    for tenant, credit, projects in (
+        ("acme", "50", {"web": ("website", 600), "lab": ("notebooks", 120)}),
+        ("watermill", "20", {"support": ("helpdesk", 300)}),
+    ):
+        platform.admin("POST", "/tenants", {"name": tenant, "credit_usd": credit})
+        for project, (name, rpm) in projects.items():
+            platform.admin("POST", "/projects", {"tenant": tenant, "name": project})
+            made = platform.admin("POST", "/keys", {
+                "project": f"{tenant}/{project}", "name": name,
+                "limits": {"requests_per_minute": rpm, "budget_usd": "5", "budget_period": "month"},
+            })  # fmt: skip
+            keys.append(made["key"])
+    return keys
+
+
+@contextmanager
+def traffic(platform: Platform, keys: list[str]) -> Iterator[None]:
+    """Requests of all keys, one after the other each, until the block ends."""
+    stop = threading.Event()
+
+    def run(key: str) -> None:
+        while not stop.is_set():
+            platform.chat(key, dice.choice(questions))
+            stop.wait(dice.uniform(0.1, 1.5))
+
+    threads = [threading.Thread(target=run, args=(key,)) for key in keys]
+    for thread in threads:
+        thread.start()
+    stop.wait(warm_up_s)
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
 
 
 def main(ready_file: Path) -> None:
-    """Sign in, chat once, and take the pictures."""
-    ready = json.loads(ready_file.read_text())
+    """Sign in, let some requests run, and take the pictures."""
+    platform = Platform(ready_file)
+    keys = furnish(platform)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        page = browser.new_page(viewport={"width": 1360, "height": 880}, color_scheme="light")
-        page.goto(f"{ready['admin_url']}/#token={ready['admin_token']}")
+        page = browser.new_page(viewport={"width": 1360, "height": 900}, color_scheme="light")
+        page.goto(f"{platform.ready['admin_url']}/#token={platform.ready['admin_token']}")
         page.get_by_role("heading", name="Overview").wait_for()
-        chat(page, ready["api_key"])
-        page.screenshot(path=folder / "playground.png")
-        for name in pages:
-            show(page, name)
-            page.screenshot(path=folder / f"{name}.png")
-        page.click("#theme")
-        show(page, "overview")
-        page.screenshot(path=folder / "overview-dark.png")
-        page.set_viewport_size({"width": 390, "height": 844})
-        show(page, "overview")
-        page.screenshot(path=folder / "overview-phone.png")
+        with traffic(platform, keys):
+            shoot(page, "overview", whole=True)
+            page.click("#theme")
+            shoot(page, "overview", "overview-dark", whole=True)
+            page.click("#theme")
+            for name in ("models", "usage", "requests", "keys", "limits", "nodes", "costs"):
+                shoot(page, name)
+            show(page, "deployments")
+            page.locator("tbody a").first.click()
+            page.get_by_role("heading", name="Rollout").wait_for()
+            page.wait_for_timeout(settle_ms)
+            page.screenshot(path=folder / "deployment.png", full_page=True)
+            chat(page, keys[0])
+            page.screenshot(path=folder / "playground.png")
+            page.get_by_role("link", name="why there").first.click()
+            page.get_by_text("chosen", exact=True).wait_for()
+            page.screenshot(path=folder / "explain.png")
+            page.set_viewport_size({"width": 390, "height": 844})
+            shoot(page, "overview", "overview-phone")
         browser.close()
+
+
+def shoot(page: Page, name: str, file: str | None = None, *, whole: bool = False) -> None:
+    """A picture of a page."""
+    show(page, name)
+    page.screenshot(path=folder / f"{file or name}.png", full_page=whole)
 
 
 def show(page: Page, name: str) -> None:
     """Go to a page and wait until it is drawn."""
-    page.goto(page.url.partition("#")[0] + f"#/{name}")
+    page.evaluate("name => { location.hash = `#/${name}`; }", name)
     page.locator(f'nav a[href="#/{name}"][aria-current]').wait_for()
     page.locator(".page h1").wait_for()
-    page.wait_for_timeout(2500)  # charts and the next poll
+    page.wait_for_timeout(settle_ms)
 
 
 def chat(page: Page, key: str) -> None:
-    """Ask the demo model something, so that there is something to see."""
+    """Ask the demo model something, at two temperatures side by side."""
     show(page, "playground")
     page.fill("#play-key", key)
     page.locator("#play-key").dispatch_event("change")
     page.locator("#model-A option").first.wait_for(state="attached")
-    page.select_option("#model-B", index=1)
-    page.fill("#max-tokens", "80")
+    page.click("#compare")
+    page.fill("#max-tokens", "60")
     page.fill("#prompt", "Explain in two sentences what a headrace is.")
     page.click("#send")
-    page.locator("#send").wait_for(state="visible", timeout=60_000)
+    page.locator("#send").wait_for(state="visible", timeout=120_000)
 
 
 if __name__ == "__main__":

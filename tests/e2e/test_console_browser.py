@@ -43,7 +43,7 @@ arguments = [
 ]  # fmt: skip
 pages = (
     "overview", "playground", "keys", "limits", "start", "deployments", "replicas", "nodes",
-    "models", "explain", "usage", "requests", "invoices", "wallets", "prices", "tenants",
+    "models", "explain", "usage", "requests", "invoices", "wallets", "prices", "costs", "tenants",
     "members", "service-accounts", "webhooks", "audit", "settings",
 )  # fmt: skip
 

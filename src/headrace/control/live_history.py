@@ -7,7 +7,8 @@ one some seconds before it. Nothing is stored: a control plane that restarts beg
     first tokens         over `quantile_window_s`, because a few requests are no distribution
     running, waiting     as they are
 
-The last success is when a first token was counted last: something really came back to somebody.
+The last success is when a first token or an answer's tokens were counted last: something really
+came back to somebody.
 """
 
 import asyncio
@@ -104,7 +105,8 @@ class LiveHistory:
         for total in totals:
             for position, count in enumerate(total.first_tokens):
                 first_tokens[position] += count
-        if self._samples and sum(first_tokens) > sum(self._samples[-1].first_tokens):
+        completion_tokens = sum(total.completion_tokens for total in totals)
+        if self._samples and has_succeeded(self._samples[-1], first_tokens, completion_tokens):
             self._success_s = now_s
         self._samples.append(
             Sample(
@@ -113,7 +115,7 @@ class LiveHistory:
                 arrived_requests=sum(self._book.arrived(name).requests for name in models),
                 failures=sum(total.failures for total in totals),
                 tokens=sum(total.prompt_tokens + total.completion_tokens for total in totals),
-                completion_tokens=sum(total.completion_tokens for total in totals),
+                completion_tokens=completion_tokens,
                 first_tokens=tuple(first_tokens),
                 running=sum(load.in_flight_requests for load in self.loads().values()),
                 waiting=sum(self._book.waiting(name, now_s).requests for name in models),
@@ -143,6 +145,12 @@ class LiveHistory:
             )
             for index in range(1, len(samples))
         ]
+
+
+def has_succeeded(before: Sample, first_tokens: Sequence[int], completion_tokens: int) -> bool:
+    """Whether something came back to somebody since: a stream began, or a whole answer ended."""
+    is_begun = sum(first_tokens) > sum(before.first_tokens)
+    return is_begun or completion_tokens > before.completion_tokens
 
 
 def earlier(samples: Sequence[Sample], index: int, window_s: float) -> Sample:

@@ -1,6 +1,6 @@
 """Rates and quantiles of the last minutes, from totals that only grow."""
 
-from headrace.control.live_history import Sample, earlier, point_of
+from headrace.control.live_history import Sample, earlier, has_succeeded, point_of
 from headrace.spec.signals import first_token_bounds_s
 
 buckets = len(first_token_bounds_s) + 1
@@ -38,3 +38,14 @@ def test_a_window_reaches_back_no_further_than_its_length() -> None:
     samples = [sample(t) for t in (0, 2, 4, 20)]
     assert earlier(samples, 2, 10.0) is samples[0]
     assert earlier(samples, 3, 10.0) is samples[2]
+
+
+def test_a_stream_that_begins_and_a_whole_answer_are_successes_and_a_request_is_none() -> None:
+    before = sample(2, 1, 10, fast=1)
+    for now, expected in (
+        (sample(4, 2, 10, fast=2), True),
+        (sample(4, 2, 30, fast=1), True),
+        (sample(4, 9, 10, fast=1), False),
+        (sample(4, 1, 0), False),  # a gateway restarted
+    ):
+        assert has_succeeded(before, now.first_tokens, now.completion_tokens) is expected

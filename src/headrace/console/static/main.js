@@ -5,6 +5,7 @@ import { element } from "./dom.js";
 import { Events } from "./events.js";
 import { members, serviceAccounts, tenants } from "./page-access.js";
 import { audit, webhooks } from "./page-audit.js";
+import { costs } from "./page-costs.js";
 import { deployment } from "./page-deployment.js";
 import { deployments, replicas } from "./page-deployments.js";
 import { explain } from "./page-explain.js";
@@ -21,7 +22,7 @@ import { usage } from "./page-usage.js";
 
 const pages = {
   overview, playground, keys, limits, start, deployments, deployment, replicas, nodes, models,
-  explain, usage, requests, invoices, wallets, prices, tenants, members,
+  explain, usage, requests, invoices, wallets, prices, costs, tenants, members,
   "service-accounts": serviceAccounts, webhooks, audit, settings,
 };
 const redrawMs = 30_000; // "5 min ago" grows old without any change of the data

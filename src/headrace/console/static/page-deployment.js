@@ -97,15 +97,17 @@ function scalingCard({ sample, proposal, granted, before }) {
     ], needs, "No target asks for any."));
 }
 
-/** Where replicas are or could be, and why not elsewhere. */
-function placementCard(placement) {
-  const nodes = placement.nodes ?? placement.candidates ?? [];
-  return card("Placement", placement.reason ?? "the nodes that were looked at", null,
+/** Where one more replica could go, and why not elsewhere. */
+function placementCard({ nodes, priority, frozen_reason: frozen }) {
+  return card("Placement", `where one more would go; priority ${priority}`, null,
+    frozen ? element("p", { class: "problem" }, `Nothing is moved: ${frozen}`) : null,
     table("Nodes", [
-      { label: "Node", title: true, value: (row) => element("strong", {}, row.name ?? row.node) },
-      { label: "Fits", value: (row) => badge(row.fits ?? !row.reason ? "fits" : "no",
-        row.fits ?? !row.reason ? "good" : "idle") },
-      { label: "Why", value: (row) => row.reason ?? row.reasons?.join(", ") ?? "–" },
+      { label: "Node", title: true, value: (row) => element("strong", {}, row.node) },
+      { label: "Fits", value: (row) => badge(row.reason ? "no" : "fits", row.reason ? "idle" : "good") },
+      { label: "Devices", value: (row) => row.devices.join(", ") || "–" },
+      { label: "Score", number: true, value: (row) => (row.reason ? "–" : row.score.toFixed(2)) },
+      { label: "Why", value: (row) => row.reason || row.terms.map((term) =>
+        `${term.name.replaceAll("_", " ")} ${term.value.toFixed(2)}`).join(", ") || "–" },
     ], nodes, "No node was looked at."));
 }
 

@@ -21,12 +21,14 @@ export const overview = {
       const [used, tenants] = await Promise.all([usage, list("/tenants")]);
       return { usage: used, tenants, span };
     }
-    const [used, live, goodput, deployments, replicas, nodes] = await Promise.all([
+    const today = `first_day=${span.at(-1)}&last_day=${span.at(-1)}`;
+    const [used, live, goodput, deployments, replicas, nodes, costs] = await Promise.all([
       usage, get("/live").catch(() => null), get("/goodput").catch(() => ({ items: [] })),
       list("/deployments"), list("/replicas"), get("/nodes").catch(() => ({ items: [] })),
+      get(`/costs?${today}`).catch(() => null),
     ]);
     return { usage: used, live, goodput: goodput.items, deployments, replicas, span,
-      nodes: nodes.items };
+      nodes: nodes.items, costs };
   },
 
   render(data, _, caller) {
@@ -34,7 +36,7 @@ export const overview = {
   },
 };
 
-function forOperators({ usage, live, goodput, deployments, replicas, nodes, span }) {
+function forOperators({ usage, live, goodput, deployments, replicas, nodes, span, costs }) {
   const today = sums(usage, span);
   const wanted = deployments.reduce((total, item) => total + item.replicas, 0);
   const ready = deployments.reduce((total, item) => total + item.ready_replicas, 0);
@@ -54,7 +56,7 @@ function forOperators({ usage, live, goodput, deployments, replicas, nodes, span
       tile("Goodput", to(goodShare(goodput), "models"), "of the last hour, by models' objectives"),
       tile("Replicas ready", to(`${ready} / ${wanted}`, "replicas"),
         [starting(replicas), devicesNote(nodes)]),
-      ...todayTiles(today, span)),
+      ...todayTiles(today, span, costs)),
     element("div", { class: "columns even" },
       card("Throughput", "tokens a second, the last minutes", null,
         liveChart("Tokens a second", times, [
@@ -92,14 +94,16 @@ function forCustomers({ usage, tenants, span }) {
   ];
 }
 
-function todayTiles(today, span) {
+function todayTiles(today, span, costs = null) {
   const since = span.at(-1);
   return [
     tile("Requests today", to(count(today.requests), "requests", { since }), today.failed
       ? to(`${count(today.failed)} failed`, "requests", { since, outcome: "failed" }) : "none failed"),
     tile("Tokens today", to(short(today.prompt + today.completion), "usage"),
       `${short(today.prompt)} in, ${short(today.completion)} out`),
-    tile("Cost today", to(dollars(today.cost), "requests", { since }), "UTC, from the ledger"),
+    tile(costs ? "Revenue today" : "Cost today", to(dollars(today.cost), "requests", { since }),
+      costs ? [to(`margin ${dollars(costs.total.margin.nanousd)}`, "costs"), " after devices"]
+        : "UTC, from the ledger"),
   ];
 }
 
