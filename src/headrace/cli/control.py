@@ -70,6 +70,7 @@ from headrace.control.traffic import TrafficBook
 from headrace.http import server
 from headrace.http.client import HttpClient
 from headrace.launchers.protocol import Launcher
+from headrace.spec.prefix_key import prefix_cache_key
 from headrace.storage import Database, open_database
 
 drain_timeout_s = 5.0
@@ -238,6 +239,7 @@ def make_reconciler(
         clock=clock,
         times=times,
         cpu_count=len(os.sched_getaffinity(0)),
+        prefix_key=prefix_cache_key(plane.pepper),
         transaction=plane.database.transaction,
     )
     return Reconciler(observer, applier, clock, times, store.revision, leader=leader)

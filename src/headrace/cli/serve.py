@@ -49,9 +49,9 @@ from headrace.engine_server.service import ModelService
 from headrace.http import server
 from headrace.protocol.reasoning import reasoning_formats
 from headrace.protocol.tool_parsers import tool_formats
+from headrace.spec.prefix_key import prefix_key_variable
 from headrace.weights.lora.adapter import rank_max_default
 
-prefix_key_variable = "HEADRACE_PREFIX_KEY"
 drain_timeout_default_s = 30.0
 
 

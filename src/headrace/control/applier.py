@@ -29,6 +29,7 @@ from headrace.control.model_targets import follow_version
 from headrace.launchers.protocol import Launcher, LaunchSpec, Place, Resources
 from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template
 from headrace.spec.models import Model, ModelVersion
+from headrace.spec.prefix_key import prefix_key_variable
 from headrace.storage.store import Store
 
 stop_grace_s = 10.0
@@ -46,9 +47,13 @@ class Applier:
         clock: Clock,
         times: ControlTimes,
         cpu_count: int,
+        prefix_key: bytes = b"",
         transaction: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """What is written under one `transaction` is committed together."""
+        """What is written under one `transaction` is committed together.
+
+        Under one `prefix_key` all engines name KV blocks alike; empty: each has its own."""
+        self._prefix_key = prefix_key
         self._transaction = transaction
         self._store = store
         self._launcher = launcher
@@ -139,7 +144,7 @@ class Applier:
                 LaunchSpec(
                     replica.id,
                     command.argv,
-                    command.environment,
+                    {**self._shared_environment, **command.environment},
                     command.watches_lifeline,
                     resources=resources,
                     image=adapter.facts.image,
@@ -150,6 +155,10 @@ class Applier:
             self._fail(loading, error.message)
             return
         self._store.update(msgspec.structs.replace(loading, launch_id=launch_id))
+
+    @property
+    def _shared_environment(self) -> dict[str, str]:
+        return {prefix_key_variable: self._prefix_key.hex()} if self._prefix_key else {}
 
     def _request(
         self,

@@ -31,6 +31,7 @@ from headrace.gateway.limit_headers import rolling_periods_s
 from headrace.gateway.load_follower import LoadFollower
 from headrace.gateway.messages_api import messages_apis
 from headrace.gateway.metrics import GatewayCounters
+from headrace.gateway.prefix_learner import PrefixLearner
 from headrace.gateway.prompt_api import reading_apis
 from headrace.gateway.recovery import usage_of_cut_requests
 from headrace.gateway.responses_api import ResponsesApi
@@ -57,6 +58,7 @@ from headrace.router.endpoint_set import EndpointSet
 from headrace.router.picker import Picker
 from headrace.router.policies import default_policy, policies
 from headrace.router.retry_budget import RetryBudget
+from headrace.spec.prefix_key import prefix_cache_key
 from headrace.storage import Database
 from headrace.storage.lease_exchange import SharedLimits
 
@@ -141,7 +143,10 @@ class Gateway:
         )
         self.room = room = WaitingRoom(picker, clock, refresh=self.follower.refresh)
         self.loads = LoadFollower(self.endpoints, self._client, room)
-        self.caches = CacheFollower(self.endpoints, self._client)
+        self.caches = CacheFollower(self.endpoints, self._client, clock)
+        self._learner = PrefixLearner(
+            self.endpoints, self._client, clock, prefix_cache_key(config.pepper)
+        )
         forwarding = Forwarding(
             client=self._client,
             picker=picker,
@@ -163,6 +168,7 @@ class Gateway:
             pepper=config.pepper,
             images=ImageFetcher(self._egress),
             counter=TokenCounter(self.endpoints, self._client),
+            learner=self._learner,
             leases=self._shared.keeper if self._shared else None,
             region=config.region,
         )
@@ -240,6 +246,7 @@ class Gateway:
         """Stop what was started; the shipper drains the journal once more."""
         await self.replays.close()
         await self._hedger.close()
+        await self._learner.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -31,6 +31,7 @@ from headrace.gateway.hedging import hedge_reservation
 from headrace.gateway.images import ImageFetcher, no_images, takers_of
 from headrace.gateway.metering import Metering
 from headrace.gateway.metrics import GatewayCounters
+from headrace.gateway.prefix_learner import PrefixLearner
 from headrace.gateway.relay import Relay, RelayedAnswer
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
 from headrace.gateway.token_counter import TokenCounter
@@ -65,6 +66,7 @@ class GenerationServices:
     clock: Clock
     pepper: bytes
     images: ImageFetcher
+    learner: PrefixLearner
     counter: TokenCounter | None = None  # of prompts; None: their bytes have to do
     leases: LeaseKeeper | None = None  # of limits that several gateways share
     region: str = ""  # where this gateway is
@@ -176,6 +178,8 @@ class Generation:
     ) -> EngineRequest:
         request, output_limit = asked.request, admitted.output_limit
         work = self._work(asked, served, output_limit)
+        salt = cache_salt(self._services.pepper, self._principal.tenant.id)
+        self._services.learner.note(asked, served, work.prefix, salt)
         self._services.forwarding.traffic.arrived(
             served.model.name, work.prefill_tokens + work.decode_tokens
         )
@@ -192,7 +196,7 @@ class Generation:
                 unable_ids=self._unable_ids(asked, served),
             ),
             answer_name=served.name,
-            cache_salt=cache_salt(self._services.pepper, self._principal.tenant.id),
+            cache_salt=salt,
             body_for=lambda spec, extra_fields: (
                 asked.form.body(spec.served_model_name)
                 if asked.form is not None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from headrace.router.block_index import BlockIndex
 from headrace.router.endpoint import Endpoint, EndpointSpec
 from headrace.router.prefix_index import PrefixIndex
 from headrace.router.service_rate import ServiceRate
@@ -14,6 +15,7 @@ class Pool:
         "_free_slots",
         "_rates",
         "accepting",
+        "blocks",
         "has_cohorts",
         "index",
         "members",
@@ -25,6 +27,7 @@ class Pool:
         self.accepting: tuple[Endpoint, ...] = ()  # those that take requests, by the store
         self.has_cohorts = False  # a canary splits its requests
         self.index = PrefixIndex()
+        self.blocks = BlockIndex()
         self.slot_count = 0  # one more than the highest slot there ever was at once
         self._free_slots: list[int] = []
         self._rates: dict[str, ServiceRate] = {}  # by deployment
@@ -43,6 +46,7 @@ class Pool:
         """Take the endpoints that there are now; forget what was known of others."""
         for gone in set(self.members).difference(members):
             self.index.forget(gone.slot)
+            self.blocks.forget(gone.slot)
             self._free_slots.append(gone.slot)
         self._free_slots.sort(reverse=True)
         self.members = tuple(members)

@@ -30,18 +30,27 @@ class Lease:
         "_taken_s",
         "endpoint",
         "predicted_tokens",
+        "told_tokens",
     )
 
     def __init__(
-        self, endpoint: Endpoint, work: Work, now_s: float, *, predicted_tokens: int = 0
+        self,
+        endpoint: Endpoint,
+        work: Work,
+        now_s: float,
+        *,
+        predicted_tokens: int = 0,
+        told_tokens: int | None = None,
     ) -> None:
         """Count the request; the endpoint must be available.
 
-        `predicted_tokens` of the prompt should be in its cache, and cost nothing."""
+        `predicted_tokens` of the prompt should be in its cache, and cost nothing; `told_tokens` is
+        the same in the engine's own tokens, where it tells what it holds."""
         assert work.prefill_tokens >= 0
         assert work.decode_tokens >= 0
         self.endpoint = endpoint
         self.predicted_tokens = min(predicted_tokens, work.prefill_tokens)
+        self.told_tokens = told_tokens
         self._taken_s = now_s
         self._is_probe = endpoint.breaker.begin(now_s)
         self._fresh_tokens = work.prefill_tokens - self.predicted_tokens

@@ -121,14 +121,16 @@ class Picker:
         pool = self._endpoints.whole_pool(lease.endpoint.spec.pool)
         if pool is None or not self.policy.needs_prefixes:
             return
-        predicted = lease.predicted_tokens
+        is_told = lease.told_tokens is not None
+        predicted = lease.predicted_tokens if lease.told_tokens is None else lease.told_tokens
         record = self.predictions
         record.requests += 1
         record.predicted_tokens += predicted
         record.cached_tokens += cached_tokens
         record.missed_tokens += max(0, predicted - cached_tokens)
         record.surprise_tokens += max(0, cached_tokens - predicted)
-        pool.index.observe(lease.endpoint.slot, predicted, cached_tokens)
+        if not is_told:
+            pool.index.observe(lease.endpoint.slot, predicted, cached_tokens)
 
     def _search(
         self, pool_name: str, work: Work, now_s: float, excluded: Collection[str]
@@ -138,7 +140,9 @@ class Picker:
             return None
         matched: Sequence[int] = ()
         if self.policy.needs_prefixes:
-            matched = pool.index.match(work.prefix, pool.slot_count)
+            believed = pool.index.match(work.prefix, pool.slot_count)
+            is_told = pool.blocks.is_used
+            matched = pool.blocks.correct(work.prefix, believed) if is_told else believed
         return Search(pool_name, pool, work, now_s, excluded, matched)
 
     @staticmethod
@@ -159,14 +163,16 @@ class Picker:
         work = search.work
         if self.log is not None and work.request_id:
             self.log.add(self._decision(choice, candidates, search))
-        predicted = 0
+        predicted, told = 0, None
         if search.matched:
             predicted = min(search.matched[endpoint.slot], work.prefill_tokens)
             kv_tokens = endpoint.spec.kv_tokens
             search.pool.index.sent(endpoint.slot, work.prefix, search.now_s, kv_tokens)
+            told = search.pool.blocks.held_tokens(endpoint.slot, work.prefix)
+            search.pool.blocks.sent(endpoint.slot, work.prefix, search.now_s)
         if work.adapter:
             endpoint.adapters.sent(work.adapter)
-        return Lease(endpoint, work, search.now_s, predicted_tokens=predicted)
+        return Lease(endpoint, work, search.now_s, predicted_tokens=predicted, told_tokens=told)
 
     def _choose(self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]) -> Choice:
         if len(endpoints) == 1:

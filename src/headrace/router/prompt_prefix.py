@@ -47,8 +47,18 @@ def prefix_of_body(body: bytes, root: object) -> PromptPrefix:
 
     Fields before the prompt differ between callers and are no part of what an engine computes, so
     hashing starts at the first field that carries one."""
-    start = next((at for mark in prompt_marks if (at := body.find(mark)) >= 0), 0)
+    start = prompt_start(body)
     return prefix_of_text(body[start:] if start else body, root)
+
+
+def prompt_start(body: bytes) -> int:
+    """Where an API request's prompt begins; 0 where no field is known to carry one."""
+    return next((at for mark in prompt_marks if (at := body.find(mark)) >= 0), 0)
+
+
+def prompt_bytes(body: bytes) -> int:
+    """The length of what the prefix of a body is made from."""
+    return len(body) - prompt_start(body)
 
 
 def prefix_of_text(text: bytes, root: object) -> PromptPrefix:
