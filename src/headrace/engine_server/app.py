@@ -149,6 +149,7 @@ class EngineServerApp:
             service.usage,
             self._timings,
             service.config.served_name,
+            wall_s=service.clock.wall_s(),
             with_exemplars=with_exemplars,
         )
         kind = openmetrics_content_type if with_exemplars else content_type

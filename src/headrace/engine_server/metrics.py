@@ -6,7 +6,7 @@ from headrace.engine_server.engine_client import EngineClient
 from headrace.engine_server.messages import Stats
 from headrace.engine_server.usage_log import UsageLog
 from headrace.observability import engine_metrics as names
-from headrace.observability.metrics import Histogram, MetricDeclaration, Value, render
+from headrace.observability.metrics import Histogram, Info, MetricDeclaration, Value, render
 
 
 @dataclass(slots=True)
@@ -25,6 +25,7 @@ async def metrics_text(
     timings: Timings,
     model_name: str,
     *,
+    wall_s: float,
     with_exemplars: bool = False,
 ) -> bytes:
     """Everything in Prometheus' text format, or in OpenMetrics', which has exemplars."""
@@ -32,6 +33,7 @@ async def metrics_text(
     values = [*_usage_values(engine, usage), (names.restarts_total, engine.restart_count)]
     if stats is not None:  # what the engine does not say is left out: it is not zero
         values += _engine_values(engine, stats)
+    values += _adapter_values(engine, wall_s)
     values += [
         (names.queue_seconds, usage.queue_s),
         (names.first_token_seconds, timings.first_token_s),
@@ -41,6 +43,26 @@ async def metrics_text(
         (names.request_tokens, {"input": usage.input_tokens, "output": usage.output_tokens}),
     ]
     return render(values, model_name, with_exemplars=with_exemplars)
+
+
+def _adapter_values(engine: EngineClient, wall_s: float) -> list[tuple[MetricDeclaration, Value]]:
+    """What routers look at to send an adapter's requests where it is; nothing without adapters."""
+    if not engine.config.adapters_max:
+        return []
+    counts = dict.fromkeys(engine.adapters, 0)
+    running: set[str] = set()
+    for stream in engine.streams:
+        adapter = stream.submit.adapter
+        if adapter is not None:
+            counts[adapter] = counts.get(adapter, 0) + 1
+            running |= {adapter} if stream.last is not None else set()
+    waiting = sorted(name for name, count in counts.items() if count and name not in running)
+    labels = (str(engine.config.adapters_max), ",".join(waiting), ",".join(sorted(running)))
+    return [
+        (names.adapters_loaded, len(engine.adapters)),
+        (names.adapter_requests, counts),
+        (names.adapters_info, Info(labels, wall_s)),
+    ]
 
 
 def _engine_values(engine: EngineClient, stats: Stats) -> list[tuple[MetricDeclaration, Value]]:

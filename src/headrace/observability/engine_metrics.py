@@ -154,3 +154,20 @@ request_tokens = MetricDeclaration(
     gen_ai="gen_ai_client_token_usage",
     gen_ai_label="gen_ai_token_type",
 )
+adapters_loaded = MetricDeclaration(
+    "headrace_engine_adapters_loaded", gauge, "LoRA adapters that requests can ask for."
+)
+adapter_requests = MetricDeclaration(
+    "headrace_engine_adapter_requests",
+    gauge,
+    "Requests that have not ended, by the LoRA adapter that they ask for.",
+    label="adapter",
+)
+adapters_info = MetricDeclaration(
+    "headrace_engine_adapters_info",
+    gauge,
+    "The adapters that requests have begun with and wait for, separated by commas, and how many "
+    "can be loaded; the value is the time of the sample.",
+    alias="vllm:lora_requests_info",
+    info_labels=("max_lora", "waiting_lora_adapters", "running_lora_adapters"),
+)

@@ -54,6 +54,7 @@ class MetricDeclaration:
     alias: str | None = None  # the same value under another engine's name
     gen_ai: str | None = None  # and under OpenTelemetry's, with its labels
     gen_ai_label: str | None = None  # what `label` is called there
+    info_labels: tuple[str, ...] = ()  # of a metric whose labels are what it says
 
 
 Bucket = tuple[str, float] | tuple[str, float, Exemplar]
@@ -91,8 +92,16 @@ class Histogram:
                 yield bound, total
 
 
+@dataclass(frozen=True, slots=True)
+class Info:
+    """One sample that is told by its labels."""
+
+    labels: tuple[str, ...]  # as the declaration's `info_labels`
+    value: float
+
+
 # A mapping has one value for each label value.
-Value = float | Histogram | Mapping[str, float] | Mapping[str, Histogram]
+Value = float | Histogram | Info | Mapping[str, float] | Mapping[str, Histogram]
 
 
 def render(
@@ -142,6 +151,10 @@ def _family(
     declaration: MetricDeclaration, name: str, value: Value, labels: dict[str, str]
 ) -> Metric:
     label_names = [*labels, *([declaration.label] if declaration.label else [])]
+    if isinstance(value, Info):
+        info = GaugeMetricFamily(name, declaration.doc, labels=[*labels, *declaration.info_labels])
+        info.add_metric([*labels.values(), *value.labels], value.value)
+        return info
     if declaration.kind is MetricKind.HISTOGRAM:
         histogram = HistogramMetricFamily(name, declaration.doc, labels=label_names)
         for label_value, one in _by_label(value):
@@ -163,4 +176,5 @@ def _family(
 
 def _by_label(value: Value) -> Iterable[tuple[str, float | Histogram]]:
     """The values by label value; one alone has none."""
+    assert not isinstance(value, Info), "it has no value by label"
     return value.items() if isinstance(value, Mapping) else [("", value)]

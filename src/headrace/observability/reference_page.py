@@ -41,7 +41,7 @@ def page() -> str:
 def section(title: str, module: ModuleType) -> str:
     """One program's metrics as a table."""
     rows = [
-        f"| `{metric.name}` | {metric.kind} | {metric.label or ''} | {metric.doc} | "
+        f"| `{metric.name}` | {metric.kind} | {', '.join(metric.info_labels) or metric.label or ''} | {metric.doc} | "
         f"{', '.join(f'`{name}`' for name in (metric.alias, metric.gen_ai) if name)} |"
         for metric in declarations(module)
     ]

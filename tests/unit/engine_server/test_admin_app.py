@@ -186,6 +186,26 @@ async def test_a_running_request_keeps_its_adapter_until_it_ends(
         assert await site.text("bytes:other")
 
 
+async def test_routers_see_which_adapters_are_used(run_site: Any, adapters: list[Path]) -> None:
+    async def samples(site: Site) -> list[str]:
+        lines = (await site.api.get("/metrics")).body.decode().splitlines()
+        kinds = ("headrace_engine_adapter", "vllm:lora_requests_info{")
+        return [line.rpartition(" ")[0] for line in lines if line.startswith(kinds)]
+
+    async with run_site() as site:
+        await site.load("sql", adapters[0])
+        exchange, task = await site.running("bytes:sql")
+        used = await samples(site)
+        assert 'headrace_engine_adapter_requests{adapter="sql"}' in used
+        labels = 'max_lora="2",model_name="bytes",running_lora_adapters="sql"'
+        assert f'vllm:lora_requests_info{{{labels},waiting_lora_adapters=""}}' in used
+        assert await site.api.metric("headrace_engine_adapters_loaded") == 1
+        exchange.gone.set()
+        await task
+    async with run_site(adapters_max=0) as site:
+        assert await samples(site) == []
+
+
 async def test_what_cannot_be_loaded_is_refused_and_takes_no_place(
     run_site: Any, adapters: list[Path], tmp_path: Path
 ) -> None:
