@@ -1,5 +1,6 @@
-"""`headrace quantize IN OUT --type T`: a model's weights in another type, as a GGUF file."""
+"""`headrace quantize IN OUT --type T`: a model's weights in other types, as GGUF files."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -7,13 +8,19 @@ from typing import Annotated
 import typer
 
 from headrace.base.errors import ConfigurationError
+from headrace.cli.check import documentation_text, read_text
 from headrace.cli.model_files import ProgressBar, resolve_model
 from headrace.cli.output import format_bytes, note
-from headrace.cli.quantize_report import write_report
+from headrace.cli.quantize_report import compare, write_report
 from headrace.cli.settings import CacheDir
-from headrace.weights.model_file import open_model
+from headrace.tokenizer.tokenizer import Tokenizer
+from headrace.weights.architecture_reader import read_architecture
+from headrace.weights.importance import Importance, measure_importance, read_importance
+from headrace.weights.model_file import ModelFile, open_model
 from headrace.weights.quantize import quantize_model
 from headrace.weights.tensor import TensorType
+
+importance_tokens_max = 1024
 
 
 class TypeName(StrEnum):
@@ -23,16 +30,21 @@ class TypeName(StrEnum):
     BF16 = "bf16"
     Q8_0 = "q8_0"
     Q6_K = "q6_k"
+    Q5_K = "q5_k"
     Q5_1 = "q5_1"
     Q5_0 = "q5_0"
     Q4_K = "q4_k"
+    IQ4_NL = "iq4_nl"
+    IQ4_XS = "iq4_xs"
     Q4_1 = "q4_1"
     Q4_0 = "q4_0"
+    Q3_K = "q3_k"
+    Q2_K = "q2_k"
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("quantize", help="Write a model's weights in another type, as GGUF.")(run)
+    app.command("quantize", help="Write a model's weights in other types, as GGUF.")(run)
 
 
 def run(
@@ -43,33 +55,88 @@ def run(
             metavar="IN", help="A GGUF file, a safetensors directory, or any model reference."
         ),
     ],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
-    kind: Annotated[
-        TypeName, typer.Option("--type", case_sensitive=False, help="The weights' type.")
+    out: Annotated[
+        Path,
+        typer.Argument(
+            metavar="OUT", help="The GGUF file to write; of several types, the directory."
+        ),
+    ],
+    kinds: Annotated[
+        list[TypeName],
+        typer.Option("--type", case_sensitive=False, help="The weights' type; repeatable."),
     ],
     cache_dir: CacheDir,
+    imatrix: Annotated[
+        Path | None,
+        typer.Option(
+            help="What matters: a text that the model reads first, or an importance matrix of "
+            "llama.cpp (GGUF, or .dat)."
+        ),
+    ] = None,
     report: Annotated[
-        Path | None, typer.Option(help="Write size and divergence from IN here, as JSON.")
+        Path | None,
+        typer.Option(help="Write size and divergence from IN here, as JSON, with plots beside it."),
     ] = None,
     report_text: Annotated[
-        Path | None, typer.Option(help="The text whose beginning the report compares on.")
+        Path | None,
+        typer.Option(
+            help="The text whose beginning the report compares on; default: Python's own "
+            "documentation."
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT if it is there.")] = False,
 ) -> None:
-    """Write a model's weights in another type, as GGUF."""
-    if report is not None and report_text is None:
-        raise ConfigurationError("--report needs a text to compare on; pass --report-text FILE.")
-    if out.exists() and not force:
-        raise ConfigurationError(f"{out} is there already; pass --force to replace it.")
+    """Write a model's weights in other types, as GGUF."""
     resolved = resolve_model(model, cache_dir)
+    targets = _targets(out, kinds, resolved.name, force=force)
     progress = ProgressBar()
     with open_model(resolved.path) as file:
+        importance = None if imatrix is None else _importance(imatrix, file, progress)
         before = sum(tensor.byte_count for tensor in file.tensors.values())
-        quantize_model(file, out, TensorType[kind.name], progress)
-    note(f"{out}: {format_bytes(out.stat().st_size)}, from {format_bytes(before)} of weights.")
-    if report is not None and report_text is not None:
-        found = write_report(report, resolved.path, out, kind.value, report_text)
+        for kind, path in targets:
+            quantize_model(file, path, TensorType[kind.name], progress, importance)
+            note(f"{path}: {format_bytes(path.stat().st_size)}, from {format_bytes(before)}.")
+    if report is not None:
+        text = documentation_text() if report_text is None else read_text(report_text)
+        _report(resolved.path, targets, text, report)
+
+
+def _targets(
+    out: Path, kinds: Sequence[TypeName], name: str, *, force: bool
+) -> list[tuple[TypeName, Path]]:
+    """Where each type goes; ConfigurationError if something is there already."""
+    distinct = list(dict.fromkeys(kinds))
+    if len(distinct) == 1:
+        targets = [(distinct[0], out)]
+    else:
+        out.mkdir(parents=True, exist_ok=True)
+        targets = [(kind, out / f"{name}.{kind.name}.gguf") for kind in distinct]
+    for _, path in targets:
+        if path.exists() and not force:
+            raise ConfigurationError(f"{path} is there already; pass --force to replace it.")
+    return targets
+
+
+def _importance(path: Path, file: ModelFile, progress: ProgressBar) -> Importance:
+    if not path.is_file():
+        raise ConfigurationError(f"--imatrix {path}: there is no such file.")
+    found = read_importance(path)
+    if found is not None:
+        return found
+    tokens = Tokenizer.from_gguf_metadata(file.metadata).encode(read_text(path), add_special=True)
+    if not tokens:
+        raise ConfigurationError(f"{path} has no text; give some thousand words.")
+    return measure_importance(
+        file, read_architecture(file), tokens[:importance_tokens_max], progress
+    )
+
+
+def _report(source: Path, targets: Sequence[tuple[TypeName, Path]], text: str, path: Path) -> None:
+    found = compare(source, [(kind.value, made) for kind, made in targets], text)
+    for entry in found.types:
         note(
-            f"{report}: KL {found.kl_nats:.5f} nats over {found.tokens} tokens, the same first "
-            f"choice at {found.same_top_share:.1%}."
+            f"{entry.type}: {format_bytes(entry.size_bytes)}, KL {entry.kl_nats:.5f} nats over "
+            f"{found.tokens} tokens, the same first choice at {entry.same_top_share:.1%}."
         )
+    for written in write_report(found, path):
+        note(f"{written} written.")

@@ -17,6 +17,7 @@ from headrace.kernels.reference.dequantize import converters as readable
 from headrace.kernels.reference.dequantize import dequantize
 from headrace.kernels.reference.quantize import quantize
 from headrace.weights.gguf_writer import TensorPlan, write_gguf
+from headrace.weights.importance import Floats, Importance
 from headrace.weights.model_file import ModelFile
 from headrace.weights.progress import Progress
 from headrace.weights.tensor import Tensor, TensorType, block_layouts, bytes_of
@@ -25,17 +26,30 @@ values_at_once = 1 << 20
 # llama.cpp's number of each kind of file.
 file_types: Mapping[TensorType, int] = {
     **{TensorType.F16: 1, TensorType.Q4_0: 2, TensorType.Q4_1: 3, TensorType.Q8_0: 7},
-    **{TensorType.Q5_0: 8, TensorType.Q5_1: 9, TensorType.Q4_K: 15, TensorType.Q6_K: 18},
-    TensorType.BF16: 32,
+    **{TensorType.Q5_0: 8, TensorType.Q5_1: 9, TensorType.Q2_K: 10, TensorType.Q3_K: 12},
+    **{TensorType.Q4_K: 15, TensorType.Q5_K: 17, TensorType.Q6_K: 18, TensorType.IQ4_NL: 25},
+    **{TensorType.IQ4_XS: 30, TensorType.BF16: 32},
 }
-smaller_blocks = {TensorType.Q4_K: TensorType.Q5_0, TensorType.Q6_K: TensorType.Q8_0}
+smaller_blocks = {
+    **{TensorType.Q2_K: TensorType.Q4_0, TensorType.Q3_K: TensorType.Q4_0},
+    **{TensorType.Q4_K: TensorType.Q5_0, TensorType.Q5_K: TensorType.Q5_1},
+    **{TensorType.Q6_K: TensorType.Q8_0, TensorType.IQ4_XS: TensorType.IQ4_NL},
+}
 kept_names = ("ffn_gate_inp", "position_embd", "token_types", "rope_factors", "rope_freqs")
 expert_pattern = re.compile(r"(blk\.\d+\.ffn_(?:gate|up|down))\.(\d+)\.(weight|bias)")
 left_out_keys = ("split.", "general.alignment", "general.file_type")
 
 
-def quantize_model(file: ModelFile, path: Path, target: TensorType, progress: Progress) -> None:
+def quantize_model(
+    file: ModelFile,
+    path: Path,
+    target: TensorType,
+    progress: Progress,
+    importance: Importance | None = None,
+) -> None:
     """Write the model to `path`; ConfigurationError for a type that is not written.
+
+    With an `importance` errors count by how much their inputs matter.
 
     Cost: every weight is read once; a K type takes about a minute for 100 million of them."""
     if target not in file_types:
@@ -43,7 +57,7 @@ def quantize_model(file: ModelFile, path: Path, target: TensorType, progress: Pr
         raise ConfigurationError(f"{target.name} is not written; choose one of {names}.")
     tied = "output.weight" not in file.tensors
     plans = [
-        _plan(parts, _type_of(parts[0], target, tied=tied), progress)
+        _plan(parts, _type_of(parts[0], target, tied=tied), progress, importance)
         for parts in _grouped(file.tensors)
     ]
     metadata = {
@@ -88,31 +102,52 @@ def _type_of(tensor: Tensor, target: TensorType, *, tied: bool) -> TensorType:
     return TensorType.F16
 
 
-def _plan(parts: list[Tensor], target: TensorType, progress: Progress) -> TensorPlan:
+def _plan(
+    parts: list[Tensor], target: TensorType, progress: Progress, importance: Importance | None
+) -> TensorPlan:
     first = parts[0]
     shape = first.shape if len(parts) == 1 else (len(parts), *first.shape)
+    known = None if importance is None else importance.of(first.name)
+    if known is not None and known.shape[-1] != shape[-1]:
+        raise ConfigurationError(
+            f"tensor {first.name} has {shape[-1]} inputs, and the importance is of "
+            f"{known.shape[-1]}; it was measured on another model."
+        )
 
     def pieces() -> Iterator[bytes]:
-        for part in parts:
-            for data in _converted(part, target):
+        for index, part in enumerate(parts):
+            own = known[index] if known is not None and len(parts) > 1 < known.ndim else known
+            for data in _converted(part, target, own):
                 progress.advance(len(data))
                 yield data
 
     return TensorPlan(first.name, target, shape, pieces)
 
 
-def _converted(tensor: Tensor, target: TensorType) -> Iterator[bytes]:
+def _converted(tensor: Tensor, target: TensorType, importance: Floats | None) -> Iterator[bytes]:
     """A tensor's bytes in another type, some rows at a time."""
-    length = tensor.shape[-1]
-    rows = prod(tensor.shape[:-1])
-    row_bytes = bytes_of(tensor.type, length)
-    step = max(1, values_at_once // length)
     whole = tensor.data
-    for start in range(0, rows, step):
-        count = min(step, rows - start)
-        data = whole[start * row_bytes : (start + count) * row_bytes]
+    for first, count, own in _stretches(tensor, importance):
+        data = whole[first * _row_bytes(tensor) : (first + count) * _row_bytes(tensor)]
         if tensor.type is target:
             yield data.tobytes()
         else:
-            values = dequantize(int(tensor.type), data, (count, length))
-            yield quantize(int(target), values).tobytes()
+            values = dequantize(int(tensor.type), data, (count, tensor.shape[-1]))
+            yield quantize(int(target), values, own).tobytes()
+
+
+def _row_bytes(tensor: Tensor) -> int:
+    return bytes_of(tensor.type, tensor.shape[-1])
+
+
+def _stretches(
+    tensor: Tensor, importance: Floats | None
+) -> Iterator[tuple[int, int, Floats | None]]:
+    """First row and count of each stretch, with the importance of its inputs; no stretch has rows
+    of two experts."""
+    step = max(1, values_at_once // tensor.shape[-1])
+    outputs = tensor.shape[-2] if len(tensor.shape) > 1 else 1
+    for expert in range(prod(tensor.shape[:-1]) // outputs):
+        own = importance[expert] if importance is not None and importance.ndim > 1 else importance
+        for row in range(0, outputs, step):
+            yield expert * outputs + row, min(step, outputs - row), own

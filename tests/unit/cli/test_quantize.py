@@ -1,10 +1,12 @@
-"""`headrace quantize` refuses before it reads; what it writes is tested in unit/weights."""
+"""`headrace quantize` as people type it; what it writes is tested in unit/weights."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from headrace.cli.main import main
+from headrace.sim.model_on_disk import write_model_file
 
 
 def test_a_file_that_is_there_is_not_replaced_unasked(
@@ -12,6 +14,32 @@ def test_a_file_that_is_there_is_not_replaced_unasked(
 ) -> None:
     out = tmp_path / "out.gguf"
     out.write_text("mine")
-    assert main(["quantize", "source.gguf", str(out), "--type", "q4_k"]) == 1
+    source = write_model_file(tmp_path / "weir.gguf")
+    words = ["quantize", str(source), str(out), "--type", "q4_k"]
+    assert main([*words, "--cache-dir", str(tmp_path / "cache")]) == 1
     assert "--force" in capsys.readouterr().err
     assert out.read_text() == "mine"
+
+
+def test_several_types_with_an_importance_go_to_a_directory_with_a_report(tmp_path: Path) -> None:
+    source = write_model_file(tmp_path / "weir.gguf")
+    (tmp_path / "text").write_text("w1 w2 w3 " * 20)
+    words = ["quantize", str(source), str(tmp_path / "out"), "--type", "q4_0", "--type", "iq4_xs"]
+    words += ["--imatrix", str(tmp_path / "text"), "--report", str(tmp_path / "report.json")]
+    words += ["--report-text", str(tmp_path / "text"), "--cache-dir", str(tmp_path / "cache")]
+    with pytest.raises(SystemExit, match="0"):
+        main(words)
+    made = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert made == ["weir.IQ4_XS.gguf", "weir.Q4_0.gguf"]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [entry["type"] for entry in report["types"]] == ["q4_0", "iq4_xs"]
+
+
+def test_an_importance_that_is_not_there_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_model_file(tmp_path / "weir.gguf")
+    words = ["quantize", str(source), str(tmp_path / "out.gguf"), "--type", "q4_0"]
+    words += ["--imatrix", str(tmp_path / "missing"), "--cache-dir", str(tmp_path / "cache")]
+    assert main(words) == 1
+    assert "there is no such file" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headrace.base.errors import ConfigurationError
-from headrace.cli.quantize_report import write_report
+from headrace.cli.quantize_report import compare, write_report
 from headrace.engine.cpu_runner import CpuRunner
 from headrace.kernels.reference.dequantize import dequantize
 from headrace.sim.progress import SilentProgress
@@ -20,6 +20,7 @@ from headrace.weights.quantize import file_types, quantize_model
 from headrace.weights.tensor import TensorType
 
 hidden, ffn, vocab = 256, 512, 320
+rough = {TensorType.Q2_K: 0.4, TensorType.Q3_K: 0.2}
 
 
 @pytest.fixture
@@ -91,7 +92,8 @@ def test_every_type_reads_back_near_the_source(
             )
             old = before.tensors[name]
             values = dequantize(int(old.type), np.array(old.data), old.shape)
-            assert np.sqrt(np.mean((mine - values) ** 2)) < 0.12 * np.sqrt(np.mean(values**2))
+            most = rough.get(tensor.type, 0.12)
+            assert np.sqrt(np.mean((mine - values) ** 2)) < most * np.sqrt(np.mean(values**2))
     assert not list(path.parent.glob(".*tmp"))
 
 
@@ -129,18 +131,20 @@ def test_experts_are_written_as_one_tensor(source: Path, tmp_path: Path) -> None
 
 def test_a_type_that_is_not_written_is_refused(convert: Convert) -> None:
     with pytest.raises(ConfigurationError, match="choose one of"):
-        convert(TensorType.IQ4_XS)
+        convert(TensorType.MXFP4)
 
 
 def test_a_report_tells_more_bits_from_fewer(
     source: Path, convert: Convert, tmp_path: Path
 ) -> None:
-    text = tmp_path / "text"
-    text.write_text("w1 w2 w3 and more")
-    found = {
-        kind: write_report(tmp_path / "report", source, convert(kind), kind.name, text)
-        for kind in (TensorType.Q8_0, TensorType.Q4_0)
-    }
-    assert 0 <= found[TensorType.Q8_0].kl_nats < found[TensorType.Q4_0].kl_nats
-    assert found[TensorType.Q8_0].size_bytes > found[TensorType.Q4_0].size_bytes
-    assert json.loads((tmp_path / "report").read_text())["type"] == "Q4_0"
+    made = [(kind.name, convert(kind)) for kind in (TensorType.Q8_0, TensorType.Q4_0)]
+    report = compare(source, made, "w1 w2 w3 and more")
+    fine, coarse = report.types
+    assert 0 <= fine.kl_nats < coarse.kl_nats
+    assert fine.size_bytes > coarse.size_bytes
+    written = write_report(report, tmp_path / "report.json")
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert [entry["type"] for entry in found["types"]] == ["Q8_0", "Q4_0"]
+    if len(written) > 1:  # with matplotlib
+        assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (tmp_path / "report.svg").read_text()

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from headrace.kernels.architecture import Activation, ArchitectureSpec
 from headrace.kernels.reference.activation import swiglu
+from headrace.kernels.reference.watched import WatchedTensors
 
 Floats = NDArray[np.float32]
 clamp_limit, clamp_slope = 7.0, 1.702  # of gpt-oss
@@ -37,6 +38,8 @@ def activate(kind: Activation, gate: Floats, up: Floats) -> Floats:
 
 def linear(tensors: Mapping[str, Floats], name: str, rows: Floats) -> Floats:
     """Rows through a matrix, with its bias where it has one."""
+    if isinstance(tensors, WatchedTensors):
+        tensors.note(name, rows)
     product = rows @ tensors[f"{name}.weight"].T
     bias = tensors.get(f"{name}.bias")
     return product if bias is None else product + bias

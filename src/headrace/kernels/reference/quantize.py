@@ -1,8 +1,9 @@
 """Float32 weights to the quantized blocks of GGUF files; the layouts are in dequantize.py.
 
 The types of 32 weights round to the nearest code under the block's own scale, as llama.cpp does.
-The K types search: several scales are tried for each small block, each refined by least squares,
-weighted so that large weights count more, and the one with the smallest error is kept.
+The K and IQ4 types search: several scales are tried for each small block, each refined by least
+squares, and the one with the smallest error is kept (quantize_search.py). With an importance of the
+inputs Q4_0 is searched too, and errors count by it.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,20 +11,27 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.kernels.reference.quantize_blocks import q4_k, q6_k
+from headrace.kernels.reference import quantize_blocks
+from headrace.kernels.reference.quantize_search import signed_search
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
 
-def quantize(type_number: int, values: Floats) -> Bytes:
+def quantize(type_number: int, values: Floats, importance: Floats | None = None) -> Bytes:
     """The bytes of values whose rows are whole blocks; `type_number` is GGML's, as in files.
 
-    ValueError if there is no quantizer for the type. Cost: some tens of passes for K types."""
-    convert = converters.get(type_number)
-    if convert is None:
+    `importance` has a number for each input, (values.shape[-1],), and all of them positive.
+    ValueError if there is no quantizer for the type. Cost: tens of passes where it searches."""
+    values = np.ascontiguousarray(values, np.float32)
+    if type_number in searched or (importance is not None and type_number in weighted):
+        convert = searched.get(type_number) or weighted[type_number]
+        whole = None if importance is None else np.broadcast_to(importance, values.shape)
+        data = convert(values, whole)
+    elif type_number in converters:
+        data = converters[type_number](values)
+    else:
         raise ValueError(f"no quantizer for GGML type {type_number}")
-    data = convert(np.ascontiguousarray(values, np.float32))
     return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
 
 
@@ -104,6 +112,13 @@ def _q4_0(values: Floats) -> Bytes:
     return store_q4_0(*_signed(values, 8))
 
 
+def _searched_q4_0(values: Floats, importance: Floats | None) -> Bytes:
+    blocks = _blocks(values)
+    steps = signed_search(blocks, 8, importance)[:, np.newaxis].astype("<f2").astype(np.float32)
+    codes = np.clip(np.rint(blocks * _inverse(steps)), -8, 7) + 8
+    return store_q4_0(steps, codes.astype(np.uint8))
+
+
 def _q5_0(values: Floats) -> Bytes:
     return store_q5_0(*_signed(values, 16))
 
@@ -136,7 +151,16 @@ converters: Mapping[int, Callable[[Floats], Bytes]] = {
     6: _q5_0,
     7: _q5_1,
     8: _q8_0,
-    12: q4_k,
-    14: q6_k,
     30: _bf16,
 }
+Searched = Callable[[Floats, Floats | None], Bytes]
+searched: Mapping[int, Searched] = {
+    10: quantize_blocks.q2_k,
+    11: quantize_blocks.q3_k,
+    12: quantize_blocks.q4_k,
+    13: quantize_blocks.q5_k,
+    14: quantize_blocks.q6_k,
+    20: quantize_blocks.iq4_nl,
+    23: quantize_blocks.iq4_xs,
+}
+weighted: Mapping[int, Searched] = {2: _searched_q4_0}
