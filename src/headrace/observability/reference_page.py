@@ -41,12 +41,17 @@ def page() -> str:
 def section(title: str, module: ModuleType) -> str:
     """One program's metrics as a table."""
     rows = [
-        f"| `{metric.name}` | {metric.kind} | {', '.join(metric.info_labels) or metric.label or ''} | {metric.doc} | "
+        f"| `{metric.name}` | {metric.kind} | {labels_of(metric)} | {metric.doc} | "
         f"{', '.join(f'`{name}`' for name in (metric.alias, metric.gen_ai) if name)} |"
         for metric in declarations(module)
     ]
     head = ["| name | kind | label | what it says | also as |", "| --- | --- | --- | --- | --- |"]
     return "\n".join([f"## {title}", "", *head, *rows, ""])
+
+
+def labels_of(metric: MetricDeclaration) -> str:
+    """A metric's own labels."""
+    return ", ".join(metric.info_labels) or metric.label or ""
 
 
 if __name__ == "__main__":
