@@ -1,11 +1,12 @@
 """What guessing the next tokens brings: the same requests with and without, in one process.
 
-    python bench/speculation.py MODEL.gguf [--clients 1 4] [--tokens 128] [--rounds 3]
+    python bench/speculation.py MODEL.gguf [--draft-model SMALL.gguf] [--clients 1 4] [--rounds 3]
 
 `repeat` goes on with text that the prompt already has, `code` with code full of patterns, `free`
 answers a question in its own words. Time is the CPU time of one compute thread, so that other
 programs do not matter. Pairs of runs are interleaved; the median of their ratios is given. The
-tokens must be equal.
+tokens must be equal, greedy and sampled (--temperature). Guesses are made from n-grams, or by
+another model.
 """
 
 import argparse
@@ -13,12 +14,16 @@ import json
 import statistics
 import sys
 import time
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.engine.core import EngineCore
 from headrace.engine.cpu_runner import CpuRunner
+from headrace.engine.draft_model import DraftModel
 from headrace.engine.request import EngineRequest, EngineStats, SamplingParams
 from headrace.engine.scheduler import SchedulerConfig
+from headrace.engine_server.loading import check_vocabularies
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.gguf import open_gguf
@@ -41,6 +46,16 @@ prompts = {
 }
 
 
+@dataclass(frozen=True)
+class Work:
+    """What is compared."""
+
+    runner: CpuRunner
+    draft_runner: CpuRunner | None
+    tokens: int
+    temperature: float
+
+
 class CpuClock:
     """This process's CPU time."""
 
@@ -52,15 +67,19 @@ class CpuClock:
 
 
 def run(
-    runner: CpuRunner, prompt: list[int], clients: int, tokens: int, draft_tokens_max: int
+    work: Work, prompt: list[int], clients: int, draft_tokens_max: int
 ) -> tuple[float, list[list[int]], EngineStats]:
     """Tokens a second, the tokens, the counters."""
     config = SchedulerConfig(b"k" * 32, sequences_max=32, draft_tokens_max=draft_tokens_max)
     clock = CpuClock()
-    core = EngineCore(runner, config, clock)
+    proposer = None
+    if work.draft_runner is not None:
+        proposer = DraftModel(work.draft_runner, clock, work.runner.info.vocab_size)
+    core = EngineCore(work.runner, config, clock, proposer)
+    tokens = work.tokens
     answers: list[list[int]] = [[] for _ in range(clients)]
     for index in range(clients):
-        sampling = SamplingParams(temperature=0.0, seed=index, max_tokens=tokens)
+        sampling = SamplingParams(work.temperature, seed=index, max_tokens=tokens)
         core.submit(EngineRequest(str(index), tuple(prompt), sampling))
     started_s = clock.monotonic_s()
     while core.has_work():
@@ -71,13 +90,13 @@ def run(
 
 
 def compare(
-    runner: CpuRunner, prompt: list[int], clients: int, tokens: int, drafts: int, rounds: int
+    work: Work, prompt: list[int], clients: int, drafts: int, rounds: int
 ) -> dict[str, float]:
     """The ratio with to without, and how many guesses were right."""
     ratios = []
     for _ in range(rounds):
-        without, plain, _ = run(runner, prompt, clients, tokens, 0)
-        speed, guessed, stats = run(runner, prompt, clients, tokens, drafts)
+        without, plain, _ = run(work, prompt, clients, 0)
+        speed, guessed, stats = run(work, prompt, clients, drafts)
         if plain != guessed:
             sys.exit("the tokens differ: that is a defect")
         ratios.append(speed / without)
@@ -87,19 +106,13 @@ def compare(
         "without_tokens_per_s": round(without),
         "with_tokens_per_s": round(speed),
         "right_share": round(accepted / drafted, 2) if drafted else 0.0,
-        "drafted_a_token": round(drafted / (clients * tokens), 2),
+        "drafted_a_token": round(drafted / (clients * work.tokens), 2),
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--drafts", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
-    with open_gguf(arguments.model) as file:
+def load(path: Path, stack: ExitStack) -> tuple[Tokenizer, CpuRunner]:
+    """A model on one thread, until the stack ends."""
+    with open_gguf(path) as file:
         tokenizer = Tokenizer.from_gguf_metadata(file.metadata)
         runner = CpuRunner(
             file,
@@ -109,13 +122,30 @@ def main() -> None:
             sequences_max=rows_max,
             threads=1,
         )
-    with runner:
+    return tokenizer, stack.enter_context(runner)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--drafts", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--draft-model", type=Path)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    arguments = parser.parse_args()
+    with ExitStack() as stack:
+        tokenizer, runner = load(arguments.model, stack)
+        draft_runner = None
+        if arguments.draft_model is not None:
+            check_vocabularies(arguments.model, arguments.draft_model)
+            _, draft_runner = load(arguments.draft_model, stack)
+        work = Work(runner, draft_runner, arguments.tokens, arguments.temperature)
         for name, text in prompts.items():
             prompt = tokenizer.encode(text)
             for clients in arguments.clients:
-                row = compare(
-                    runner, prompt, clients, arguments.tokens, arguments.drafts, arguments.rounds
-                )
+                row = compare(work, prompt, clients, arguments.drafts, arguments.rounds)
                 print(json.dumps({"prompt": name, "clients": clients, **row}), flush=True)
 
 

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from headrace.base.errors import RateLimited
 from headrace.engine.core import EngineCore
+from headrace.engine.draft_model import DraftModel
 from headrace.engine.request import (
     EngineRequest,
     FinishReason,
@@ -25,7 +26,7 @@ from headrace.engine.request import (
 from headrace.engine.runner import StepBatch
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.engine.sequence import Sequence, preemptions_max
-from headrace.sim.clock import ManualClock
+from headrace.sim.clock import ManualClock, SteppingClock
 from headrace.sim.runner import FakeModel, FakeRunner
 
 vocab_size = 16  # few tokens, so that stop tokens and the poisonous one come up
@@ -107,6 +108,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         waiting_max=st.integers(2, 8),
         caching=st.booleans(),
         draft_tokens_max=st.sampled_from([0, 1, 4]),
+        draft_vocab_size=st.sampled_from([None, vocab_size, vocab_size - 3]),
     )
     def build(
         self,
@@ -118,6 +120,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         waiting_max: int,
         caching: bool,
         draft_tokens_max: int,
+        draft_vocab_size: int | None,
     ) -> None:
         self.model = FakeModel(vocab_size, poison)
         self.limit = min(max_model_len, num_blocks * block_size_tokens)
@@ -138,8 +141,19 @@ class SchedulerMachine(RuleBasedStateMachine):
             draft_tokens_max=draft_tokens_max,
         )
         self.waiting_max = waiting_max
-        self.clock = ManualClock()
-        self.core = EngineCore(self.runner, config, self.clock, self)
+        self.clock = SteppingClock()
+        self.draft_model: DraftModel | None = None
+        if draft_vocab_size is not None:  # it agrees with the model, or not
+            draft_runner = FakeRunner(
+                FakeModel(draft_vocab_size, poison),
+                num_blocks=num_blocks,
+                block_size_tokens=block_size_tokens,
+                max_model_len=max_model_len,
+                rows_max=rows_max + sequences_max,
+                sequences_max=sequences_max,
+            )
+            self.draft_model = DraftModel(draft_runner, self.clock, vocab_size)
+        self.core = EngineCore(self.runner, config, self.clock, self.draft_model or self)
         self.live: dict[Key, Expectation] = {}
         self.arrival_count = 0
         self.head: Expectation | None = None
@@ -227,6 +241,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 del self.live[key]
         assert self.runner.steps == steps_before + 1 or not self.live, "live requests, no step"
         self.core.check_invariants()
+        if self.draft_model is not None:
+            self.draft_model.check_invariants()
         self.check_head()
 
     def check_head(self) -> None:
@@ -259,6 +275,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.live, "requests never finished"
         stats = self.core.stats()
         assert stats.kv_blocks_used == stats.running_requests == stats.waiting_requests == 0
+        if self.draft_model is not None:
+            self.draft_model.check_invariants()
+            assert self.draft_model.is_idle
 
 
 SchedulerMachine.TestCase.settings = machine_settings

@@ -78,6 +78,13 @@ draft_tokens = Setting(
     "Guesses of a request's next tokens to verify in one step, at most; the answers are the same "
     "with any number. 0 turns guessing off.",
 )
+draft_model = Setting(
+    "draft-model",
+    str,
+    None,
+    "A small model with the same vocabulary that makes the guesses, as MODEL is named; the answers "
+    "are the same with any. Default: guesses from the request's own text.",
+)
 tenant_cache_tokens = Setting(
     "tenant-cache-tokens",
     int,
@@ -111,6 +118,7 @@ Threads = Annotated[int | None, threads.option()]
 ContextLength = Annotated[int | None, context_length.option()]
 MaxNumSeqs = Annotated[int, max_num_seqs.option()]
 DraftTokens = Annotated[int, draft_tokens.option()]
+DraftModel = Annotated[str | None, draft_model.option()]
 TenantCacheTokens = Annotated[int | None, tenant_cache_tokens.option()]
 TargetStepMs = Annotated[float | None, target_step_ms.option()]
 StepTimeout = Annotated[float, step_timeout.option()]
@@ -126,6 +134,7 @@ def service_config(
     max_num_seqs: int,
     step_timeout_s: float = step_timeout_default_s,
     draft_tokens: int = draft_tokens_default,
+    draft_model_path: Path | None = None,
     target_step_ms: float | None = None,
     prefix_key: bytes | None = None,
     tenant_cache_tokens: int | None = None,
@@ -161,6 +170,7 @@ def service_config(
             prefix_key=prefix_key,
             salt_tokens_max=tenant_cache_tokens,
             draft_tokens_max=draft_tokens,
+            draft_model_path=None if draft_model_path is None else str(draft_model_path),
             target_step_s=None if target_step_ms is None else target_step_ms / 1000,
             kv_cache_dtype=kv_cache_dtype.value,
         ),

@@ -48,12 +48,25 @@ def check_memory(config: EngineConfig, available_bytes: int | None = None) -> No
         for line in file.notes:
             note(line)
         need = _need(config, read_architecture(file), file.tensors)
+        available -= _draft_bytes(config)
         note(f"memory: {describe(need)}, of {format_bytes(available)} available")
         if need.plan.total_bytes > available:
             raise ConfigurationError(
                 f"This needs {describe(need)}, and {format_bytes(available)} of memory are "
                 f"available. {'; or '.join(_would_fit(need, available)) or _nothing(need)}."
             )
+
+
+def _draft_bytes(config: EngineConfig) -> int:
+    """What the draft model takes beside the other; 0 if there is none."""
+    if config.draft_model_path is None:
+        return 0
+    with open_model(Path(config.draft_model_path)) as file:
+        need = _need(config, read_architecture(file), file.tensors)
+    plan = need.plan
+    taken = plan.weights_bytes + plan.kv_bytes + plan.workspace_bytes
+    note(f"memory: {format_bytes(taken)} for the draft model")
+    return taken
 
 
 def describe(need: Need) -> str:

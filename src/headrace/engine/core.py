@@ -44,7 +44,9 @@ class EngineCore:
         clock: Clock,
         proposer: Proposer | None = None,
     ) -> None:
-        """With `draft_tokens_max` in the config, `proposer` guesses; by default from n-grams."""
+        """With `draft_tokens_max` in the config, `proposer` guesses; by default from n-grams.
+
+        A draft model is one (`draft_model.py`)."""
         self._runner = runner
         self._info = runner.info
         self._config = config
@@ -163,6 +165,7 @@ class EngineCore:
             self._scheduler.record_step(len(batch.token_ids), run_s)
             self._apply_aborts(outputs)
             self._absorb(scheduled, sampled, result, outputs)
+            self._scheduler.end_step()
             self._stats.steps_total += 1
         self._stats.step_seconds_total += run_s
         self._stats.scheduler_seconds_total += self._clock.monotonic_s() - start_s - run_s
@@ -180,6 +183,7 @@ class EngineCore:
             preemptions_total=self._scheduler.preemption_count,
             finished_total=dict(self._stats.finished_total),
             drafts_total=0 if speculator is None else speculator.drafts_total,
+            draft_seconds_total=0.0 if speculator is None else speculator.seconds_total,
             drafted_by_position=() if speculator is None else tuple(speculator.drafted),
             accepted_by_position=() if speculator is None else tuple(speculator.accepted),
         )

@@ -22,7 +22,7 @@ from headrace.engine.sequence import Sequence
 from headrace.engine.step_time import StepTime
 
 seed_mask = (1 << 64) - 1
-no_tokens: tuple[int, ...] = ()
+decode_rows_max = 32  # of one sequence: more is reading it, whose rows cost less each
 
 
 @dataclass(slots=True)
@@ -57,9 +57,13 @@ class DraftModel:
         self._free = list(range(runner.info.num_blocks))
         self._followed: dict[Sequence, _Followed] = {}  # the longest unasked first
         self._time = StepTime()
+        self.seconds_total = 0.0  # of its steps
+        self.read_s = 0.0  # a token of those read first; 0 before any
 
-    def prepare(self, wanted: Rows[tuple[Sequence, int]]) -> None:
-        """Compute up to so many guesses for each of these sequences."""
+    def prepare(self, wanted: Rows[tuple[Sequence, int]]) -> float:
+        """Compute up to so many guesses for each of these sequences; the seconds it took.
+
+        Reading a sequence for the first time is not counted: it pays off later."""
         for followed in self._followed.values():
             followed.guesses = []
         counts: dict[Sequence, int] = {}
@@ -76,13 +80,21 @@ class DraftModel:
                 is_sampled = done + len(tokens) == sequence.total
                 parts.append(_Part(sequence, followed, tokens, is_sampled))
                 rows_left -= len(tokens)
+        seconds = 0.0
         while parts:
-            self._compute(parts)
+            took_s = self._compute(parts)
+            seconds += took_s if self._is_decoding(parts) else 0.0
             parts = [
                 _Part(part.sequence, part.followed, array("i", part.followed.guesses[-1:]), True)
                 for part in parts
                 if 0 < len(part.followed.guesses) < counts[part.sequence]
             ]
+        return seconds
+
+    def unread(self, sequence: Sequence) -> int:
+        """Tokens of the sequence that are to be computed before its first guess."""
+        followed = self._followed.get(sequence)
+        return sequence.total - (0 if followed is None else followed.agreed)
 
     def propose(self, sequence: Sequence, count: int) -> list[int]:
         """The guesses that were prepared."""
@@ -100,6 +112,11 @@ class DraftModel:
         followed = self._followed.pop(sequence, None)
         if followed is not None:
             self._free += followed.blocks
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it holds nothing of any sequence."""
+        return len(self._free) == self._info.num_blocks
 
     def check_invariants(self) -> None:
         """Assert what must hold between steps; for tests."""
@@ -134,16 +151,26 @@ class DraftModel:
         followed.blocks += [self._free.pop() for _ in range(needed)]
         return True
 
-    def _compute(self, parts: list[_Part]) -> None:
+    def _is_decoding(self, parts: list[_Part]) -> bool:
+        """Whether no part reads more than was said since its last guesses."""
+        return max(len(part.tokens) for part in parts) <= decode_rows_max
+
+    def _compute(self, parts: list[_Part]) -> float:
         batch = _batch(parts)
         start_s = self._clock.monotonic_s()
         result = self._runner.execute(batch)
-        self._time.record(len(batch.token_ids), self._clock.monotonic_s() - start_s)
+        seconds = self._clock.monotonic_s() - start_s
+        self.seconds_total += seconds
+        if self._is_decoding(parts):
+            self._time.record(len(batch.token_ids), seconds)
+        else:
+            self.read_s = seconds / len(batch.token_ids)
         drawn = iter(result.token_ids.tolist())
         for part in parts:
             part.followed.fed += part.tokens
             if part.is_sampled and 0 <= (token_id := next(drawn)) < self._vocab_size:
                 part.followed.guesses.append(token_id)
+        return seconds
 
 
 def _batch(parts: list[_Part]) -> StepBatch:

@@ -175,5 +175,6 @@ class EngineStats:
     scheduler_seconds_total: float = 0.0  # everything else of a step
     finished_total: dict[str, int] = field(default_factory=dict)  # by finish reason
     drafts_total: int = 0  # times that a sequence got guesses to verify
+    draft_seconds_total: float = 0.0  # of a draft model's steps, part of the scheduler's
     drafted_by_position: tuple[int, ...] = ()  # guesses, by their place in a draft
     accepted_by_position: tuple[int, ...] = ()  # those that were right

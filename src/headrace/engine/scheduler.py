@@ -109,6 +109,8 @@ class Scheduler:
                 self.waiting.remove(sequence)
         elif sequence.state is SequenceState.RUNNING:
             self._stop_running(sequence)
+        if self.speculator is not None:
+            self.speculator.forget(sequence)
         sequence.state = SequenceState.FINISHED
 
     def schedule(self, now_s: float) -> list[ScheduledSequence]:
@@ -133,6 +135,11 @@ class Scheduler:
         self.step_time.record(rows, run_s)
         if self.speculator is not None and self._only_decodes:
             self.speculator.record_step(rows, run_s)
+
+    def end_step(self) -> None:
+        """The step's samples are taken in."""
+        if self.speculator is not None and self._only_decodes:
+            self.speculator.end_step()
 
     def check_invariants(self) -> None:
         """Assert what must hold between steps; for tests."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headrace.engine.request import EngineRequest, RequestUsage, TokenLogprobs
 
 preemptions_max = 4  # from then on the others of its class give way first
-acceptance_start = 0.6  # of drafts, before anything is known
+acceptance_start = 0.75  # of drafts, before anything is known
 no_table: NDArray[np.int32] = np.empty(0, np.int32)
 unused = RequestUsage(prompt_tokens=0, cached_tokens=0, completion_tokens=0)
 

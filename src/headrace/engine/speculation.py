@@ -15,14 +15,18 @@ arithmetic bounds the step, it comes near 1 and nothing is drafted. `base` and `
 draft model's step for it. `acceptance` is learnt for each sequence, and creeps up while nothing is
 drafted, so that it is tried again.
 
+All this rests on estimates; whether guessing pays at all is measured (`guess_gain.py`).
+
 Where a grammar leaves only one way to go on, that is the guess, and it is nearly always right;
 other guesses are cut where the grammar does not allow them.
 """
 
 from collections.abc import Sequence as Rows
+from dataclasses import dataclass
 from math import log
 from typing import Protocol, runtime_checkable
 
+from headrace.engine.guess_gain import GuessGain
 from headrace.engine.sequence import Sequence
 from headrace.engine.step_time import StepTime
 
@@ -31,6 +35,8 @@ acceptance_max = 0.98
 acceptance_min = 0.02
 recovery = 0.02  # share of the way back to `recovered` at each step without a draft
 recovered = 0.5
+likely_output_tokens = 256  # of a request that may have more
+reading_share_max = 0.5  # of what guessing is likely to save
 
 
 class Proposer(Protocol):
@@ -45,8 +51,24 @@ class Proposer(Protocol):
 class ComputingProposer(Protocol):
     """A proposer that computes the guesses of a step's sequences together, before it is asked."""
 
-    def prepare(self, wanted: Rows[tuple[Sequence, int]]) -> None:
-        """Compute up to so many guesses for each of these sequences."""
+    @property
+    def seconds_total(self) -> float:
+        """What all its computing took so far."""
+        ...
+
+    def prepare(self, wanted: Rows[tuple[Sequence, int]]) -> float:
+        """Compute up to so many guesses for each of these sequences; the seconds it took.
+
+        Reading a sequence for the first time is not counted: it pays off later."""
+        ...
+
+    @property
+    def read_s(self) -> float:
+        """What a token takes that is read for the first time; 0 if not yet known."""
+        ...
+
+    def unread(self, sequence: Sequence) -> int:
+        """Tokens of the sequence that are to be computed before its first guess."""
         ...
 
     def token_s(self, sequence_count: int) -> float:
@@ -66,6 +88,16 @@ class Extend(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Step:
+    """What a step comes to."""
+
+    sequences: int
+    seconds: float = 0.0
+    accepted: int = 0
+    has_guesses: bool = False
+
+
 class Speculator:
     """Gives the decodes of a step their drafts, and learns from what became of them."""
 
@@ -74,16 +106,22 @@ class Speculator:
         self._computing = proposer if isinstance(proposer, ComputingProposer) else None
         self._draft_max = draft_max
         self._time = StepTime()  # of steps without a prompt's chunk
+        self._gain = GuessGain(plain_first=self._computing is not None)
+        self._step: _Step | None = None  # that was scheduled last, if all sequences decode in it
         self.drafts_total = 0
         self.accepted = [0] * draft_max  # by place in the draft, as the next one
         self.drafted = [0] * draft_max
 
     def draft(self, decodes: Rows[Sequence], rows_left: int, extend: Extend) -> None:
         """Give these sequences drafts, `rows_left` at most in all."""
+        self._step = step = _Step(len(decodes))
+        if not decodes or not self._gain.allows(len(decodes)):
+            return
         guess_s = 0.0
-        if self._computing is not None and decodes:
+        if self._computing is not None:
             guess_s = self._computing.token_s(len(decodes))
-            self._computing.prepare(self._wanted(decodes, rows_left, guess_s))
+            wanted = self._wanted(decodes, rows_left, guess_s)
+            step.seconds += self._computing.prepare(wanted)
         rows = expected = float(len(decodes))
         for sequence in decodes:
             worth = self._least_acceptance(rows, expected, guess_s)
@@ -92,18 +130,39 @@ class Speculator:
                 continue
             sequence.drafts = drafts[: extend(sequence, len(drafts))]
             count = len(sequence.drafts)
+            step.has_guesses |= count > 0
             rows_left -= count
             rows += count
             expected += _expected(sequence.draft_acceptance, count)
 
+    @property
+    def seconds_total(self) -> float:
+        """What computing guesses took so far; 0 where they cost nothing."""
+        return 0.0 if self._computing is None else self._computing.seconds_total
+
     def record_step(self, rows: int, seconds: float) -> None:
-        """Learn what a step without a prompt's chunk cost."""
+        """Learn what a step without a prompt's chunk cost; its drafts are recorded after it."""
         self._time.record(rows, seconds)
+        if self._step is not None:
+            self._step.seconds += seconds
+
+    def end_step(self) -> None:
+        """All drafts of a step without a prompt's chunk are recorded."""
+        step, self._step = self._step, None
+        if step is not None and step.sequences:
+            self._gain.record(
+                step.sequences,
+                step.sequences + step.accepted,
+                step.seconds,
+                has_guesses=step.has_guesses,
+            )
 
     def record_drafts(self, sequence: Sequence, accepted: int) -> None:
         """Learn how many of a sequence's drafts were right, and forget them."""
         drafted = len(sequence.drafts)
         self.drafts_total += 1
+        if self._step is not None:
+            self._step.accepted += accepted
         for place in range(drafted):
             self.drafted[place] += 1
         acceptance = sequence.draft_acceptance
@@ -130,12 +189,24 @@ class Speculator:
             worth = self._least_acceptance(rows, expected, guess_s)
             most = min(self._most(sequence), rows_left)
             count = _count_worth(sequence.draft_acceptance, worth, most)
-            if count > 0:
+            if count > 0 and self._is_worth_reading(sequence, len(decodes)):
                 wanted.append((sequence, count))
                 rows_left -= count
                 rows += count
                 expected += _expected(sequence.draft_acceptance, count)
+                if not guess_s:  # what a guess takes is to be known before others are read
+                    break
         return wanted
+
+    def _is_worth_reading(self, sequence: Sequence, sequence_count: int) -> bool:
+        """Whether enough output may come to pay for what is unread of it."""
+        assert self._computing is not None, "n-grams read nothing"
+        unread = self._computing.unread(sequence)
+        to_come = min(sequence.remaining_count, likely_output_tokens)
+        saving_s, read_s = self._gain.saving_s(sequence_count), self._computing.read_s
+        if saving_s is None or not read_s:
+            return unread <= to_come
+        return unread * read_s <= saving_s * to_come * reading_share_max
 
     def _guesses(self, sequence: Sequence, worth: float, rows_left: int) -> list[int]:
         constraint, output = sequence.constraint, sequence.output

@@ -8,7 +8,6 @@ middle of a step, when the HTTP process goes away. Signals of the terminal and o
 are for the HTTP process; this one lives exactly as long as the socket.
 """
 
-import dataclasses
 import os
 import secrets
 import signal
@@ -21,18 +20,10 @@ from pathlib import Path
 import msgspec
 
 from headrace.base.clock import SystemClock
-from headrace.base.errors import ConfigurationError, HeadraceError
+from headrace.base.errors import HeadraceError
 from headrace.engine.core import EngineCore
 from headrace.engine.intake import context_limit
-from headrace.engine.request import (
-    Adapter,
-    EngineRequest,
-    RequestOutput,
-    SamplingParams,
-    ThoughtBudget,
-    TokenConstraint,
-    TokenLogprobs,
-)
+from headrace.engine.request import EngineRequest, SamplingParams, TokenConstraint
 from headrace.engine.runner import ModelRunner
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.engine_server import messages
@@ -40,7 +31,14 @@ from headrace.engine_server.adapter_shelf import AdapterShelf
 from headrace.engine_server.encoder_process import EncoderLoop, TextEncoder, load_encoder
 from headrace.engine_server.grammar_queue import GrammarActions, GrammarQueue
 from headrace.engine_server.grammars import GrammarCompiler
+from headrace.engine_server.loading import (
+    ReportLoading,
+    blocks_of,
+    load_cpu_runner,
+    load_draft_model,
+)
 from headrace.engine_server.messages import EngineConfig, rejection
+from headrace.engine_server.wire import engine_request, wire_output, wire_stats
 
 read_bytes = 256 * 1024
 warm_up_prompt = (0, 0)
@@ -49,7 +47,6 @@ out_of_memory = (
     "smaller model."
 )
 
-ReportLoading = Callable[[str, float], None]
 LoadEncoder = Callable[[EngineConfig, ReportLoading], TextEncoder | None]
 LoadRunner = Callable[[EngineConfig, ReportLoading], ModelRunner]
 
@@ -99,7 +96,7 @@ class EngineProcess:
             if core.has_work():
                 outputs = core.step()
                 if outputs:
-                    self._send(messages.Outputs([_wire_output(output) for output in outputs]))
+                    self._send(messages.Outputs([wire_output(output) for output in outputs]))
                 if changes := core.take_cache_changes():
                     pairs = [(change.stored, change.content_hash) for change in changes]
                     self._send(messages.CacheChanges(pairs))
@@ -131,7 +128,8 @@ class EngineProcess:
         self._shelf = AdapterShelf(runner, config, self._report_loading)
         _warm_up(EngineCore(runner, scheduler, self._clock))
         # A core of its own, so that the warm-up is in no counter and in no cache.
-        core = EngineCore(runner, scheduler, self._clock)
+        draft_model = load_draft_model(config, self._report_loading, runner, self._clock)
+        core = EngineCore(runner, scheduler, self._clock, draft_model)
         core.record_cache_changes()
         info = runner.info
         compiler = GrammarCompiler(Path(config.model_path), info.vocab_size)
@@ -203,7 +201,7 @@ class EngineProcess:
             self._adapters.start(message, self._answer_call)
         else:
             assert isinstance(message, messages.AskStats), "the configuration comes once"
-            self._send(_wire_stats(core))
+            self._send(wire_stats(core))
 
     def _submit(
         self, core: EngineCore, message: messages.Submit, constraint: TokenConstraint | None
@@ -211,7 +209,7 @@ class EngineProcess:
         now_s, shelf = self._clock.monotonic_s(), self._adapters
         with shelf.lock:  # two threads come here
             adapter = shelf.find(message.adapter)
-            core.submit(_engine_request(message, constraint, now_s, adapter))
+            core.submit(engine_request(message, constraint, now_s, adapter))
         self._wake.set()
 
     def _answer_call(self, message: messages.FromEngine) -> None:
@@ -249,143 +247,11 @@ def exit_now() -> None:
     os._exit(0)
 
 
-def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
-    """Open the model file and put it on this machine's CPU."""
-    # These imports are the slow part of the start; they belong to the progress that is reported.
-    from headrace.engine.cpu_runner import CpuRunner  # noqa: PLC0415
-    from headrace.weights.architecture_reader import read_architecture  # noqa: PLC0415
-    from headrace.weights.model_file import open_model  # noqa: PLC0415
-
-    report("reading the model file", 0.05)
-    with open_model(Path(config.model_path)) as file:
-        spec = read_architecture(file)
-        if config.context_length is not None:
-            check_context_length(config, config.context_length, spec.context_length)
-            spec = dataclasses.replace(spec, context_length=config.context_length)
-        report("loading weights", 0.1)
-        return CpuRunner(
-            file,
-            spec,
-            kv_tokens=config.kv_tokens,
-            rows_max=config.step_rows,
-            sequences_max=config.step_rows,  # a draft's row is a sequence of its own to it
-            threads=config.threads,
-            kv_cache_dtype=config.kv_cache_dtype,
-            adapters_max=config.adapters_max,
-            adapter_rank_max=config.adapter_rank_max,
-        )
-
-
-def check_context_length(config: EngineConfig, wanted: int, model_limit: int) -> None:
-    """Refuse a context that the model or the KV cache cannot hold, rather than lower it."""
-    if wanted > model_limit:
-        raise ConfigurationError(
-            f"--context-length is {wanted}, but this model was made for {model_limit} tokens; "
-            "give at most that."
-        )
-    if wanted > config.kv_tokens:
-        raise ConfigurationError(
-            f"--context-length is {wanted}, but the KV cache holds {config.kv_tokens} tokens; "
-            "lower it, or raise --kv-tokens."
-        )
-
-
-def blocks_of(token_count: int | None, block_size_tokens: int) -> int | None:
-    """Whole blocks of so many tokens, at least one."""
-    return None if token_count is None else max(1, token_count // block_size_tokens)
-
-
 def _warm_up(core: EngineCore) -> None:
     """Generate one real token: what works once is ready."""
     core.submit(EngineRequest("warm-up", warm_up_prompt, SamplingParams(max_tokens=1)))
     while core.has_work():
         core.step()
-
-
-def _engine_request(
-    message: messages.Submit,
-    constraint: TokenConstraint | None,
-    now_s: float,
-    adapter: Adapter | None,
-) -> EngineRequest:
-    return EngineRequest(
-        request_id=message.request_id,
-        prompt_token_ids=tuple(message.prompt_token_ids),
-        sampling=SamplingParams(
-            temperature=message.temperature,
-            top_k=message.top_k,
-            top_p=message.top_p,
-            min_p=message.min_p,
-            typical_p=message.typical_p,
-            xtc_threshold=message.xtc_threshold,
-            xtc_probability=message.xtc_probability,
-            seed=message.seed,
-            max_tokens=message.max_tokens,
-            min_tokens=message.min_tokens,
-            stop_token_ids=frozenset(message.stop_token_ids),
-            repetition_penalty=message.repetition_penalty,
-            frequency_penalty=message.frequency_penalty,
-            presence_penalty=message.presence_penalty,
-            logit_bias=message.logit_bias,
-            allowed_token_ids=_frozen(message.allowed_token_ids),
-            bad_words=message.bad_words,
-            top_logprobs=message.top_logprobs,
-            prompt_logprobs=message.prompt_logprobs,
-            ignore_eos=message.ignore_eos,
-            dry_multiplier=message.dry_multiplier,
-            dry_base=message.dry_base,
-            dry_allowed_length=message.dry_allowed_length,
-            dry_breakers=frozenset(message.dry_breakers),
-            thought_budget=_thought_budget(message.thought_budget),
-        ),
-        priority=message.priority,
-        cache_salt=message.cache_salt,
-        constraint=constraint,
-        choice_count=message.choice_count,
-        more_prompts=message.more_prompts,
-        deadline_s=None if message.timeout_s is None else now_s + message.timeout_s,
-        adapter=adapter,
-    )
-
-
-def _thought_budget(budget: messages.ThoughtBudget | None) -> ThoughtBudget | None:
-    if budget is None:
-        return None
-    return ThoughtBudget(budget.token_count, budget.closing_id, budget.opening_id)
-
-
-def _frozen(token_ids: tuple[int, ...] | None) -> frozenset[int] | None:
-    return None if token_ids is None else frozenset(token_ids)
-
-
-def _wire_output(output: RequestOutput) -> messages.Output:
-    usage = output.usage
-    return messages.Output(
-        output.request_id,
-        list(output.token_ids),
-        output.finish_reason,
-        usage.prompt_tokens,
-        usage.cached_tokens,
-        usage.completion_tokens,
-        output.error,
-        output.queue_s,
-        _wire_logprobs(output.logprobs),
-        output.index,
-        output.cumulative_logprob,
-        _wire_logprobs(output.prompt_logprobs),
-        output.is_callers_error,
-    )
-
-
-def _wire_logprobs(tokens: tuple[TokenLogprobs, ...]) -> tuple[messages.WireLogprobs, ...]:
-    return tuple((token.logprob, token.top) for token in tokens)
-
-
-def _wire_stats(core: EngineCore) -> messages.Stats:
-    stats = core.stats()
-    return messages.Stats(
-        **{name: getattr(stats, name) for name in messages.Stats.__struct_fields__}
-    )
 
 
 def main(arguments: list[str]) -> None:

@@ -45,6 +45,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     salt_tokens_max: int | None = None  # of reusable KV, that a tenant keeps; None: no limit
     step_timeout_s: float = 120.0  # without a step despite work, after which the engine is ended
     draft_tokens_max: int = 0  # guessed tokens of a request and step; 0 turns speculation off
+    draft_model_path: str | None = None  # what guesses them; None: n-grams of the request's own
     target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
     kv_cache_dtype: Literal["f16", "q8"] = "f16"
     adapters_max: int = 0  # LoRA adapters loaded at once
@@ -258,6 +259,7 @@ class Stats(msgspec.Struct, frozen=True, tag="stats", array_like=True):
     step_seconds_total: float = 0.0
     scheduler_seconds_total: float = 0.0
     drafts_total: int = 0
+    draft_seconds_total: float = 0.0
     drafted_by_position: tuple[int, ...] = ()
     accepted_by_position: tuple[int, ...] = ()
 

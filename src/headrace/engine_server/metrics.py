@@ -80,6 +80,7 @@ def _engine_values(engine: EngineClient, stats: Stats) -> list[tuple[MetricDecla
         (names.step_seconds_total, stats.step_seconds_total),
         (names.scheduler_seconds_total, stats.scheduler_seconds_total),
         (names.drafts_total, stats.drafts_total),
+        (names.draft_seconds_total, stats.draft_seconds_total),
         (names.draft_tokens_total, sum(stats.drafted_by_position)),
         (names.accepted_tokens_total, sum(stats.accepted_by_position)),
         (

@@ -92,6 +92,11 @@ drafts_total = MetricDeclaration(
     "How often a request got guesses of its next tokens to verify.",
     alias="vllm:spec_decode_num_drafts_total",
 )
+draft_seconds_total = MetricDeclaration(
+    "headrace_engine_draft_seconds_total",
+    counter,
+    "Time of the draft model's steps, which is part of the steps' time outside the runner.",
+)
 draft_tokens_total = MetricDeclaration(
     "headrace_engine_draft_tokens_total",
     counter,

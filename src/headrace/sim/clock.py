@@ -1,4 +1,4 @@
-"""A clock that moves only when told."""
+"""Clocks that move only when told, or only when asked."""
 
 
 class ManualClock:
@@ -20,3 +20,14 @@ class ManualClock:
         """Move time forward."""
         assert seconds >= 0
         self._monotonic_s += seconds
+
+
+class SteppingClock(ManualClock):
+    """Time that passes whenever it is asked for, so that nothing takes no time."""
+
+    step_s = 0.001
+
+    def monotonic_s(self) -> float:
+        """One step later than the last time."""
+        self.advance(self.step_s)
+        return super().monotonic_s()

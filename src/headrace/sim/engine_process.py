@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 from headrace.base.errors import ModelFileError
 from headrace.engine.runner import ModelRunner, StepBatch
-from headrace.engine_server.engine_process import EngineProcess, ReportLoading
+from headrace.engine_server.engine_process import EngineProcess
+from headrace.engine_server.loading import ReportLoading
 from headrace.engine_server.messages import EngineConfig
 from headrace.sim.runner import FakeModel, FakeRunner
 

@@ -1,0 +1,120 @@
+"""What an engine process loads: the model's runner, and the draft model that guesses for it.
+
+A draft model must have the same tokens by the same ids, or its guesses would mean something else.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.base.clock import Clock
+from headrace.base.errors import ConfigurationError
+from headrace.engine.draft_model import DraftModel
+from headrace.engine.runner import ModelRunner
+from headrace.engine_server.messages import EngineConfig
+from headrace.tokenizer.tokenizer import Tokenizer
+from headrace.weights.model_file import open_model
+
+ReportLoading = Callable[[str, float], None]
+draft_rows_max = 128  # of one step of the draft model: a prompt's chunk
+draft_progress = 0.8  # of the start
+spare_tokens_max = 512  # that only one of two models of a family has
+
+
+def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
+    """Open the model file and put it on this machine's CPU."""
+    # These imports are the slow part of the start; they belong to the progress that is reported.
+    from headrace.engine.cpu_runner import CpuRunner  # noqa: PLC0415
+    from headrace.weights.architecture_reader import read_architecture  # noqa: PLC0415
+
+    report("reading the model file", 0.05)
+    with open_model(Path(config.model_path)) as file:
+        spec = read_architecture(file)
+        if config.context_length is not None:
+            check_context_length(config, config.context_length, spec.context_length)
+            spec = dataclasses.replace(spec, context_length=config.context_length)
+        report("loading weights", 0.1)
+        return CpuRunner(
+            file,
+            spec,
+            kv_tokens=config.kv_tokens,
+            rows_max=config.step_rows,
+            sequences_max=config.step_rows,  # a draft's row is a sequence of its own to it
+            threads=config.threads,
+            kv_cache_dtype=config.kv_cache_dtype,
+            adapters_max=config.adapters_max,
+            adapter_rank_max=config.adapter_rank_max,
+        )
+
+
+def load_draft_model(
+    config: EngineConfig, report: ReportLoading, runner: ModelRunner, clock: Clock
+) -> DraftModel | None:
+    """The draft model with as much KV as the large one has; None if there is to be none.
+
+    ConfigurationError if its tokens are not the model's."""
+    # As above.
+    from headrace.engine.cpu_runner import CpuRunner  # noqa: PLC0415
+    from headrace.weights.architecture_reader import read_architecture  # noqa: PLC0415
+
+    if config.draft_model_path is None or not config.draft_tokens_max:
+        return None
+    check_vocabularies(Path(config.model_path), Path(config.draft_model_path))
+    report("loading the draft model", draft_progress)
+    with open_model(Path(config.draft_model_path)) as file:
+        spec = read_architecture(file)
+        context_length = min(spec.context_length, runner.info.max_model_len)
+        draft_runner = CpuRunner(
+            file,
+            dataclasses.replace(spec, context_length=context_length),
+            kv_tokens=config.kv_tokens,
+            rows_max=max(draft_rows_max, config.sequences_max),
+            sequences_max=config.sequences_max,
+            threads=config.threads,
+            kv_cache_dtype=config.kv_cache_dtype,
+        )
+    return DraftModel(draft_runner, clock, runner.info.vocab_size)
+
+
+def check_vocabularies(model_path: Path, draft_path: Path) -> None:
+    """Refuse a draft model that writes other tokens; one may have unused ids beyond the other's."""
+    with open_model(model_path) as file, open_model(draft_path) as draft_file:
+        model = Tokenizer.from_gguf_metadata(file.metadata)
+        draft = Tokenizer.from_gguf_metadata(draft_file.metadata)
+    shared = min(model.vocab_size, draft.vocab_size)
+    differing = next(
+        (id_ for id_ in range(shared) if model.token_bytes(id_) != draft.token_bytes(id_)), None
+    )
+    spare = abs(model.vocab_size - draft.vocab_size)
+    if differing is None and spare <= spare_tokens_max and model.eos_ids == draft.eos_ids:
+        return
+    reason = (
+        f"token {differing} is {model.token_bytes(differing)!r} in the one and "
+        f"{draft.token_bytes(differing)!r} in the other"
+        if differing is not None
+        else f"they have {model.vocab_size} and {draft.vocab_size} tokens, and end answers with "
+        f"{sorted(model.eos_ids)} and {sorted(draft.eos_ids)}"
+    )
+    raise ConfigurationError(
+        f"--draft-model {draft_path.name} has another vocabulary than {model_path.name}: {reason}. "
+        "Take a smaller model of the same family."
+    )
+
+
+def check_context_length(config: EngineConfig, wanted: int, model_limit: int) -> None:
+    """Refuse a context that the model or the KV cache cannot hold, rather than lower it."""
+    if wanted > model_limit:
+        raise ConfigurationError(
+            f"--context-length is {wanted}, but this model was made for {model_limit} tokens; "
+            "give at most that."
+        )
+    if wanted > config.kv_tokens:
+        raise ConfigurationError(
+            f"--context-length is {wanted}, but the KV cache holds {config.kv_tokens} tokens; "
+            "lower it, or raise --kv-tokens."
+        )
+
+
+def blocks_of(token_count: int | None, block_size_tokens: int) -> int | None:
+    """Whole blocks of so many tokens, at least one."""
+    return None if token_count is None else max(1, token_count // block_size_tokens)
