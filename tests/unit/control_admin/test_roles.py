@@ -149,6 +149,49 @@ def test_disguised_routes_stay_closed(sign_in: SignIn) -> None:
         assert viewer.get("/tenants", headers={"host": host}).status_code == 403
 
 
+foreign_hosts = (
+    "evil.example", "127.0.0.1.evil.example", "127.0.0.1:8081/?", "127.0.0.1@evil.example",
+    "localhost:999999", "localhost, evil.example", "",
+)  # fmt: skip
+odd_methods = ("TRACE", "PROPFIND", "CONNECT", "GETX")
+
+
+def disguises(method: str, path: str, number: int) -> tuple[str, str, dict[str, str]]:
+    """One way, by number, to ask for a route otherwise than it is asked for."""
+    place = number // 3
+    if number % 3 == 0:
+        return method, path, {"host": foreign_hosts[place % len(foreign_hosts)]}
+    if number % 3 == 1:
+        return odd_methods[place % len(odd_methods)], path, {}
+    first, rest = path[1:2], path[2:]
+    paths = (
+        f"/{path}", f"{path}/", f"{path};a=b", f"/%{ord(first):02x}{rest}", f"/x/..{path}",
+        f"/.{path}", f"{path}%00", f"{path}\\",
+    )  # fmt: skip
+    return method, paths[place % len(paths)], {}
+
+
+def test_every_route_is_closed_to_every_role_that_asks_for_it_in_disguise(
+    routes: list[tuple[str, str]], sign_in: SignIn
+) -> None:
+    walked = [route for route in routes if route[1] not in ("/auth/logout", "/session")]
+    for offset, role in enumerate(Role):  # so that a route has another disguise for each role
+        client = sign_in(role)
+        for number, (method, path) in enumerate(walked, start=offset):
+            plain = path.replace("{", "").replace("}", "")
+            asked = disguises(method, plain, number)
+            answer = client.request(
+                asked[0], asked[1], headers=asked[2], json={}, follow_redirects=False
+            )
+            what = (role, asked, answer.text)
+            if asked[2]:
+                assert answer.status_code == 403, what
+            elif asked[0] != method or (method, path) not in open_routes:
+                assert answer.status_code in (307, 400, 401, 403, 404, 405), what
+            else:
+                assert answer.status_code < 500, what  # the same route, or none; in nobody's reach
+
+
 def test_another_tenants_things_are_not_there(admin: TestClient, sign_in: SignIn) -> None:
     mine, theirs = sign_in(Role.OWNER, "acme"), sign_in(Role.OWNER, "rival")
     project = theirs.post("/projects", json={"tenant": "rival", "name": "web"}).json()
