@@ -1,0 +1,178 @@
+"""`headrace capacity`: from a traffic and an objective to devices and dollars."""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from headrace.base.errors import ConfigurationError, InvalidRequest
+from headrace.cli.output import format_count, note, write_json, write_table
+from headrace.cli.plan import find_model
+from headrace.control.planning.precision import find_precision
+from headrace.sim.fleet.capacity import Need, alone, fewest, simulated
+from headrace.sim.fleet.command import as_json_option
+from headrace.sim.fleet.device_speeds import ReplicaDevice, derive
+from headrace.sim.fleet.scenario import Scenario, load
+
+plot_inches = (7, 4.5)
+own_device = "the scenario's"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("capacity", help="How many devices a traffic needs for its objective.")(capacity)
+
+
+def capacity(
+    scenario: Annotated[
+        str, typer.Argument(help="Traffic and objective: a name from `sim list`, or a .toml file.")
+    ],
+    *,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A known model, or a config.json; default: the scenario's device."),
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(help="A type and what it costs an hour, as H100=2.50; repeatable."),
+    ] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Of the weights; default: as they are published.")
+    ] = None,
+    context: Annotated[int, typer.Option(min=1, help="Tokens of one sequence at most.")] = 8192,
+    target: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of requests within the objective.")
+    ] = 0.99,
+    duration_s: Annotated[
+        float | None, typer.Option(min=1.0, help="Of simulated arrivals; default: the scenario's.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of every random number.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="Draw the curves: .png, .svg or .pdf.")] = None,
+    as_json: Annotated[bool, as_json_option] = False,
+) -> None:
+    """Simulate growing fleets of each type until the objective is met; the cheapest comes first."""
+    chosen = load(scenario)
+    if duration_s is not None:
+        chosen = msgspec.structs.replace(chosen, duration_s=duration_s)
+    if (model is None) != (device is None):
+        raise InvalidRequest("give both --model and --device, or neither", param="model")
+    candidates: list[tuple[ReplicaDevice, float | None]]
+    if model is None:
+        candidates = [(ReplicaDevice(own_device, 1, chosen.device), None)]
+    else:
+        shape = find_model(model)
+        found = find_precision(precision or shape.native_precision)
+        candidates = [
+            (derive(shape, found, name, context), price)
+            for name, price in map(priced, device or [])
+        ]
+    needs = [need(chosen, replica, price, target, seed) for replica, price in candidates]
+    needs.sort(key=order)
+    if plot is not None:
+        draw(needs, chosen, target, plot)
+    if as_json:
+        write_json(needs)
+        return
+    write_table(
+        (
+            "DEVICE",
+            ">A REPLICA",
+            ">REPLICAS",
+            ">DEVICES",
+            ">$ AN HOUR",
+            ">IN OBJECTIVE",
+            ">TTFT P90",
+        ),
+        [row(each) for each in needs],
+        empty="no device was named",
+    )
+    goal = chosen.objective
+    note(
+        f"objective: first token within {goal.ttft_s:g} s and {goal.tpot_s * 1000:g} ms a token, "
+        f"for {target:.1%} of the requests; modelled devices, not measured ones"
+    )
+
+
+def priced(text: str) -> tuple[str, float | None]:
+    """`H100=2.50` or `H100`."""
+    name, _, price = text.partition("=")
+    try:
+        return name, float(price) if price else None
+    except ValueError:
+        raise InvalidRequest(f"{text!r}: write a type and dollars an hour, as H100=2.50") from None
+
+
+def need(
+    scenario: Scenario, replica: ReplicaDevice, price: float | None, target: float, seed: int
+) -> Need:
+    """What a type comes to."""
+    lone = alone(scenario, replica.model, seed)
+    if lone.objective_share < target:
+        return Need(
+            device=replica.name,
+            devices_per_replica=replica.devices,
+            replicas=None,
+            devices=None,
+            usd_per_hour=None,
+            points=(lone,),
+        )
+    replicas, points = fewest(simulated(scenario, replica.model, seed), target)
+    devices = replicas * replica.devices
+    return Need(
+        device=replica.name,
+        devices_per_replica=replica.devices,
+        replicas=replicas,
+        devices=devices,
+        usd_per_hour=None if price is None else round(price * devices, 6),
+        points=points,
+    )
+
+
+def order(each: Need) -> tuple[bool, bool, float]:
+    """What meets the objective first, then what has a price, then the cheapest or the fewest."""
+    price = each.usd_per_hour
+    return each.devices is None, price is None, price if price is not None else each.devices or 0
+
+
+def row(each: Need) -> tuple[str, ...]:
+    """A type for people."""
+    return (
+        each.device,
+        format_count(each.devices_per_replica),
+        "too slow" if each.replicas is None else format_count(each.replicas),
+        "-" if each.devices is None else format_count(each.devices),
+        "-" if each.usd_per_hour is None else f"{each.usd_per_hour:,.2f}",
+        f"{each.at.objective_share:.2%}",
+        f"{each.at.ttft_p90_s * 1000:,.0f} ms",
+    )
+
+
+def draw(needs: list[Need], scenario: Scenario, target: float, path: Path) -> None:
+    """The share within the objective against the devices, a line a type."""
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
+    except ImportError:
+        raise ConfigurationError("--plot needs matplotlib: pip install 'headrace[plots]'") from None
+    figure = Figure(figsize=plot_inches, layout="constrained")
+    axes = figure.add_subplot()
+    for each in needs:
+        if each.replicas is None:
+            continue  # requests alone, which are no point of its curve
+        counts = [point.replicas * each.devices_per_replica for point in each.points]
+        shares = [point.objective_share * 100 for point in each.points]
+        axes.plot(counts, shares, marker="o", markersize=4, label=each.device)
+    axes.axhline(target * 100, color="0.5", linewidth=1, linestyle="--")
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("devices")
+    axes.set_ylabel("requests within the objective, %")
+    axes.xaxis.set_major_formatter("{x:g}")
+    goal = scenario.objective
+    axes.set_title(
+        f"first token within {goal.ttft_s:g} s, {goal.tpot_s * 1000:g} ms a token", fontsize=10
+    )
+    axes.legend()
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} can't be drawn: {error}") from None
