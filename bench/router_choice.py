@@ -1,10 +1,10 @@
 """How long does a routing decision take? A long prompt is hashed, matched and routed.
 
-    python bench/router_choice.py [--endpoints 1000] [--prompt-tokens 32768] [--choices 400]
+    python bench/router_choice.py [--endpoints 1000] [--prompt-tokens 32768] [--choices 400] [--told]
 
 Prints microseconds of hashing, of the choice with its lease, and of both, for each policy; half of
 the prompts share a prefix that every endpoint has, a quarter one that a few have, and a quarter are
-new.
+new. With `--told` every endpoint tells the blocks that it holds, and the match is exact.
 """
 
 import argparse
@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 from headrace.router.decision_log import DecisionLog
 from headrace.router.endpoint import EndpointSpec
-from headrace.router.endpoint_set import EndpointSet
+from headrace.router.endpoint_set import EndpointSet, Pool
 from headrace.router.lease import Lease, Work
 from headrace.router.picker import Picker
 from headrace.router.policies import policies
-from headrace.router.prompt_prefix import bytes_per_token, prefix_of_body
+from headrace.router.prompt_prefix import bytes_per_token, prefix_of_body, prompt_bytes
 
 
 def make_bodies(prompt_tokens: int, count: int, rng: random.Random) -> list[bytes]:
@@ -38,8 +38,29 @@ def make_bodies(prompt_tokens: int, count: int, rng: random.Random) -> list[byte
     return bodies
 
 
+def tell(pool: Pool, bodies: Sequence[bytes], rng: random.Random) -> None:
+    """What engines hold: the common prompt everywhere, rare ones on a few."""
+    size = pool.blocks.block_size_tokens = 16
+    seen: dict[bytes, list[bytes]] = {}
+    for number, body in enumerate(bodies):
+        tokens = len(body) // bytes_per_token
+        if number % 2 == 0:
+            hashes = seen.setdefault(b"common", [rng.randbytes(16) for _ in range(tokens // size)])
+        elif number % 4 == 1:
+            rare = body[60:80]
+            hashes = seen.setdefault(rare, [rng.randbytes(16) for _ in range(tokens // size)])
+        else:
+            hashes = [rng.randbytes(16) for _ in range(tokens // size)]
+        pool.blocks.learn(prefix_of_body(body, "tenant"), prompt_bytes(body), tokens, hashes)
+    for place, endpoint in enumerate(pool.members):
+        pool.blocks.told(endpoint.slot, seen[b"common"], (), 0.0)
+        if place % 100 == 0:
+            for hashes in seen.values():
+                pool.blocks.told(endpoint.slot, hashes, (), 0.0)
+
+
 def measure(
-    policy_name: str, endpoint_count: int, bodies: Sequence[bytes]
+    policy_name: str, endpoint_count: int, bodies: Sequence[bytes], *, is_told: bool = False
 ) -> dict[str, float | str]:
     rng = random.Random(1)
     policy = policies[policy_name](rng)
@@ -53,6 +74,8 @@ def measure(
     assert pool is not None
     for endpoint in pool.members:
         pool.index.sent(endpoint.slot, prefix_of_body(bodies[0], "tenant"), 0.0)
+    if is_told:
+        tell(pool, bodies, rng)
     held: list[Lease] = []
     hash_us: list[float] = []
     choice_us: list[float] = []
@@ -84,10 +107,11 @@ def main() -> None:
     parser.add_argument("--prompt-tokens", type=int, default=32_768)
     parser.add_argument("--choices", type=int, default=400)
     parser.add_argument("--policies", default="least-harm,prefix-affinity,two-choices")
+    parser.add_argument("--told", action="store_true")
     options = parser.parse_args()
     bodies = make_bodies(options.prompt_tokens, options.choices, random.Random(7))
     for name in options.policies.split(","):
-        print(json.dumps(measure(name, options.endpoints, bodies)))
+        print(json.dumps(measure(name, options.endpoints, bodies, is_told=options.told)))
 
 
 if __name__ == "__main__":

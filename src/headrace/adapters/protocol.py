@@ -38,6 +38,7 @@ class LaunchRequest:
     sequences_max: int | None = None  # requests in one step
     prefix_cache: bool | None = None
     quantization: str | None = None  # the engine's own word; None: as the weights are
+    kv_events_port: int | None = None  # where it publishes changes of its prefix cache
     loras: tuple[Lora, ...] = ()
     extra_arguments: tuple[str, ...] = ()  # from the operator's deployment, never from a caller
 

@@ -27,6 +27,7 @@ from headrace.adapters.facts import (
     Start,
     StreamUsage,
 )
+from headrace.adapters.kv_messages import publisher_config
 from headrace.adapters.load_metrics import LoadMetrics
 from headrace.adapters.lora import lora_words
 from headrace.adapters.openai_compatible import (
@@ -84,6 +85,7 @@ def build(request: LaunchRequest) -> LaunchCommand:
                 ("--mem-fraction-static", request.memory_share),
                 ("--max-running-requests", request.sequences_max),
                 ("--quantization", request.quantization),
+                ("--kv-events-config", publisher_config(request)),
                 ("--disable-radix-cache", request.prefix_cache is False),
             ),
             *lora_words(request, "--lora-paths", "--enable-lora"),
@@ -102,6 +104,7 @@ adapter = OpenAICompatible(
         abilities=frozenset(Ability),
         stream_usage=StreamUsage.EVERY_CHUNK,
         abort=Abort.DISCONNECT,
+        publishes_kv_events=True,
         authenticates=False,
         package="sglang (PyPI)",
         image="lmsysorg/sglang",

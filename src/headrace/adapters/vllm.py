@@ -35,6 +35,7 @@ from headrace.adapters.facts import (
     Start,
     StreamUsage,
 )
+from headrace.adapters.kv_messages import publisher_config
 from headrace.adapters.load_metrics import LoadMetrics
 from headrace.adapters.lora import lora_words
 from headrace.adapters.openai_compatible import (
@@ -102,6 +103,7 @@ def build(request: LaunchRequest) -> LaunchCommand:
             ("--gpu-memory-utilization", request.memory_share),
             ("--max-num-seqs", request.sequences_max),
             ("--quantization", request.quantization),
+            ("--kv-events-config", publisher_config(request)),
             ("--enable-prefix-caching", request.prefix_cache is True),
             ("--no-enable-prefix-caching", request.prefix_cache is False),
         ),
@@ -123,6 +125,7 @@ adapter = OpenAICompatible(
         abilities=frozenset(Ability),
         stream_usage=StreamUsage.EVERY_CHUNK,
         abort=Abort.DISCONNECT,
+        publishes_kv_events=True,
         authenticates=True,
         package="vllm (PyPI)",
         image="vllm/vllm-openai",

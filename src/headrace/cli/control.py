@@ -46,7 +46,7 @@ from headrace.cli.launcher_options import (
 from headrace.cli.listening import ListenDescriptor, listener
 from headrace.cli.management import Management, read_management_settings
 from headrace.cli.platform_files import PlatformFiles
-from headrace.cli.routing_options import RegionName, ZoneName
+from headrace.cli.routing_options import KvEventsOffset, RegionName, ZoneName
 from headrace.cli.settings import CacheDir, DatabaseUrl, DataDir
 from headrace.cli.settings import database_url as database_setting
 from headrace.console.app import create_console_app
@@ -117,6 +117,7 @@ def control(
     local_node: LocalNode = True,
     region: RegionName = "",
     zone: ZoneName = "",
+    kv_events_offset: KvEventsOffset = 0,
 ) -> None:
     """Reconcile deployments, and serve the admin API and the console, until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -147,6 +148,7 @@ def control(
                 local_node,
                 (region, zone),
             ),
+            kv_events_offset=kv_events_offset,
         )
         try:
             server.run(reconcile_and_serve(control_plane, sock))
@@ -178,6 +180,7 @@ class ControlPlane:
     devices: int | None = None
     launcher: LauncherChoice = field(default_factory=LauncherChoice)
     nodes: NodeSetup = field(default_factory=NodeSetup)
+    kv_events_offset: int = 0
 
 
 def read_secrets(data_dir: Path) -> tuple[str, bytes]:
@@ -240,6 +243,7 @@ def make_reconciler(
         times=times,
         cpu_count=len(os.sched_getaffinity(0)),
         prefix_key=prefix_cache_key(plane.pepper),
+        kv_events_offset=plane.kv_events_offset,
         transaction=plane.database.transaction,
     )
     return Reconciler(observer, applier, clock, times, store.revision, leader=leader)

@@ -17,7 +17,7 @@ import typer
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.listening import ListenDescriptor, listener
-from headrace.cli.routing_options import RegionName, RoutingPolicyName, ZoneName
+from headrace.cli.routing_options import KvEventsOffset, RegionName, RoutingPolicyName, ZoneName
 from headrace.cli.settings import DatabaseUrl, DataDir, LimitsUrl, OtlpEndpoint
 from headrace.cli.tls_options import (
     Listeners,
@@ -72,6 +72,7 @@ def gateway(
     routing_policy: RoutingPolicyName = default_policy,
     region: RegionName = "",
     zone: ZoneName = "",
+    kv_events_offset: KvEventsOffset = 0,
     otlp_endpoint: OtlpEndpoint = None,
     media_allowed_hosts: Annotated[
         str,
@@ -111,6 +112,7 @@ def gateway(
             routing_policy=routing_policy,
             region=region,
             zone=zone,
+            kv_events_offset=kv_events_offset,
             certificate=None if tls is None else tls.certificate,
         )
         limits = open_limits(database, limits_url)

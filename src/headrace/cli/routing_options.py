@@ -33,3 +33,13 @@ RegionName = Annotated[
 ZoneName = Annotated[
     str, typer.Option("--zone", envvar="HEADRACE_ZONE", help="Preferred within the region.")
 ]
+KvEventsOffset = Annotated[
+    int,
+    typer.Option(
+        "--kv-events-offset",
+        envvar="HEADRACE_KV_EVENTS_OFFSET",
+        min=0,
+        max=60_000,
+        help="vLLM and SGLang publish KV events at their port plus this, by ZeroMQ; 0: not at all.",
+    ),
+]

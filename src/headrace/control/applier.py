@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 
+from headrace.adapters.kv_messages import kv_events_port
 from headrace.adapters.protocol import EngineAdapter, LaunchRequest, Lora
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
@@ -48,12 +49,14 @@ class Applier:
         times: ControlTimes,
         cpu_count: int,
         prefix_key: bytes = b"",
+        kv_events_offset: int = 0,
         transaction: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """What is written under one `transaction` is committed together.
 
         Under one `prefix_key` all engines name KV blocks alike; empty: each has its own."""
         self._prefix_key = prefix_key
+        self._kv_events_offset = kv_events_offset
         self._transaction = transaction
         self._store = store
         self._launcher = launcher
@@ -181,6 +184,7 @@ class Applier:
             threads=template.threads or share,
             context_length=version.context_length,
             tensor_parallel=template.resources.devices_together,
+            kv_events_port=kv_events_port(place.port, self._kv_events_offset),
             loras=tuple(Lora(lora.name, lora.source) for lora in template.loras),
             extra_arguments=template.engine_arguments,
         )

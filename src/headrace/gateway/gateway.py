@@ -26,6 +26,7 @@ from headrace.gateway.hedging import Hedger
 from headrace.gateway.idempotency import Replays
 from headrace.gateway.images import ImageFetcher
 from headrace.gateway.inside import InsideRequests
+from headrace.gateway.kv_subscriber import KvSubscriber
 from headrace.gateway.ledger_lag import WatchedPoster
 from headrace.gateway.limit_headers import rolling_periods_s
 from headrace.gateway.load_follower import LoadFollower
@@ -74,6 +75,7 @@ class GatewayConfig:
     routing_policy: str = default_policy  # a name of `router.policies`
     region: str = ""  # where it is; replicas there go first
     zone: str = ""
+    kv_events_offset: int = 0  # from an engine's port to that of its KV events; 0: none publishes
     certificate: Certificate | None = None  # of the TLS listener; its expiry is a metric
     when_limits_away: WhenAway = WhenAway.SPEND_LEASES  # of limits that gateways share
     egress: EgressPolicy = no_hosts_allowed  # where images that callers name may lie
@@ -144,9 +146,13 @@ class Gateway:
         self.room = room = WaitingRoom(picker, clock, refresh=self.follower.refresh)
         self.loads = LoadFollower(self.endpoints, self._client, room)
         self.caches = CacheFollower(self.endpoints, self._client, clock)
-        self._learner = PrefixLearner(
-            self.endpoints, self._client, clock, prefix_cache_key(config.pepper)
+        prefix_key = prefix_cache_key(config.pepper)
+        self._subscriber = (
+            KvSubscriber(self.endpoints, clock, prefix_key, config.kv_events_offset)
+            if config.kv_events_offset
+            else None
         )
+        self._learner = PrefixLearner(self.endpoints, self._client, clock, prefix_key)
         forwarding = Forwarding(
             client=self._client,
             picker=picker,
@@ -232,6 +238,7 @@ class Gateway:
             asyncio.create_task(self._contexts.follow()),
             asyncio.create_task(self.loads.follow()),
             asyncio.create_task(self.caches.follow()),
+            *([asyncio.create_task(self._subscriber.follow())] if self._subscriber else []),
             *([asyncio.create_task(self._shared.keeper.run())] if self._shared else []),
             *([asyncio.create_task(self._batches.follow())] if self._batches else []),
         ]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from headrace.adapters.registry import find_adapter
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
 from headrace.base.prefix_hash import block_hashes
@@ -66,6 +67,8 @@ class PrefixLearner:
         if spec is None or body is None:
             return
         self._next_s = now_s + interval_s
+        if find_adapter(spec.engine).facts.publishes_kv_events:
+            salt = ""  # see `router.foreign_blocks`
         text_bytes = prompt_bytes(asked.body)
         task = asyncio.create_task(self._learn(pool.blocks, spec, body, prefix, text_bytes, salt))
         self._tasks.add(task)

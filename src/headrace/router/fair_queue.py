@@ -100,6 +100,10 @@ class PriorityClass(Generic[Item]):
         for lane in lanes:
             lane.deficit_tokens += gained_tokens
 
+    def is_overdue(self, ticket: Ticket[Item]) -> bool:
+        """Whether its class was passed over so often that it goes before higher ones."""
+        return self._classes[ticket.priority].passed_over >= passed_over_max
+
     def start(self, ticket: Ticket[Item]) -> None:
         """The request that `next` named goes; its lane pays."""
         self.lanes[ticket.tenant_id].deficit_tokens -= ticket.tokens

@@ -96,16 +96,20 @@ class Picker:
         excluded: Collection[str] = (),
         *,
         over_capacity: bool = False,
+        leaves_spare: bool = False,
     ) -> Lease:
         """Choose an endpoint and count the request on it; `excluded` ids are not chosen.
 
-        Saturated if those that could take it are full, which `over_capacity` ignores.
+        Saturated if those that could take it are full, which `over_capacity` ignores, or nearly so
+        where it `leaves_spare`.
         Unavailable, with the time to wait, if no endpoint of any pool may be used."""
         left = [pool for pool in pools if pool[1] > 0]
         while left:
             drawn = self._draw(left)
             search = self._search(drawn[0], work, now_s, excluded)
             able = self._able(search, over_capacity=over_capacity) if search else ()
+            if leaves_spare:
+                able = [e for e in able if e.capacity.has_spare(e.in_flight_requests)]
             if search is not None and able:
                 return self._lease_one_of(able, search)
             left.remove(drawn)

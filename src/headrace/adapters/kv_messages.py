@@ -1,0 +1,101 @@
+"""Messages about prefix caches as vLLM and SGLang publish them by ZeroMQ; bytes to values.
+
+    frames   topic | sequence number, 8 bytes, big-endian | payload
+    payload  msgpack [time, [event, ...], data-parallel rank]
+    event    ["BlockStored", block hashes, parent hash, token ids, block size, LoRA id, ...]
+             ["BlockRemoved", block hashes, ...]   ["AllBlocksCleared"]
+
+Hashes are integers or bytes, by version; later versions add fields at the end, which are let be.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from headrace.adapters.protocol import LaunchRequest
+from headrace.base.errors import UpstreamFailed
+
+ForeignHash = int | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksStored:
+    """Blocks that can be found now, the first after `parent`."""
+
+    hashes: tuple[ForeignHash, ...]
+    parent: ForeignHash | None
+    token_ids: tuple[int, ...]
+    block_size_tokens: int
+    has_adapter: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksRemoved:
+    """Blocks that can be found no more."""
+
+    hashes: tuple[ForeignHash, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlocksCleared:
+    """All of them."""
+
+
+KvMessage = BlocksStored | BlocksRemoved | BlocksCleared
+
+
+def kv_events_port(port: int, offset: int) -> int | None:
+    """Where an engine of this port publishes: above it, or below where there is no room above.
+
+    None without an offset."""
+    if not offset:
+        return None
+    return port + offset if port + offset < 1 << 16 else port - offset
+
+
+def publisher_config(request: LaunchRequest) -> str | None:
+    """What an engine is told, so that it publishes; None: it shall not."""
+    if request.kv_events_port is None:
+        return None
+    host = f"[{request.host}]" if ":" in request.host else request.host
+    told = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": f"tcp://{host}:{request.kv_events_port}",
+    }
+    return msgspec.json.encode(told).decode()
+
+
+def sequence_of(frame: bytes) -> int:
+    """The sequence number of a message. UpstreamFailed if that is not one."""
+    if len(frame) != 8:
+        raise UpstreamFailed("a KV event's sequence number has 8 bytes")
+    return int.from_bytes(frame, "big", signed=True)
+
+
+def decode_events(payload: bytes) -> list[KvMessage]:
+    """The events of one message; kinds that are not known are left out.
+
+    UpstreamFailed for what is not such a message."""
+    try:
+        _, events, *_ = msgspec.msgpack.decode(payload, type=list[Any])
+        found = [_event(event) for event in events]
+    except (msgspec.DecodeError, ValueError, TypeError, IndexError) as error:
+        raise UpstreamFailed(f"an engine's KV events are not as documented ({error})") from None
+    return [event for event in found if event is not None]
+
+
+def _event(fields: Sequence[Any]) -> KvMessage | None:
+    match fields[0]:
+        case "BlockStored":
+            adapter = fields[5] if len(fields) > 5 else None
+            return BlocksStored(
+                tuple(fields[1]), fields[2], tuple(fields[3]), int(fields[4]), adapter is not None
+            )
+        case "BlockRemoved":
+            return BlocksRemoved(tuple(fields[1]))
+        case "AllBlocksCleared":
+            return BlocksCleared()
+    return None

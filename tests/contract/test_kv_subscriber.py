@@ -1,0 +1,134 @@
+"""The router knows what a publisher of vLLM's and SGLang's KV events said, over a real ZeroMQ."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+import pytest
+
+from headrace.adapters.kv_messages import kv_events_port, publisher_config
+from headrace.adapters.protocol import LaunchRequest
+from headrace.base.clock import SystemClock
+from headrace.base.prefix_hash import block_hashes
+from headrace.gateway.kv_subscriber import KvSubscriber
+from headrace.router.endpoint import EndpointSpec
+from headrace.router.endpoint_set import EndpointSet, Pool
+from headrace.router.prompt_prefix import prefix_of_text
+
+zmq = pytest.importorskip("zmq", reason="pyzmq is missing")
+zmq_asyncio = pytest.importorskip("zmq.asyncio", reason="pyzmq is missing")
+
+key = b"k" * 32
+size = 16
+offset = 7
+text = b"abcdefgh" * 256
+tokens = [text[i] for i in range(0, len(text), 4)]
+prefix = prefix_of_text(text, "tenant")
+
+
+class Publisher:
+    """An engine's side: what vLLM writes, number by number."""
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+        self.sequence = 0
+
+    async def send(self, frames: list[bytes]) -> None:
+        await self._sock.send_multipart(frames)
+
+    async def publish(self, *events: list[object]) -> None:
+        payload = msgspec.msgpack.encode([time.time(), events, 0])
+        number = self.sequence.to_bytes(8, "big")
+        await self._sock.send_multipart([b"kv-events", number, payload])
+        self.sequence += 1
+
+    def stored(self, first: int, count: int, parent: object) -> list[object]:
+        part = tokens[first * size : (first + count) * size]
+        hashes = [1000 + first + position for position in range(count)]
+        return ["BlockStored", hashes, parent, part, size, None, "GPU"]
+
+
+@asynccontextmanager
+async def followed() -> AsyncIterator[tuple[Publisher, Pool]]:
+    """A publisher, and the pool of a gateway that listens to it."""
+    context = zmq_asyncio.Context()
+    sock = context.socket(zmq.XPUB)  # XPUB: it learns when somebody subscribed
+    port = sock.bind_to_random_port("tcp://127.0.0.1")
+    endpoints = EndpointSet()
+    endpoints.update(
+        [
+            EndpointSpec(
+                "rep_1",
+                "ver",
+                f"http://127.0.0.1:{port - offset}",
+                engine="vllm",
+                served_model_name="m",
+            )
+        ]
+    )
+    pool = endpoints.whole_pool("ver")
+    assert pool is not None
+    pool.blocks.block_size_tokens = size
+    pool.blocks.learn(prefix, len(text), len(tokens), block_hashes(key, "m", "", tokens, size))
+    follower = asyncio.create_task(KvSubscriber(endpoints, SystemClock(), key, offset).follow())
+    try:
+        assert await sock.recv() == b"\x01"
+        yield Publisher(sock), pool
+    finally:
+        follower.cancel()
+        await asyncio.gather(follower, return_exceptions=True)
+        context.destroy(linger=0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    pause = asyncio.Event()
+    while not condition():  # the test's own timeout bounds it
+        with suppress(TimeoutError):
+            await asyncio.wait_for(pause.wait(), 0.01)
+
+
+async def test_stored_removed_and_cleared_blocks_are_known() -> None:
+    async with followed() as (publisher, pool):
+        await publisher.publish(publisher.stored(0, 20, None), publisher.stored(20, 12, 1019))
+        await until(lambda: pool.blocks.held_tokens(0, prefix) == (len(tokens) // size - 1) * size)
+        await publisher.publish(["BlockRemoved", [1014], "GPU"], ["SomethingNew", 1])
+        await until(lambda: pool.blocks.held_tokens(0, prefix) == 7 * size)
+        await publisher.publish(["AllBlocksCleared"])
+        await until(lambda: pool.blocks.held_tokens(0, prefix) == 0)
+
+
+async def test_after_a_gap_nothing_is_believed_that_may_be_gone() -> None:
+    async with followed() as (publisher, pool):
+        await publisher.publish(publisher.stored(0, 32, None))
+        await until(lambda: bool(pool.blocks.held_tokens(0, prefix)))
+        publisher.sequence += 1
+        await publisher.publish(publisher.stored(8, 8, 1007))  # its parent is not known any more
+        await until(lambda: pool.blocks.held_tokens(0, prefix) == 0)
+
+
+async def test_what_is_no_message_is_passed_over() -> None:
+    async with followed() as (publisher, pool):
+        await publisher.send([b"kv-events", b"short", b"\xff"])
+        await publisher.send([b"kv-events"])
+        await publisher.publish(publisher.stored(0, 32, None))
+        await until(lambda: bool(pool.blocks.held_tokens(0, prefix)))
+
+
+def test_ports_wrap_downwards() -> None:
+    assert kv_events_port(8000, 10_000) == 18_000
+    assert kv_events_port(60_000, 10_000) == 50_000
+    assert kv_events_port(8000, 0) is None
+
+
+def test_an_engine_is_told_where_to_publish() -> None:
+    request = LaunchRequest("/m", "m", "10.0.0.7", 8000, "key", kv_events_port=18_000)
+    assert msgspec.json.decode(publisher_config(request) or b"") == {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": "tcp://10.0.0.7:18000",
+    }
+    silent = LaunchRequest("/m", "m", "10.0.0.7", 8000, "key")
+    assert publisher_config(silent) is None
