@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
@@ -319,6 +320,27 @@ def test_kv_that_was_discarded_can_be_used_again(tmp_path: Path) -> None:
         runner.discard_kv()
         after, _ = run(runner, -1, tokens)
     np.testing.assert_array_equal(before, after)
+
+
+def test_discarded_kv_goes_back_to_the_system(tmp_path: Path) -> None:
+    site = make_site(tmp_path, cases["llama: rows of Q and K are in another order"])
+    blocks = list(range(8192))
+    with (
+        open_model(site.path) as file,
+        CpuRunner(
+            file,
+            read_architecture(file),
+            kv_tokens=16 * len(blocks),
+            rows_max=16,
+            sequences_max=1,
+            threads=1,
+        ) as runner,
+    ):
+        runner.import_blocks(blocks, runner.export_blocks(blocks))  # every page is written once
+        before_bytes = psutil.Process().memory_info().rss
+        runner.discard_kv()
+        freed_bytes = before_bytes - psutil.Process().memory_info().rss
+        assert freed_bytes > 0.8 * runner.kv_bytes
 
 
 refusals: dict[str, tuple[dict[str, Any], str]] = {
