@@ -1,6 +1,6 @@
 """How long does a routing decision take? A long prompt is hashed, matched and routed.
 
-    python bench/router_choice.py [--endpoints 1000] [--prompt-tokens 32768] [--choices 400] [--told]
+    python bench/router_choice.py [--endpoints 1000] [--prompt-tokens 32768] [--told]
 
 Prints microseconds of hashing, of the choice with its lease, and of both, for each policy; half of
 the prompts share a prefix that every endpoint has, a quarter one that a few have, and a quarter are

@@ -15,12 +15,13 @@ What was sent lately counts as held until the engine had the time to tell, or fo
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from headrace.router.prompt_prefix import PromptPrefix, block_ends
 
 meanings_max = 262_144  # beginnings of texts that are understood; about 60 MB
 blocks_per_slot_max = 1 << 20  # of one engine's cache; what is beyond is not known
+dense_share = 4  # from a quarter of set bits on, walking over all beats searching for each
 promise_s = 5.0  # a router's own request is believed to be stored so long without a word
 
 
@@ -104,30 +105,44 @@ class BlockIndex:
                 self._holders[meaning[0]] = self._holders.get(meaning[0], 0) | (1 << slot)
         self._end_promises(slot, promised, now_s)
 
-    def correct(self, prefix: PromptPrefix, believed: list[int]) -> list[int]:
-        """Tokens that each slot has, given what is believed of those that do not tell.
+    def match(
+        self, prefix: PromptPrefix, slots: int, slot_count: int, believe: Callable[[], list[int]]
+    ) -> list[int]:
+        """Tokens that each slot has, a list by slot; `slots` are those that matter, as bits.
 
         They are estimates from bytes as everywhere in a router, so that costs stay comparable; it
-        is the depth that is exact. Behind the last beginning that is understood, belief counts as
-        far as it is longer."""
-        alive = self._telling
+        is the depth that is exact. `believe` is asked only if it is needed: for those that do not
+        tell, and behind the last beginning that is understood, where it counts if it is longer."""
+        told: list[tuple[int, int]] = []  # (slots, tokens)
+        alive = self._telling & slots
         tokens = 0
+        is_whole = True
         for key, end in zip(prefix.keys, prefix.tokens, strict=True):
             meaning = self._meanings.get(key)
             if meaning is None:
-                if tokens:
-                    _raise_to(believed, alive, tokens)
-                return believed
+                is_whole = False
+                break
             still = alive & self._holders.get(meaning[0], 0)
             if still != alive:
-                _set_to(believed, alive & ~still, tokens)
+                told.append((alive & ~still, tokens))
                 alive = still
                 if not alive:
-                    return believed
+                    break
             tokens = end
-        if prefix.keys:
-            _set_to(believed, alive, tokens)
-        return believed
+        if alive and is_whole:
+            told.append((alive, tokens))
+            alive = 0
+        if slots & ~self._telling or alive:
+            matched = believe()
+            _raise_to(matched, alive, tokens)
+        else:
+            matched = [0] * slot_count
+            told = [each for each in told if each[1]]
+        for bits, depth in told:
+            if bits == slots:
+                return [depth] * slot_count
+            _set_to(matched, bits, depth)
+        return matched
 
     def held_tokens(self, slot: int, prefix: PromptPrefix) -> int | None:
         """What an endpoint holds of a prompt in its own tokens; None if that is not known."""
@@ -170,10 +185,17 @@ def _slots(bits: int, count: int) -> Iterable[int]:
 
 
 def _set_to(values: list[int], bits: int, tokens: int) -> None:
+    if bits.bit_count() * dense_share > len(values):
+        for slot, bit in enumerate(f"{bits:b}"[::-1]):
+            if bit == "1":
+                values[slot] = tokens
+        return
     for slot in _slots(bits, len(values)):
         values[slot] = tokens
 
 
 def _raise_to(values: list[int], bits: int, tokens: int) -> None:
+    if not tokens:
+        return
     for slot in _slots(bits, len(values)):
         values[slot] = max(values[slot], tokens)

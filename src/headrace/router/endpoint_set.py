@@ -19,6 +19,7 @@ class Pool:
         "has_cohorts",
         "index",
         "members",
+        "slot_bits",
         "slot_count",
     )
 
@@ -28,6 +29,7 @@ class Pool:
         self.has_cohorts = False  # a canary splits its requests
         self.index = PrefixIndex()
         self.blocks = BlockIndex()
+        self.slot_bits = 0  # of the members
         self.slot_count = 0  # one more than the highest slot there ever was at once
         self._free_slots: list[int] = []
         self._rates: dict[str, ServiceRate] = {}  # by deployment
@@ -51,6 +53,7 @@ class Pool:
         self._free_slots.sort(reverse=True)
         self.members = tuple(members)
         self.accepting = tuple(member for member in members if member.spec.accepts_requests)
+        self.slot_bits = sum(1 << member.slot for member in members)
         self.has_cohorts = any(member.spec.cohort_weight for member in members)
         present = {member.spec.deployment_id for member in members}
         self._rates = {name: rate for name, rate in self._rates.items() if name in present}

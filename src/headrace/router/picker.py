@@ -25,6 +25,7 @@ from headrace.router.endpoint import Endpoint
 from headrace.router.endpoint_set import EndpointSet, Pool
 from headrace.router.lease import Lease, Work
 from headrace.router.policy import Rng, RoutingPolicy
+from headrace.router.prompt_prefix import PromptPrefix
 from headrace.router.stickiness import preferred
 
 retry_after_s_default = 1.0  # when nothing tells when an endpoint will be there
@@ -144,9 +145,7 @@ class Picker:
             return None
         matched: Sequence[int] = ()
         if self.policy.needs_prefixes:
-            believed = pool.index.match(work.prefix, pool.slot_count)
-            is_told = pool.blocks.is_used
-            matched = pool.blocks.correct(work.prefix, believed) if is_told else believed
+            matched = match(pool, work.prefix)
         return Search(pool_name, pool, work, now_s, excluded, matched)
 
     @staticmethod
@@ -273,6 +272,17 @@ class Picker:
             if endpoint.spec.accepts_requests
         ]
         return min(waits_s, default=0.0) or retry_after_s_default
+
+
+def match(pool: Pool, prefix: PromptPrefix) -> Sequence[int]:
+    """Tokens of a prompt that each slot has: by its engine's word, else as is believed."""
+
+    def believe() -> list[int]:
+        return pool.index.match(prefix, pool.slot_count)
+
+    if not pool.blocks.is_used:
+        return believe()
+    return pool.blocks.match(prefix, pool.slot_bits, pool.slot_count, believe)
 
 
 def has_adapter(endpoint: Endpoint, adapter: str) -> bool:

@@ -33,12 +33,17 @@ def learnt(*prompts: tuple[PromptPrefix, bytes, list[int], list[bytes]]) -> Bloc
     return index
 
 
+def matched(index: BlockIndex, prefix: PromptPrefix, believed: list[int]) -> list[int]:
+    count = len(believed)
+    return index.match(prefix, (1 << count) - 1, count, lambda: list(believed))
+
+
 def test_an_engine_that_holds_a_prompts_blocks_matches_nearly_all_of_it() -> None:
     prefix, _, tokens, hashes = one = prompt("abc")
     index = learnt(one)
     index.told(0, hashes, (), 0.0)
     index.told(1, (), (), 0.0)
-    exact = index.correct(prefix, [999, 999, 7])
+    exact = matched(index, prefix, [999, 999, 7])
     assert exact == [len(tokens), 0, 7], "slot 2 does not tell: belief stays"
     held = [index.held_tokens(slot, prefix) for slot in range(3)]
     assert held == [len(tokens) - size, 0, None]
@@ -48,15 +53,15 @@ def test_a_shared_beginning_matches_to_where_the_prompts_part() -> None:
     one, other = prompt("abc", "def"), prompt("abc", "xyz")
     index = learnt(one, other)
     index.told(0, one[3], (), 0.0)
-    (matched,) = index.correct(other[0], [0])
-    assert matched == 512
+    (shared,) = matched(index, other[0], [0])
+    assert shared == 512
 
 
 def test_removed_blocks_match_no_more_and_a_missing_block_ends_a_match() -> None:
     prefix, _, _, hashes = one = prompt("abc")
     index = learnt(one)
     index.told(0, hashes, hashes[:7], 0.0)  # of the first block of text
-    assert index.correct(prefix, [500]) == [0]
+    assert matched(index, prefix, [500]) == [0]
 
 
 def test_what_was_sent_counts_until_the_engine_had_time_to_tell() -> None:
@@ -64,13 +69,13 @@ def test_what_was_sent_counts_until_the_engine_had_time_to_tell() -> None:
     index = learnt(one)
     index.told(0, (), (), 0.0)
     index.sent(0, prefix, 1.0)
-    assert index.correct(prefix, [0])[0] > 900
+    assert matched(index, prefix, [0])[0] > 900
     index.told(0, (), (), 1.0 + promise_s + 0.1)
-    assert index.correct(prefix, [0]) == [0]
+    assert matched(index, prefix, [0]) == [0]
     index.sent(0, prefix, 10.0)
     index.told(0, hashes, (), 10.5)
     index.told(0, (), (), 100.0)
-    assert index.correct(prefix, [0])[0] > 900
+    assert matched(index, prefix, [0])[0] > 900
 
 
 def test_a_text_that_is_not_understood_is_left_to_belief() -> None:
@@ -80,7 +85,7 @@ def test_a_text_that_is_not_understood_is_left_to_belief() -> None:
     stranger = prompt("new")[0]
     assert not index.is_understood(stranger)
     assert index.is_understood(prefix)
-    assert index.correct(stranger, [300]) == [300]
+    assert matched(index, stranger, [300]) == [300]
 
 
 def test_an_endpoint_that_is_gone_is_forgotten() -> None:
@@ -90,7 +95,7 @@ def test_an_endpoint_that_is_gone_is_forgotten() -> None:
     index.sent(0, prefix, 0.0)
     index.forget(0)
     assert not index.is_used
-    assert index.correct(prefix, [5]) == [5]
+    assert matched(index, prefix, [5]) == [5]
 
 
 def test_it_agrees_with_a_set_of_sets() -> None:
@@ -126,3 +131,15 @@ def test_the_picker_goes_where_the_blocks_are_by_the_engines_word() -> None:
     assert (lease.predicted_tokens, lease.told_tokens) == (len(tokens), len(tokens) - size)
     picker.answered(lease, len(tokens) - size)
     assert picker.predictions.missed_tokens == picker.predictions.surprise_tokens == 0
+
+
+def test_nobody_is_asked_for_beliefs_where_all_is_told() -> None:
+    prefix, _, tokens, hashes = one = prompt("abc")
+    index = learnt(one)
+    for slot in range(3):
+        index.told(slot, hashes, (), 0.0)
+
+    def believe() -> list[int]:
+        raise AssertionError("not needed")
+
+    assert index.match(prefix, 0b101, 3, believe)[::2] == [len(tokens)] * 2
