@@ -94,7 +94,8 @@ def run(
         importance = None if imatrix is None else _importance(imatrix, file, progress)
         before = sum(tensor.byte_count for tensor in file.tensors.values())
         for kind, path in targets:
-            quantize_model(file, path, TensorType[kind.name], progress, importance)
+            target = TensorType[kind.name]
+            quantize_model(file, path, target, progress, importance, name=resolved.name)
             note(f"{path}: {format_bytes(path.stat().st_size)}, from {format_bytes(before)}.")
     if report is not None:
         text = documentation_text() if report_text is None else read_text(report_text)

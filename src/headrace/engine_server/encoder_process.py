@@ -1,7 +1,6 @@
 """The engine process of an embedding model: texts' tokens in, vectors out, one call at a time."""
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol
@@ -13,7 +12,7 @@ from headrace.engine_server import messages
 from headrace.engine_server.messages import EngineConfig
 
 warm_up_text = (0,)
-pooling_file = Path("1_Pooling") / "config.json"  # of the sentence-transformers layout
+pooling_mean, pooling_first = 1, 2  # GGUF's numbers
 
 
 class TextEncoder(Protocol):
@@ -111,25 +110,18 @@ def load_encoder(config: EngineConfig, report: Callable[[str, float], None]) -> 
                 f"to {spec.context_length} tokens. Leave it out."
             )
         report("loading weights", 0.1)
-        pooling = Pooling.FIRST if takes_first_token(path) else Pooling.MEAN
+        pooling = Pooling.FIRST if takes_first_token(file.metadata) else Pooling.MEAN
         return Encoder(file, spec, pooling=pooling, threads=config.threads)
 
 
-def takes_first_token(path: Path) -> bool:
-    """Whether a text's vector is its first token's, by the directory's pooling; else the mean."""
-    file = path / pooling_file
-    if not file.is_file():
-        return False
-    try:
-        modes = json.loads(file.read_bytes())
-    except ValueError as error:
-        raise ModelFileError(f"{file}: not valid JSON ({error}).", file=str(file)) from error
-    known = {"pooling_mode_cls_token", "pooling_mode_mean_tokens"}
-    asked = {name for name, on in modes.items() if name.startswith("pooling_mode_") and on is True}
-    if len(asked) != 1 or not asked <= known:
+def takes_first_token(metadata: Mapping[str, object]) -> bool:
+    """Whether a text's vector is its first token's, by a model's metadata; else the mean."""
+    key = f"{metadata.get('general.architecture')}.pooling_type"
+    number = metadata.get(key, pooling_mean)
+    if number not in (pooling_mean, pooling_first):
         raise ModelFileError(
-            f"{file}: asks for {', '.join(sorted(asked)) or 'no pooling'}; headrace has the mean "
-            "of all tokens, and the first one.",
-            file=str(file),
+            f"{key}: {number!r} is not supported; headrace has the mean of all tokens "
+            f"({pooling_mean}), and the first one ({pooling_first}).",
+            field=key,
         )
-    return asked == {"pooling_mode_cls_token"}
+    return number == pooling_first

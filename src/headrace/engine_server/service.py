@@ -210,5 +210,5 @@ def _still_loading() -> Unavailable:
 def _read_tokenizer(path: Path) -> Tokenizer | EncoderTokenizer:
     with open_model(path) as file:
         if file.metadata.get("general.architecture") in encoder_families:
-            return EncoderTokenizer(path)
+            return EncoderTokenizer.of_model(path, file.metadata)
         return Tokenizer.from_gguf_metadata(file.metadata)

@@ -101,13 +101,15 @@ class Vocabulary:
         return ids
 
 
+def read_word_pieces(metadata: Mapping[str, object]) -> Vocabulary:
+    """The vocabulary of an encoder's file, which has neither merges nor scores that are used."""
+    texts = _texts(metadata)
+    return Vocabulary(texts, _kinds(metadata, len(texts)))
+
+
 def read_vocabulary(metadata: Mapping[str, object]) -> Vocabulary:
     """Take the vocabulary out of a file's metadata; ModelFileError names what contradicts."""
-    texts = _strings(metadata, "tokenizer.ggml.tokens")
-    if not 0 < len(texts) <= tokens_max:
-        fail(
-            "tokenizer.ggml.tokens", f"{len(texts)} tokens; between 1 and {tokens_max} are allowed"
-        )
+    texts = _texts(metadata)
     kinds = _kinds(metadata, len(texts))
     if metadata.get("tokenizer.ggml.model") in sentence_piece_models:
         return Vocabulary(
@@ -128,6 +130,15 @@ def fail(field: str, problem: str) -> NoReturn:
         "again.",
         field=field,
     )
+
+
+def _texts(metadata: Mapping[str, object]) -> list[str]:
+    texts = _strings(metadata, "tokenizer.ggml.tokens")
+    if not 0 < len(texts) <= tokens_max:
+        fail(
+            "tokenizer.ggml.tokens", f"{len(texts)} tokens; between 1 and {tokens_max} are allowed"
+        )
+    return texts
 
 
 def _strings(metadata: Mapping[str, object], key: str) -> list[str]:

@@ -46,6 +46,8 @@ def quantize_model(
     target: TensorType,
     progress: Progress,
     importance: Importance | None = None,
+    *,
+    name: str = "",
 ) -> None:
     """Write the model to `path`; ConfigurationError for a type that is not written.
 
@@ -66,7 +68,7 @@ def quantize_model(
         if value is not None and not key.startswith(left_out_keys)
     }
     metadata |= {"general.file_type": file_types[target], "general.quantization_version": 2}
-    metadata.setdefault("general.name", file.path.stem)
+    metadata.setdefault("general.name", name or file.path.stem)
     progress.start(sum(plan.byte_count for plan in plans), f"{target.name} of {file.path.name}")
     try:
         write_gguf(path, metadata, plans)

@@ -41,7 +41,7 @@ def quantized_copy(
             if (found := _kept(cache, key, model)) is not None:
                 return found
             partial = cache.partial_path(key)
-            quantize_model(file, partial, target, progress)
+            quantize_model(file, partial, target, progress, name=model.name)
             sha256 = _digest(partial)
             blob = cache.adopt(partial, sha256)
             cache.remember(key, f"{model.path} as {target.name}", sha256)

@@ -15,7 +15,7 @@ def test_ids_come_with_the_models_own_tokens_around_them(tmp_path: Path) -> None
     made.enable_padding(length=12, pad_id=1)
     made.enable_truncation(3)
     made.save(str(tmp_path / "tokenizer.json"))
-    assert EncoderTokenizer(tmp_path).encode("weir we mill") == [0, 3, 4, 3, 2, 1]
+    assert EncoderTokenizer.of_directory(tmp_path).encode("weir we mill") == [0, 3, 4, 3, 2, 1]
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]"])
@@ -23,4 +23,4 @@ def test_a_tokenizer_that_cannot_be_read_is_refused(tmp_path: Path, text: str | 
     if text is not None:
         (tmp_path / "tokenizer.json").write_text(text)
     with pytest.raises(ModelFileError, match=r"tokenizer\.json"):
-        EncoderTokenizer(tmp_path)
+        EncoderTokenizer.of_directory(tmp_path)

@@ -17,10 +17,12 @@ import numpy as np
 
 from headrace.base.errors import ModelFileError
 from headrace.weights.huggingface.config import ConfigReading, read_config
+from headrace.weights.huggingface.pooling_file import read_pooling
 from headrace.weights.huggingface.quantization import weights_of
 from headrace.weights.huggingface.safetensors_file import StoredTensor, read_stored
 from headrace.weights.huggingface.tensor_map import map_tensors, tensor_of
 from headrace.weights.huggingface.tokenizer_file import read_tokenizer_metadata
+from headrace.weights.huggingface.word_piece_file import word_piece_keys
 from headrace.weights.tensor import Tensor, TensorType
 
 config_name = "config.json"
@@ -51,7 +53,11 @@ def open_directory(path: Path) -> ModelDirectory:
     for name, values in reading.rope_divisors.items():
         mapped[name] = tensor_of(name, TensorType.F32, np.array(values, np.float32))
     metadata = dict(reading.metadata)
-    if not reading.family.encoder:  # `headrace.tokenizer.encoder_tokenizer` reads those
+    if reading.family.encoder:  # served with the directory's own tokenizer.json
+        metadata[f"{reading.family.name}.pooling_type"] = read_pooling(path)
+        metadata[f"{reading.family.name}.attention.causal"] = False
+        metadata |= word_piece_keys(path)
+    else:
         metadata |= read_tokenizer_metadata(path, config)
     return ModelDirectory(path, metadata, mapped, notes)
 

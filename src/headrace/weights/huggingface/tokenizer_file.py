@@ -49,14 +49,14 @@ def read_tokenizer_metadata(path: Path, config: Mapping[str, object]) -> dict[st
     """The directory's tokenizer under GGUF's keys; empty if it has none."""
     if not (path / tokenizer_name).is_file():
         return {}
-    file = _read(path / tokenizer_name)
+    file = read_json_object(path / tokenizer_name)
     model = file.get("model")
     if not isinstance(model, dict) or model.get("type") not in ("BPE", "Unigram"):
         kind = model.get("type") if isinstance(model, dict) else model
         _fail(path, "model", f"{kind!r} is not supported; headrace reads BPE and Unigram")
     texts, kinds = _vocabulary(path, file, model)
     special = _special_tokens(path, config, file)
-    settings = _read(path / "tokenizer_config.json")
+    settings = read_json_object(path / "tokenizer_config.json")
     template = _chat_template(path, settings)
     if is_sentence_piece(model):
         keys = sentence_piece_keys(file, model, texts, kinds)
@@ -152,7 +152,7 @@ def _cut(path: Path, file: Mapping[str, object], ignore_merges: bool) -> str:
 def _special_tokens(
     path: Path, config: Mapping[str, object], file: Mapping[str, object]
 ) -> dict[str, object]:
-    generation = _read(path / "generation_config.json")
+    generation = read_json_object(path / "generation_config.json")
     found: dict[str, object] = {}
     begin = config.get("bos_token_id", generation.get("bos_token_id"))
     if isinstance(begin, int):
@@ -192,7 +192,7 @@ def _chat_template(path: Path, settings: Mapping[str, object]) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _read(path: Path) -> dict[str, object]:
+def read_json_object(path: Path) -> dict[str, object]:
     """A JSON object; empty if there is no such file."""
     if not path.is_file():
         return {}

@@ -1,0 +1,78 @@
+"""A WordPiece tokenizer.json under the keys that GGUF files of BERT-shaped encoders have.
+
+GGUF marks where words begin instead of where they go on: "##ing" becomes "ing", and "weir" becomes
+"\\u2581weir". Whether letters are made small is not among GGUF's keys, where they always are; a
+tokenizer that keeps them says so under a key of ours.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from headrace.base.errors import ModelFileError
+from headrace.weights.huggingface.tokenizer_file import read_json_object
+
+tokenizer_name = "tokenizer.json"
+word_mark = "\u2581"
+continuing = "##"
+normal, control = 1, 3  # GGUF's kinds of token
+lowercase_key = "headrace.tokenizer.lowercase"
+special_keys = {  # by what most vocabularies call them
+    "[CLS]": ("cls_token_id", "bos_token_id"),
+    "[SEP]": ("seperator_token_id", "eos_token_id"),  # so spelt in GGUF
+    "[UNK]": ("unknown_token_id",),
+    "[PAD]": ("padding_token_id",),
+    "[MASK]": ("mask_token_id",),
+}
+
+
+def word_piece_keys(path: Path) -> dict[str, object]:
+    """The directory's tokenizer under GGUF's keys; empty if it has none, or another kind."""
+    file = read_json_object(path / tokenizer_name)
+    model = file.get("model")
+    if not isinstance(model, dict) or model.get("type") != "WordPiece":
+        return {}
+    vocab = model.get("vocab")
+    if not isinstance(vocab, dict) or sorted(vocab.values()) != list(range(len(vocab))):
+        _fail(path, "vocab", "is no list of tokens by number")
+    added = file.get("added_tokens")
+    special = {token.get("content") for token in added or [] if token.get("special") is True}
+    texts = sorted(vocab, key=vocab.__getitem__)
+    keys: dict[str, object] = {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": [_in_gguf(text, text in special) for text in texts],
+        "tokenizer.ggml.token_type": np.array(
+            [control if text in special else normal for text in texts], np.int32
+        ),
+        "tokenizer.ggml.token_type_count": 2,
+    }
+    for text, names in special_keys.items():
+        if text in vocab:
+            keys |= {f"tokenizer.ggml.{name}": vocab[text] for name in names}
+    if not _makes_small(file.get("normalizer")):
+        keys[lowercase_key] = False
+    return keys
+
+
+def _in_gguf(text: str, is_special: bool) -> str:
+    if is_special:
+        return text
+    return text.removeprefix(continuing) if text.startswith(continuing) else word_mark + text
+
+
+def _makes_small(normalizer: object) -> bool:
+    if not isinstance(normalizer, Mapping):
+        return False
+    inner = normalizer.get("normalizers")
+    if isinstance(inner, list):
+        return any(_makes_small(step) for step in inner)
+    return normalizer.get("type") == "Lowercase" or normalizer.get("lowercase") is True
+
+
+def _fail(path: Path, field: str, problem: str) -> NoReturn:
+    raise ModelFileError(
+        f"{path / tokenizer_name}: {field}: {problem}.", file=str(path), field=field
+    )
