@@ -109,6 +109,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching=st.booleans(),
         draft_tokens_max=st.sampled_from([0, 1, 4]),
         draft_vocab_size=st.sampled_from([None, vocab_size, vocab_size - 3]),
+        host_blocks_max=st.sampled_from([0, 3, 100]),
+        clock=st.sampled_from([ManualClock, SteppingClock]),  # copying costs nothing, or too much
     )
     def build(
         self,
@@ -121,6 +123,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         caching: bool,
         draft_tokens_max: int,
         draft_vocab_size: int | None,
+        host_blocks_max: int,
+        clock: type[ManualClock],
     ) -> None:
         self.model = FakeModel(vocab_size, poison)
         self.limit = min(max_model_len, num_blocks * block_size_tokens)
@@ -139,9 +143,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             sequences_max=sequences_max,
             waiting_max=waiting_max,
             draft_tokens_max=draft_tokens_max,
+            host_blocks_max=host_blocks_max,
         )
         self.waiting_max = waiting_max
-        self.clock = SteppingClock()
+        self.clock = clock()
         self.draft_model: DraftModel | None = None
         if draft_vocab_size is not None:  # it agrees with the model, or not
             draft_runner = FakeRunner(
@@ -275,6 +280,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert not self.live, "requests never finished"
         stats = self.core.stats()
         assert stats.kv_blocks_used == stats.running_requests == stats.waiting_requests == 0
+        assert stats.host_blocks == 0
         if self.draft_model is not None:
             self.draft_model.check_invariants()
             assert self.draft_model.is_idle

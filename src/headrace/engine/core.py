@@ -13,6 +13,7 @@ from headrace.base.errors import Conflict, InvalidRequest, RateLimited
 from headrace.engine.batch import BatchBuilder, Sampled
 from headrace.engine.block_pool import CacheChange
 from headrace.engine.drain_rate import DrainRate
+from headrace.engine.host_store import HostStore
 from headrace.engine.intake import context_limit, output_limits
 from headrace.engine.ngram_proposer import NgramProposer
 from headrace.engine.request import (
@@ -52,6 +53,9 @@ class EngineCore:
         self._config = config
         self._clock = clock
         self._scheduler = Scheduler(config, runner.info, proposer or NgramProposer())
+        if config.host_blocks_max:
+            step_time = self._scheduler.step_time
+            self._scheduler.host = HostStore(runner, clock, step_time, config.host_blocks_max)
         self._builder = BatchBuilder(
             self._scheduler.rows_max,
             self._scheduler.running_max,
@@ -174,6 +178,7 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """A snapshot of the counters and gauges."""
         pool, speculator = self._scheduler.kv.pool, self._scheduler.speculator
+        host = self._scheduler.host
         return replace(
             self._stats,
             running_requests=len(self._scheduler.running),
@@ -181,6 +186,9 @@ class EngineCore:
             kv_blocks_total=pool.num_blocks,
             kv_blocks_used=pool.used_count,
             preemptions_total=self._scheduler.preemption_count,
+            host_blocks=0 if host is None else host.block_count,
+            saved_tokens_total=0 if host is None else host.saved_tokens_total,
+            restored_tokens_total=0 if host is None else host.restored_tokens_total,
             finished_total=dict(self._stats.finished_total),
             drafts_total=0 if speculator is None else speculator.drafts_total,
             draft_seconds_total=0.0 if speculator is None else speculator.seconds_total,

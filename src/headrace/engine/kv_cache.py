@@ -78,8 +78,10 @@ class KvCache:
         shared = sum(not self.pool.is_free(block) for block in hits)
         return self.block_count(sequence.total) - shared
 
-    def admit(self, sequence: Sequence, hits: list[int]) -> None:
-        """Give a sequence its hits and new blocks for the rest of its tokens."""
+    def admit(self, sequence: Sequence, hits: list[int], kept_tokens: int = 0) -> None:
+        """Give a sequence its hits and new blocks for the rest of its tokens.
+
+        So many of its first tokens are about to be copied into the blocks that are no hits."""
         assert not sequence.blocks
         self.pool.touch(hits)
         needed = self.block_count(sequence.total)
@@ -87,7 +89,7 @@ class KvCache:
         full_length = self.block_count(sequence.prompt_count + sequence.max_tokens)
         sequence.table = np.empty(full_length, np.int32)
         sequence.table[:needed] = sequence.blocks
-        sequence.computed = len(hits) * self.block_size_tokens
+        sequence.computed = max(len(hits) * self.block_size_tokens, kept_tokens)
         leader = self._ready_leader(sequence)
         if leader is not None and sequence.computed < sequence.prompt_count - 1:
             sequence.computed = sequence.prompt_count - 1

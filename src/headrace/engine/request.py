@@ -170,6 +170,9 @@ class EngineStats:
     completion_tokens_total: int = 0
     preemptions_total: int = 0
     recomputed_tokens_total: int = 0
+    host_blocks: int = 0  # of preempted requests, kept in host memory
+    saved_tokens_total: int = 0  # whose KV was copied there
+    restored_tokens_total: int = 0  # and back
     steps_total: int = 0
     step_seconds_total: float = 0.0  # the runner's share
     scheduler_seconds_total: float = 0.0  # everything else of a step

@@ -23,7 +23,9 @@ What was preempted `preemptions_max` times goes before the others of its class f
 first, so that nobody's work is thrown away for ever: the first of the order is then the oldest of
 those, and each that goes before the oldest of all has lost its place so often before.
 
-Preemption frees all blocks and computes again later; the prefix cache often still has them.
+Preemption frees all blocks. What the prefix cache still has of them later, the beginning longest,
+is found again; else what was copied to host memory (`host_store.py`) is copied back; else it is
+computed again.
 """
 
 from bisect import insort
@@ -32,6 +34,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from headrace.engine.growth import GrowthEstimate
+from headrace.engine.host_store import HostStore
 from headrace.engine.kv_cache import KvCache
 from headrace.engine.runner import RunnerInfo
 from headrace.engine.sequence import Sequence, SequenceState
@@ -57,6 +60,7 @@ class SchedulerConfig:
     salt_blocks_max: int | None = None  # reusable blocks that a tenant keeps; None is no limit
     draft_tokens_max: int = 0  # guessed tokens of a sequence and step; 0 turns speculation off
     target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
+    host_blocks_max: int = 0  # of preempted sequences, kept in host memory; 0 keeps none
 
 
 class ScheduledSequence(NamedTuple):
@@ -86,6 +90,8 @@ class Scheduler:
         if config.draft_tokens_max:
             self.speculator = Speculator(proposer, config.draft_tokens_max)
         self.step_time = StepTime()
+        self.host: HostStore | None = None
+        self._admitted: set[Sequence] = set()  # by the schedule that is being made
         self._target_step_s = config.target_step_s
         self._parts_left = 0
         self._only_decodes = False
@@ -111,6 +117,8 @@ class Scheduler:
             self._stop_running(sequence)
         if self.speculator is not None:
             self.speculator.forget(sequence)
+        if self.host is not None:
+            self.host.forget(sequence)
         sequence.state = SequenceState.FINISHED
 
     def schedule(self, now_s: float) -> list[ScheduledSequence]:
@@ -119,6 +127,7 @@ class Scheduler:
             self._next_aging_s = now_s + self._aging_s * aging_check_share
             self._age(now_s)
         preemptions_before = self.preemption_count
+        self._admitted.clear()
         self._parts_left = self.parts_max - self.running_max
         self._admit_above_lower_classes()
         decodes, chunks, rows_left = self._schedule_running()
@@ -149,6 +158,8 @@ class Scheduler:
         assert sorted(self.running, key=order_of) == self.running
         slots = [sequence.slot for sequence in self.running]
         assert sorted(slots + self._free_slots) == list(range(self.running_max))
+        if self.host is not None:
+            self.host.check_invariants(self.waiting)
         for sequence in self.waiting:
             assert sequence.state is SequenceState.WAITING
             assert not sequence.blocks, "a waiting sequence holds blocks"
@@ -278,6 +289,8 @@ class Scheduler:
         """Whether to wait, because a running request is computing the next block of its prefix.
 
         Only for one of its own class or a higher one, which a lower class cannot hold up."""
+        if self._kept_tokens(sequence, hit_count):
+            return False
         owner = self.kv.promised_by(sequence, hit_count)
         return owner is not None and owner.priority <= sequence.priority
 
@@ -296,16 +309,29 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, hits: list[int]) -> None:
         self.waiting.remove(sequence)
-        self.kv.admit(sequence, hits)
+        kept_tokens = self._kept_tokens(sequence, len(hits))
+        self.kv.admit(sequence, hits, kept_tokens)
+        if self.host is not None and kept_tokens:
+            self.host.restore(sequence, len(hits))
+        elif self.host is not None:
+            self.host.forget(sequence)
+        self._admitted.add(sequence)
         sequence.slot = self._free_slots.pop()
         sequence.state = SequenceState.RUNNING
         insort(self.running, sequence, key=order_of)
 
     def _preempt(self, sequence: Sequence) -> None:
         self.preemption_count += 1
+        if self.host is not None and sequence not in self._admitted:
+            self.host.save(sequence, self.kv.block_size_tokens)
         self._stop_running(sequence)
         sequence.count_preemption()
         self.add(sequence)
+
+    def _kept_tokens(self, sequence: Sequence, hit_count: int) -> int:
+        """Tokens that host memory has of a sequence, if they are more than its hits cover."""
+        kept = 0 if self.host is None else self.host.token_count(sequence)
+        return kept if kept > hit_count * self.kv.block_size_tokens else 0
 
     def _stop_running(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
