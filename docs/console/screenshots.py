@@ -127,7 +127,11 @@ def main(ready_file: Path) -> None:
             page.click("#theme")
             shoot(page, "overview", "overview-dark", whole=True)
             page.click("#theme")
-            for name in ("models", "usage", "requests", "keys", "limits", "nodes", "costs"):
+            show(page, "usage")
+            page.click("#by-key")
+            page.wait_for_timeout(settle_ms)
+            page.screenshot(path=folder / "usage.png")
+            for name in ("models", "requests", "keys", "limits", "nodes", "costs"):
                 shoot(page, name)
             show(page, "deployments")
             page.locator("tbody a").first.click()

@@ -89,7 +89,9 @@ def test_a_request_is_one_trace_from_the_client_to_the_engines_steps(
     assert request.attributes["gen_ai.usage.output_tokens"] == 12
     assert request.attributes["gen_ai.request.model"] == "smollm2-135m-instruct"
     assert request.attributes["headrace.outcome"] == "finished"
-    assert spans[engine, "decode"].attributes["headrace.decode.outputs"] == 12
+    outputs = spans[engine, "decode"].attributes["headrace.decode.outputs"]
+    assert isinstance(outputs, int)
+    assert 1 < outputs <= 12  # two tokens may come in one output
     assert spans[gateway, "settle"].attributes["headrace.settlement.durable"] is True
     assert not any(span.failed for span in ours())
 

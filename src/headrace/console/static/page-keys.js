@@ -115,7 +115,7 @@ export const limits = {
   load: () => get("/limits"),
 
   render({ items }) {
-    return card("Limits and how near they are", "tenants, projects and active keys", null,
+    return card("Limits", "of tenants, projects and active keys, and how near they are", null,
       table("Limits", [
         { label: "For", title: true, value: (row) => [element("strong", {}, row.name),
           element("div", { class: "muted small" }, `${row.kind} of ${row.tenant}`)] },

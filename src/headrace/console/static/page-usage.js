@@ -60,9 +60,10 @@ const columns = (span) => [
   { label: "Requests", number: true, value: (row) => rows(row, count(row.requests), span) },
   { label: "Aborted", number: true, value: (row) => rows(row, count(row.aborted), span, "aborted") },
   { label: "Failed", number: true, value: (row) => rows(row, count(row.failed), span, "failed") },
-  { label: "Prompt", number: true, value: (row) => count(row.prompt_tokens) },
-  { label: "Cached", number: true, value: (row) => count(row.cached_tokens) },
-  { label: "Completion", number: true, value: (row) => count(row.completion_tokens) },
+  { label: "Prompt", number: true, value: (row) => rows(row, count(row.prompt_tokens), span) },
+  { label: "Cached", number: true, value: (row) => rows(row, count(row.cached_tokens), span) },
+  { label: "Completion", number: true, value: (row) =>
+    rows(row, count(row.completion_tokens), span) },
   { label: "Cost", number: true, value: (row) => rows(row, element("span", {
     title: `$${row.cost.usd}` }, dollars(row.cost.nanousd),
   row.unrated ? ` + ${count(row.unrated)} unrated` : ""), span) },
