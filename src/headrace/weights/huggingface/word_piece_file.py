@@ -38,7 +38,8 @@ def word_piece_keys(path: Path) -> dict[str, object]:
     if not isinstance(vocab, dict) or sorted(vocab.values()) != list(range(len(vocab))):
         _fail(path, "vocab", "is no list of tokens by number")
     added = file.get("added_tokens")
-    special = {token.get("content") for token in added or [] if token.get("special") is True}
+    listed = added if isinstance(added, list) else []
+    special = {token.get("content") for token in listed if token.get("special") is True}
     texts = sorted(vocab, key=vocab.__getitem__)
     keys: dict[str, object] = {
         "tokenizer.ggml.model": "bert",
