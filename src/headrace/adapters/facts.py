@@ -82,6 +82,7 @@ class EngineFacts:
     package: str = ""  # where it comes from: a package
     image: str = ""  # or a container image
     listens_while_loading: bool = False
+    tells_hang: bool = False  # its readiness says so when it makes no step
     publishes_kv_events: bool = False  # by ZeroMQ, where it was told to (adapters/kv_messages.py)
     kv_events_path: str = ""  # where it tells how its prefix cache changes (prefix-cache.md)
     lora: LoraChoice | None = None  # None: it is given none

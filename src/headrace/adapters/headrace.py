@@ -90,6 +90,7 @@ facts = EngineFacts(
     package="headrace (PyPI)",
     listens_while_loading=True,
     kv_events_path="/internal/kv_events",
+    tells_hang=True,
     lora=LoraChoice.MODEL_AND_NAME,
     notes=__doc__ or "",
 )

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Protocol
 
-from headrace.adapters.protocol import EngineAdapter, EngineLoad, ReadinessState
+from headrace.adapters.protocol import EngineAdapter, EngineLoad, Readiness, ReadinessState
 from headrace.base.clock import Clock
 from headrace.base.errors import NotFound
+from headrace.control.generation_watch import GenerationWatch
 from headrace.control.model_files import ModelFiles
 from headrace.control.probe import Probe
 from headrace.control.rollout_health import GenerationHealth
@@ -59,6 +60,7 @@ class Observer:
         self._nodes = nodes  # None: the launcher chooses where replicas run
         self._health = health  # None: no gateway is asked
         self._silence = SilenceWatch()
+        self._generation = GenerationWatch()
         self._store = store
         self._launcher = launcher
         self._probe = probe
@@ -72,6 +74,7 @@ class Observer:
         replicas = self._store.list(Replica)
         serving = {r.id for r in replicas if r.state is ReplicaState.ACTIVE}
         self._silence.keep_only(serving)
+        self._generation.keep_only(serving)
         return deployments | {replica.parent_id for replica in replicas}
 
     def orphans(self) -> list[str]:
@@ -168,6 +171,9 @@ class Observer:
         readiness = await self._probe.readiness(adapter, replica)
         if replica.state is ReplicaState.ACTIVE:
             self._silence.note(replica.id, is_silent=readiness is None)
+            if readiness is not None and self._is_hung(adapter, replica):
+                hung = Readiness(ReadinessState.HUNG, "it answers and generates nothing")
+                return ReplicaObservation(alive=True, readiness=hung)
         token_came = (
             replica.state is ReplicaState.LOADING
             and readiness is not None
@@ -175,6 +181,16 @@ class Observer:
             and await self._probe.token_comes(adapter, replica)
         )
         return ReplicaObservation(alive=True, readiness=readiness, token_came=token_came)
+
+
+    def _is_hung(self, adapter: EngineAdapter, replica: Replica) -> bool:
+        """Whether an engine that does not tell it itself generates nothing any more."""
+        if adapter.facts.tells_hang:
+            return False
+        now_s = self._clock.monotonic_s()
+        if self._generation.is_due(replica.id, replica.launch_id, now_s):
+            self._generation.ask(replica.id, self._probe.token_comes(adapter, replica))
+        return self._generation.is_hung(replica.id, now_s)
 
 
 def requests_in(load: EngineLoad) -> int | None:

@@ -33,12 +33,13 @@ class MachineProbe:
 
     readiness_state: ReadinessState = ReadinessState.READY
     running_requests: int = 0
+    generates: bool = True
 
     async def readiness(self, adapter: EngineAdapter, replica: Replica) -> Readiness | None:
         return Readiness(self.readiness_state)
 
     async def token_comes(self, adapter: EngineAdapter, replica: Replica) -> bool:
-        return True
+        return self.generates
 
     async def load(self, adapter: EngineAdapter, replica: Replica) -> EngineLoad:
         return EngineLoad(running_requests=self.running_requests, waiting_requests=0)
@@ -318,3 +319,24 @@ async def test_a_deployment_whose_model_was_deleted_is_not_hammered(
     await loop
     looks = [record for record in caplog.records if "again in" in record.message]
     assert 3 <= len(looks) <= 12, "doubling pauses, not one look each quarter of a second"
+
+
+@pytest.mark.parametrize(("engine", "is_asked"), [("vllm", True), ("headrace", False)])
+async def test_a_replica_that_answers_and_generates_nothing_is_started_anew(
+    site: Site, engine: str, is_asked: bool
+) -> None:
+    store = site.database.store
+    store.update(msgspec.structs.replace(store.get(Deployment, "dep_1"), engine=engine, replicas=1))
+    reconciler = site.reconciler()
+    await site.settle(reconciler)
+    site.probe.generates = False
+    started = site.machine.start_count
+    for _ in range(40):
+        site.clock.advance(5.0)
+        await reconciler.reconcile(site.deployment_id)
+        await asyncio.sleep(0)
+    (replica,) = site.replicas()
+    assert (site.machine.start_count > started) is is_asked
+    assert (replica.state is ReplicaState.ACTIVE) is not is_asked
+    site.probe.generates = True
+    await site.settle(reconciler)
