@@ -262,6 +262,13 @@ async def test_many_requests_at_once_get_the_answers_they_would_get_alone(
     assert [together[0], together[13], together[31]] == alone
 
 
+def test_the_bandwidth_that_steps_reach_is_told(
+    client: openai.OpenAI, served: ServeProcess
+) -> None:
+    client.chat.completions.create(model=model, messages=count_up, max_tokens=8)
+    assert metric(served, "headrace_engine_achieved_bytes_per_second") > 50e6
+
+
 def test_usage_in_answers_and_metrics_agree(client: openai.OpenAI, served: ServeProcess) -> None:
     names = {kind: f"headrace_engine_{kind}_tokens_total" for kind in ("prompt", "completion")}
     before = {kind: metric(served, name) for kind, name in names.items()}

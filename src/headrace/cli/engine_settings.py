@@ -17,6 +17,7 @@ waiting_max = 1024
 kv_tokens_default = 8192
 max_num_seqs_default = 32
 draft_tokens_default = 8
+swap_share = 4  # of the KV cache's tokens, one in so many may wait in host memory
 draft_tokens_max = 32
 step_timeout_default_s = 120.0
 step_timeout_max_s = 86_400.0
@@ -93,6 +94,14 @@ tenant_cache_tokens = Setting(
     "take the place of its oldest. Default: no bound.",
     unit="tokens",
 )
+swap_tokens = Setting(
+    "swap-tokens",
+    int,
+    None,
+    "How many tokens of preempted requests' KV may wait in host memory, where copying it is "
+    "measured to be cheaper than computing it again. Default: a quarter of --kv-tokens.",
+    unit="tokens",
+)
 target_step_ms = Setting(
     "target-step-ms",
     float,
@@ -120,6 +129,7 @@ MaxNumSeqs = Annotated[int, max_num_seqs.option()]
 DraftTokens = Annotated[int, draft_tokens.option()]
 DraftModel = Annotated[str | None, draft_model.option()]
 TenantCacheTokens = Annotated[int | None, tenant_cache_tokens.option()]
+SwapTokens = Annotated[int | None, swap_tokens.option()]
 TargetStepMs = Annotated[float | None, target_step_ms.option()]
 StepTimeout = Annotated[float, step_timeout.option()]
 
@@ -139,6 +149,7 @@ def service_config(
     prefix_key: bytes | None = None,
     tenant_cache_tokens: int | None = None,
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.F16,
+    swap_tokens: int | None = None,
 ) -> ServiceConfig:
     """The service of one model; ConfigurationError names the option that is out of range."""
     bounds = (
@@ -148,6 +159,7 @@ def service_config(
         ("--max-num-seqs", max_num_seqs, 1, max_num_seqs_max),
         ("--draft-tokens", draft_tokens, 0, draft_tokens_max),
         ("--tenant-cache-tokens", tenant_cache_tokens, 1, kv_tokens_max),
+        ("--swap-tokens", swap_tokens, 0, kv_tokens_max),
         ("--target-step-ms", target_step_ms, 1, 60_000),
         ("--step-timeout", step_timeout_s, 0.1, step_timeout_max_s),
     )
@@ -173,5 +185,6 @@ def service_config(
             draft_model_path=None if draft_model_path is None else str(draft_model_path),
             target_step_s=None if target_step_ms is None else target_step_ms / 1000,
             kv_cache_dtype=kv_cache_dtype.value,
+            host_tokens=kv_tokens // swap_share if swap_tokens is None else swap_tokens,
         ),
     )

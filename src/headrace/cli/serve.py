@@ -28,6 +28,7 @@ from headrace.cli.engine_settings import (
     ModelArgument,
     Quantize,
     StepTimeout,
+    SwapTokens,
     TargetStepMs,
     TenantCacheTokens,
     Threads,
@@ -75,6 +76,7 @@ def serve(
     draft_tokens: DraftTokens = draft_tokens_default,
     draft_model: DraftModel = None,
     target_step_ms: TargetStepMs = None,
+    swap_tokens: SwapTokens = None,
     tenant_cache_tokens: TenantCacheTokens = None,
     step_timeout: StepTimeout = step_timeout_default_s,
     served_model_name: Annotated[
@@ -137,6 +139,7 @@ def serve(
             prefix_key=_read_prefix_key(),
             tenant_cache_tokens=tenant_cache_tokens,
             kv_cache_dtype=kv_cache_dtype,
+            swap_tokens=swap_tokens,
         )
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
         check_memory(config.engine)

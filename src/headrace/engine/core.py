@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest, RateLimited
+from headrace.engine.bandwidth import Bandwidth
 from headrace.engine.batch import BatchBuilder, Sampled
 from headrace.engine.block_pool import CacheChange
 from headrace.engine.drain_rate import DrainRate
@@ -28,6 +29,7 @@ from headrace.engine.samples import StepSamples, Taken, all_banned_error, not_fi
 from headrace.engine.scheduler import ScheduledSequence, Scheduler, SchedulerConfig
 from headrace.engine.sequence import Sequence, SequenceState
 from headrace.engine.speculation import Proposer
+from headrace.engine.waiting_counts import waiting_by_class, waiting_by_reason
 
 deadline_error = (
     "The request's deadline passed before its output was complete; allow it more time, or lower "
@@ -72,6 +74,7 @@ class EngineCore:
         self._deadlines: list[tuple[float, int, str]] = []  # a heap; the number breaks ties
         self._arrival_count = 0
         self._drain_rate = DrainRate()
+        self._bandwidth = Bandwidth(runner.info)
         self._stats = EngineStats()
 
     def submit(self, request: EngineRequest) -> None:
@@ -167,6 +170,8 @@ class EngineCore:
             result = self._runner.execute(batch)
             run_s = self._clock.monotonic_s() - run_start_s
             self._scheduler.record_step(len(batch.token_ids), run_s)
+            if self._scheduler.only_decodes:
+                self._bandwidth.record(int(batch.context_lens.sum()), run_s)
             self._apply_aborts(outputs)
             self._absorb(scheduled, sampled, result, outputs)
             self._scheduler.end_step()
@@ -189,6 +194,9 @@ class EngineCore:
             host_blocks=0 if host is None else host.block_count,
             saved_tokens_total=0 if host is None else host.saved_tokens_total,
             restored_tokens_total=0 if host is None else host.restored_tokens_total,
+            waiting_by_reason=waiting_by_reason(self._scheduler, len(self._arrivals)),
+            waiting_by_class=waiting_by_class(self._scheduler),
+            achieved_bytes_per_s=self._bandwidth.bytes_per_s,
             finished_total=dict(self._stats.finished_total),
             drafts_total=0 if speculator is None else speculator.drafts_total,
             draft_seconds_total=0.0 if speculator is None else speculator.seconds_total,

@@ -82,6 +82,8 @@ class CpuRunner:
             sequences_max=sequences_max,
             kernel_name=self._transformer.kernel_name,
             adapters_max=adapters_max,
+            weight_bytes=self._transformer.weight_bytes,
+            kv_token_bytes=self._transformer.kv_bytes // (num_blocks * block_size_tokens),
         )
 
     @property

@@ -177,6 +177,9 @@ class EngineStats:
     step_seconds_total: float = 0.0  # the runner's share
     scheduler_seconds_total: float = 0.0  # everything else of a step
     finished_total: dict[str, int] = field(default_factory=dict)  # by finish reason
+    waiting_by_reason: dict[str, int] = field(default_factory=dict)  # see `waiting_counts.py`
+    waiting_by_class: dict[str, int] = field(default_factory=dict)
+    achieved_bytes_per_s: float = 0.0  # read by the last steps without a prompt; 0 is unknown
     drafts_total: int = 0  # times that a sequence got guesses to verify
     draft_seconds_total: float = 0.0  # of a draft model's steps, part of the scheduler's
     drafted_by_position: tuple[int, ...] = ()  # guesses, by their place in a draft

@@ -27,6 +27,8 @@ class RunnerInfo:
     sequences_max: int  # sequences of one step
     kernel_name: str  # for people: "avx2", "avx512-vnni", ...
     adapters_max: int = 0  # LoRA adapters that it holds at once
+    weight_bytes: int = 0  # that a step reads at most, and how many a token of context adds;
+    kv_token_bytes: int = 0  # 0 of a runner that does not say
 
 
 @dataclass(frozen=True, slots=True)

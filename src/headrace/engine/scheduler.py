@@ -94,7 +94,8 @@ class Scheduler:
         self._admitted: set[Sequence] = set()  # by the schedule that is being made
         self._target_step_s = config.target_step_s
         self._parts_left = 0
-        self._only_decodes = False
+        self.only_decodes = False  # the step that was scheduled last
+        self.deferred_count = 0  # waiting ones that it passed over: another computes their prefix
         self.waiting: list[Sequence] = []  # sorted by order
         self.running: list[Sequence] = []  # sorted by order
         self.preemption_count = 0
@@ -128,6 +129,7 @@ class Scheduler:
             self._age(now_s)
         preemptions_before = self.preemption_count
         self._admitted.clear()
+        self.deferred_count = 0
         self._parts_left = self.parts_max - self.running_max
         self._admit_above_lower_classes()
         decodes, chunks, rows_left = self._schedule_running()
@@ -136,18 +138,18 @@ class Scheduler:
             self._growth.quiet_step()
             if self.speculator is not None and not chunks:
                 self._draft(self.speculator, decodes, rows_left)
-        self._only_decodes = not chunks
+        self.only_decodes = not chunks
         return decodes + chunks
 
     def record_step(self, rows: int, run_s: float) -> None:
         """Learn from what the step that was scheduled last took."""
         self.step_time.record(rows, run_s)
-        if self.speculator is not None and self._only_decodes:
+        if self.speculator is not None and self.only_decodes:
             self.speculator.record_step(rows, run_s)
 
     def end_step(self) -> None:
         """The step's samples are taken in."""
-        if self.speculator is not None and self._only_decodes:
+        if self.speculator is not None and self.only_decodes:
             self.speculator.end_step()
 
     def check_invariants(self) -> None:
@@ -239,11 +241,13 @@ class Scheduler:
         while rows_left and index < len(self.waiting):
             sequence = self.waiting[index]
             if _awaits_leader(sequence):
+                self.deferred_count += 1
                 index += 1
                 continue
             hits = self.kv.find_prefix(sequence)
             if self._is_deferred(sequence, len(hits)):
                 deferred += 1
+                self.deferred_count += 1
                 index += 1
                 if deferred == deferred_max:
                     break

@@ -124,6 +124,7 @@ class EngineProcess:
             waiting_max=config.waiting_max,
             draft_tokens_max=config.draft_tokens_max,
             target_step_s=config.target_step_s,
+            host_blocks_max=config.host_tokens // runner.info.block_size_tokens,
         )
         self._shelf = AdapterShelf(runner, config, self._report_loading)
         _warm_up(EngineCore(runner, scheduler, self._clock))
@@ -201,7 +202,8 @@ class EngineProcess:
             self._adapters.start(message, self._answer_call)
         else:
             assert isinstance(message, messages.AskStats), "the configuration comes once"
-            self._send(wire_stats(core))
+            waiting = 0 if self._grammars is None else self._grammars.count
+            self._send(wire_stats(core, waiting))
 
     def _submit(
         self, core: EngineCore, message: messages.Submit, constraint: TokenConstraint | None

@@ -52,6 +52,11 @@ class GrammarQueue:
                 del self._is_wanted[message.request_id]
             raise _overload() from None
 
+    @property
+    def count(self) -> int:
+        """Requests that are not submitted yet."""
+        return len(self._is_wanted)
+
     def abort(self, request_id: str) -> bool:
         """Give up a request that is not submitted yet; False if there is none."""
         with self._lock:

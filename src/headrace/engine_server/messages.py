@@ -48,6 +48,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     draft_model_path: str | None = None  # what guesses them; None: n-grams of the request's own
     target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
     kv_cache_dtype: Literal["f16", "q8"] = "f16"
+    host_tokens: int = 0  # of preempted requests' KV, kept in host memory
     adapters_max: int = 0  # LoRA adapters loaded at once
     adapter_rank_max: int = 64
     adapters: tuple[LoadAdapter, ...] = ()  # that the start must load
@@ -255,6 +256,12 @@ class Stats(msgspec.Struct, frozen=True, tag="stats", array_like=True):
     completion_tokens_total: int = 0
     preemptions_total: int = 0
     recomputed_tokens_total: int = 0
+    host_blocks: int = 0
+    saved_tokens_total: int = 0
+    restored_tokens_total: int = 0
+    waiting_by_reason: dict[str, int] = {}
+    waiting_by_class: dict[str, int] = {}
+    achieved_bytes_per_s: float = 0.0
     steps_total: int = 0
     step_seconds_total: float = 0.0
     scheduler_seconds_total: float = 0.0

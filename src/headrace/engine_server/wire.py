@@ -1,5 +1,7 @@
 """The engine's own values as messages, and messages as the engine's own values."""
 
+import msgspec
+
 from headrace.engine.core import EngineCore
 from headrace.engine.request import (
     Adapter,
@@ -94,9 +96,14 @@ def _wire_logprobs(tokens: tuple[TokenLogprobs, ...]) -> tuple[messages.WireLogp
     return tuple((token.logprob, token.top) for token in tokens)
 
 
-def wire_stats(core: EngineCore) -> messages.Stats:
-    """The counters as they are sent."""
+def wire_stats(core: EngineCore, grammars_waiting: int) -> messages.Stats:
+    """The counters as they are sent; so many requests wait for their grammar, too."""
     stats = core.stats()
-    return messages.Stats(
+    sent = messages.Stats(
         **{name: getattr(stats, name) for name in messages.Stats.__struct_fields__}
+    )
+    return msgspec.structs.replace(
+        sent,
+        waiting_requests=sent.waiting_requests + grammars_waiting,
+        waiting_by_reason={**sent.waiting_by_reason, "grammar": grammars_waiting},
     )

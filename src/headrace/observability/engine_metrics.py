@@ -19,6 +19,20 @@ waiting_requests = MetricDeclaration(
     "Requests that wait for the engine.",
     alias="vllm:num_requests_waiting",
 )
+waiting_requests_by_reason = MetricDeclaration(
+    "headrace_engine_waiting_requests_by_reason",
+    gauge,
+    "Requests that wait: for a slot or blocks (capacity), for another to compute their prefix "
+    "(deferred), for their place after they lost it (preempted), for their grammar (grammar).",
+    label="reason",
+    alias="vllm:num_requests_waiting_by_reason",
+)
+waiting_requests_by_class = MetricDeclaration(
+    "headrace_engine_waiting_requests_by_class",
+    gauge,
+    "Requests that wait, by the class that they have aged to; the outermost stand for all beyond.",
+    label="class",
+)
 kv_usage_ratio = MetricDeclaration(
     "headrace_engine_kv_usage_ratio",
     gauge,
@@ -78,6 +92,24 @@ recomputed_tokens_total = MetricDeclaration(
     "headrace_engine_recomputed_tokens_total",
     counter,
     "Tokens that were computed again after a preemption.",
+)
+saved_tokens_total = MetricDeclaration(
+    "headrace_engine_saved_tokens_total",
+    counter,
+    "Tokens of preempted requests whose KV was copied to host memory.",
+)
+restored_tokens_total = MetricDeclaration(
+    "headrace_engine_restored_tokens_total",
+    counter,
+    "Tokens whose KV was copied back instead of computed again.",
+)
+host_kv_blocks = MetricDeclaration(
+    "headrace_engine_host_kv_blocks", gauge, "KV blocks of preempted requests in host memory."
+)
+achieved_bytes_per_second = MetricDeclaration(
+    "headrace_engine_achieved_bytes_per_second",
+    gauge,
+    "Weights and KV that the last steps without a prompt read, over their time; 0 is unknown.",
 )
 steps_total = MetricDeclaration("headrace_engine_steps_total", counter, "Steps of the engine.")
 step_seconds_total = MetricDeclaration(

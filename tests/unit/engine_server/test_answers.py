@@ -121,6 +121,18 @@ async def test_usage_answers_and_metrics_agree(run_server: Any) -> None:
         assert await server.metric("headrace_engine_cached_tokens_total") == sum(cached)
 
 
+async def test_queues_copies_and_bandwidth_are_told(run_server: Any) -> None:
+    async with run_server() as server:
+        await server.post(chat_path, chat_body())
+        text = (await server.get("/metrics")).body.decode()
+        for reason in ("capacity", "deferred", "preempted", "grammar"):
+            line = f'headrace_engine_waiting_requests_by_reason{{reason="{reason}"}} 0.0'
+            assert line in text
+        for name in ("saved_tokens_total", "restored_tokens_total", "host_kv_blocks"):
+            assert await server.metric(f"headrace_engine_{name}") == 0
+        assert "headrace_engine_achieved_bytes_per_second 0.0" in text  # the fake reads nothing
+
+
 async def test_a_request_of_several_prompts_is_one_in_the_books(run_server: Any) -> None:
     async with run_server() as server:
         body = text_body(prompt=["one", "two"], n=2, max_tokens=3)
