@@ -1,6 +1,7 @@
 // The input rows of a matrix product in the forms that its weights want: int16 groups, floats, both.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/buffer.hpp"
@@ -47,6 +48,16 @@ class Activations {
                   static_cast<std::size_t>(count) * sizeof(float));
     if (forms_.integers)
       kernels.quantize(source, count, quantized(r, static_cast<std::size_t>(offset)));
+  }
+
+  void move_row(int from, int to) {
+    const std::size_t source = static_cast<std::size_t>(from);
+    const std::size_t target = static_cast<std::size_t>(to);
+    if (forms_.floats)
+      std::copy_n(floats_.data() + source * stride_, stride_, floats_.data() + target * stride_);
+    if (!forms_.integers) return;
+    std::copy_n(values_.data() + source * inputs_, inputs_, values_.data() + target * inputs_);
+    std::copy_n(scales_.data() + source * groups_, groups_, scales_.data() + target * groups_);
   }
 
  private:

@@ -77,6 +77,7 @@ Transformer::Transformer(const ModelShape& shape, const std::map<std::string, Ra
       plan_(shape, rows_max_, options.sequences_max, options.thread_count),
       team_(options.thread_count) {
   make_inputs();
+  kept_rows_.reserve(static_cast<std::size_t>(options.sequences_max));
   for (int i = 0; i < options.thread_count; ++i) scratch_.emplace_back(shape, kernels_);
   build_rope_tables();
 }
@@ -140,7 +141,34 @@ void Transformer::execute(const StepBatch& batch, const StepResults& results) {
               row_sequence_.begin() + batch.row_starts[s + 1], s);
   plan_.build(batch);
   adapters_.build(batch);
+  choose_kept_rows(batch, results);
   team_.run([&](Member& member) { run_step(member, batch, results); });
+}
+
+// Behind the last layer's attention only the rows that are sampled matter: they move to the front.
+void Transformer::choose_kept_rows(const StepBatch& batch, const StepResults& results) {
+  kept_rows_.clear();
+  keeps_all_ = results.hidden != nullptr || !adapters_.runs().empty() ||
+               batch.sampled_count == batch.row_count;
+  for (int i = 0; i < batch.sampled_count && !keeps_all_; ++i) {
+    const int row = batch.row_starts[batch.sampled[i] + 1] - 1;
+    keeps_all_ = !kept_rows_.empty() && row <= kept_rows_.back();   // no row may be moved over
+    kept_rows_.push_back(row);
+  }
+}
+
+int Transformer::keep_rows(Member& member, int row_count) {
+  if (keeps_all_) return row_count;
+  const int count = static_cast<int>(kept_rows_.size());
+  member.share(1, 1, [&](int, int) {
+    for (int i = 0; i < count; ++i) {
+      const int row = kept_rows_[static_cast<std::size_t>(i)];
+      if (row == i) continue;
+      std::copy_n(hidden_row(row), shape_.hidden_size, hidden_row(i));
+      mixed_input_->move_row(row, i);
+    }
+  });
+  return count;
 }
 
 void Transformer::run_step(Member& member, const StepBatch& batch, const StepResults& results) {
@@ -152,12 +180,14 @@ void Transformer::run_step(Member& member, const StepBatch& batch, const StepRes
 
 void Transformer::run_layer(Member& member, int index, const StepBatch& batch) {
   const LayerWeights& layer = weights_.layers[static_cast<std::size_t>(index)];
-  const int rows = batch.row_count;
+  int rows = batch.row_count;
   enter_branch(member, rows, layer.attention_norm, *attention_input_);
   enter_adapters(member, index, AdapterTarget::query, 3, *attention_input_);
   project_qkv(member, index, rows);
   write_kv(member, index, batch);
   attend(member, index, batch);
+  if (index == shape_.num_layers - 1) rows = keep_rows(member, rows);
+  if (rows == 0) return;
   enter_adapters(member, index, AdapterTarget::attention_output, 1, *mixed_input_);
   leave_branch(member, rows, layer.attention_output, *mixed_input_, layer.attention_post_norm,
                {index, AdapterTarget::attention_output});
@@ -288,7 +318,8 @@ void Transformer::sample(Member& member, const StepBatch& batch, const StepResul
     const int count = std::min(sampled_block, batch.sampled_count - block);
     member.share(count, 1, [&](int first, int end) {
       for (int i = first; i < end; ++i) {
-        const int row = batch.row_starts[batch.sampled[block + i] + 1] - 1;
+        const int row =
+            keeps_all_ ? batch.row_starts[batch.sampled[block + i] + 1] - 1 : block + i;
         norm(hidden_row(row), weights_.output_norm, scratch.row.data());
         output_input_->set(kernels_, i, 0, scratch.row.data(), shape_.hidden_size);
       }

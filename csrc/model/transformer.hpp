@@ -98,6 +98,8 @@ class Transformer {
   void build_rope_tables();
   void run_step(Member& member, const StepBatch& batch, const StepResults& results);
   void run_layer(Member& member, int index, const StepBatch& batch);
+  void choose_kept_rows(const StepBatch& batch, const StepResults& results);
+  int keep_rows(Member& member, int row_count);
   void embed(Member& member, const StepBatch& batch);
   void embed_encoder_row(int row, int position, float* scratch);
   void norm(const float* row, const Norm& norm, float* out) const;
@@ -158,6 +160,8 @@ class Transformer {
   Buffer<float> qkv_;                  // (rows_max, qkv_stride): queries, keys, values
   Buffer<float> mixed_;                // (rows_max, query_size) attention's output
   Buffer<float> logits_;               // (sampled_block, logits_stride)
+  std::vector<int> kept_rows_;         // of the last layer, behind its attention
+  bool keeps_all_ = true;
   std::vector<int> row_sequence_;      // (rows_max,) sequence of each row
   std::unique_ptr<Activations> attention_input_;
   std::unique_ptr<Activations> mixed_input_;
