@@ -153,6 +153,7 @@ nb::tuple sample(const Vector<float>& logits, float temperature, int top_k, floa
 
 void bind_kernels(nb::module_& module) {
   module.def("cpu_features", &cpu_features);
+  module.def("packed_layout", &packed_layout);
   module.def(
       "kernel_name",
       [](const std::string& limit) { return std::string(choose_kernels(limit).name); },

@@ -151,7 +151,8 @@ using RotationFields = std::vector<std::pair<std::vector<double>, float>>;  // f
 void construct(CpuTransformer* self, const nb::object& spec, const LayerFields& layers,
                const RotationFields& rotations, const nb::dict& tensors, int num_blocks,
                int rows_max, int sequences_max, int threads, const std::string& isa_limit,
-               const std::string& kv_type, int adapter_slots, int adapter_rank_max) {
+               const std::string& kv_type, int adapter_slots, int adapter_rank_max,
+               const std::string& packed_path) {
   ModelShape shape = shape_of(spec);
   for (const auto& [window_tokens, rotation] : layers)
     shape.layers.push_back({window_tokens, rotation});
@@ -159,7 +160,7 @@ void construct(CpuTransformer* self, const nb::object& spec, const LayerFields& 
     shape.rotations.push_back({frequencies, magnitude});
   new (self) CpuTransformer(shape, tensors,
                             {num_blocks, rows_max, sequences_max, threads, isa_limit,
-                             kv_type_of(kv_type), adapter_slots, adapter_rank_max});
+                             kv_type_of(kv_type), adapter_slots, adapter_rank_max, packed_path});
 }
 
 // The optional arrays of a step; the caller's tuples keep them alive until the step ends.
@@ -357,7 +358,7 @@ void bind_transformer(nb::module_& module) {
   nb::class_<CpuTransformer>(module, "CpuTransformer")
       .def("__init__", &construct, nb::kw_only(), "spec"_a, "layers"_a, "rotations"_a, "tensors"_a,
            "num_blocks"_a, "rows_max"_a, "sequences_max"_a, "threads"_a, "isa_limit"_a,
-           "kv_type"_a = "f16", "adapter_slots"_a = 0, "adapter_rank_max"_a = 0)
+           "kv_type"_a = "f16", "adapter_slots"_a = 0, "adapter_rank_max"_a = 0, "packed_path"_a = "")
       .def("execute", &execute, "token_ids"_a.noconvert(), "row_starts"_a.noconvert(),
            "context_lens"_a.noconvert(), "block_ids"_a.noconvert(), "block_starts"_a.noconvert(),
            "sampled"_a.noconvert(), "temperature"_a.noconvert(), "top_k"_a.noconvert(),

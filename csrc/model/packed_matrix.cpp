@@ -66,7 +66,7 @@ std::size_t raw_row_bytes(int ggml_type, int inputs, const std::string& tensor) 
   return static_cast<std::size_t>(inputs / block.values) * block.bytes;
 }
 
-PackedMatrix::PackedMatrix(const RawTensor& raw)
+PackedMatrix::PackedMatrix(const RawTensor& raw, PackedFile* file)
     : type_(weight_type_of(raw.ggml_type, raw.name)), outputs_(raw.outputs), inputs_(raw.inputs) {
   const std::size_t row_bytes = raw_row_bytes(raw.ggml_type, inputs_, raw.name);
   if (raw.byte_count != row_bytes * static_cast<std::size_t>(outputs_))
@@ -74,26 +74,38 @@ PackedMatrix::PackedMatrix(const RawTensor& raw)
                          " bytes where its shape needs " +
                          std::to_string(row_bytes * static_cast<std::size_t>(outputs_)));
   tile_bytes_ = round_up(tile_bytes(type_, inputs_), cache_line_bytes);
-  data_ = Buffer<std::uint8_t>(tile_bytes_ * static_cast<std::size_t>(tile_count()));
+  if (file == nullptr) owned_ = Buffer<std::uint8_t>(byte_count());
+  std::uint8_t* out = file == nullptr ? owned_.data() : file->take(raw, byte_count());
+  data_ = out;
+  if (file != nullptr && !file->is_new()) return;
   for (int output = 0; output < outputs_; ++output) {
     const std::uint8_t* row = raw.data + row_bytes * static_cast<std::size_t>(output);
-    is_quantized(type_) ? pack_quantized_row(row, raw.ggml_type, output)
-                        : pack_float_row(row, output);
+    is_quantized(type_) ? pack_quantized_row(row, raw.ggml_type, output, out)
+                        : pack_float_row(row, output, out);
   }
 }
 
-void PackedMatrix::pack_float_row(const std::uint8_t* row, int output) {
+std::size_t packed_bytes(const RawTensor& raw) {
+  const bool floats = raw.ggml_type == 0 || raw.ggml_type == 1 || raw.ggml_type == 30;
+  if (!floats && find_file_block(raw.ggml_type) == nullptr) return 0;
+  const std::size_t tiles = static_cast<std::size_t>((raw.outputs + tile_columns - 1) / tile_columns);
+  return tiles * round_up(tile_bytes(weight_type_of(raw.ggml_type, raw.name), raw.inputs),
+                          cache_line_bytes);
+}
+
+void PackedMatrix::pack_float_row(const std::uint8_t* row, int output, std::uint8_t* out) const {
   const std::size_t size = float_bytes(type_);
-  std::uint8_t* tile = data_.data() + static_cast<std::size_t>(output / tile_columns) * tile_bytes_;
+  std::uint8_t* tile = out + static_cast<std::size_t>(output / tile_columns) * tile_bytes_;
   const std::size_t column = static_cast<std::size_t>(output % tile_columns);
   for (std::size_t k = 0; k < static_cast<std::size_t>(inputs_); ++k)
     std::memcpy(tile + (k * tile_columns + column) * size, row + k * size, size);
 }
 
-void PackedMatrix::pack_quantized_row(const std::uint8_t* row, int ggml_type, int output) {
+void PackedMatrix::pack_quantized_row(const std::uint8_t* row, int ggml_type, int output,
+                                      std::uint8_t* out) const {
   const FileBlock& block = *find_file_block(ggml_type);
   const int block_groups = block.values / group_values;
-  std::uint8_t* tile = data_.data() + static_cast<std::size_t>(output / tile_columns) * tile_bytes_;
+  std::uint8_t* tile = out + static_cast<std::size_t>(output / tile_columns) * tile_bytes_;
   const std::size_t column = static_cast<std::size_t>(output % tile_columns);
   const int groups = inputs_ / group_values;
   WeightGroup group{};

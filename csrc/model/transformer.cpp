@@ -58,7 +58,7 @@ Transformer::Transformer(const ModelShape& shape, const std::map<std::string, Ra
       max_model_len_(checked_max_len(shape, options)),
       limits_{shape.vocab_size, max_model_len_, options.num_blocks, options.rows_max,
               options.sequences_max},
-      weights_(load_weights(shape, tensors)),
+      weights_(load_weights(shape, tensors, options.packed_path)),
       weight_bytes_(weights_.byte_count()),
       kv_(shape.num_layers, shape.num_kv_heads, shape.head_dim, options.num_blocks,
           options.kv_type),

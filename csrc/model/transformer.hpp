@@ -43,6 +43,7 @@ struct TransformerOptions {
   KvType kv_type = KvType::f16;
   int adapter_slots = 0;
   int adapter_rank_max = 0;
+  std::string packed_path;   // of the packed weights' file; empty keeps them in memory only
 };
 
 // Where a step's results go.

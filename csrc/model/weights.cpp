@@ -11,11 +11,12 @@ namespace {
 
 class Loader {
  public:
-  explicit Loader(const std::map<std::string, RawTensor>& tensors) : tensors_(tensors) {}
+  Loader(const std::map<std::string, RawTensor>& tensors, PackedFile* packed)
+      : tensors_(tensors), packed_(packed) {}
 
   Linear linear(const std::string& name, int outputs, int inputs) const {
     Linear out;
-    out.matrix = PackedMatrix(find(name + ".weight", outputs, inputs));
+    out.matrix = PackedMatrix(find(name + ".weight", outputs, inputs), packed_);
     if (tensors_.count(name + ".bias") != 0) out.bias = vector(name + ".bias", outputs);
     return out;
   }
@@ -58,6 +59,7 @@ class Loader {
   }
 
   const std::map<std::string, RawTensor>& tensors_;
+  PackedFile* packed_;
 };
 
 void require(bool holds, const std::string& text) {
@@ -184,9 +186,13 @@ std::size_t ModelWeights::byte_count() const {
   return total;
 }
 
-ModelWeights load_weights(const ModelShape& s, const std::map<std::string, RawTensor>& tensors) {
-  const Loader loader(tensors);
+namespace {
+
+ModelWeights load_all(const ModelShape& s, const std::map<std::string, RawTensor>& tensors,
+                      std::unique_ptr<PackedFile> packed) {
+  const Loader loader(tensors, packed.get());
   ModelWeights weights;
+  weights.packed = std::move(packed);
   weights.embedding = loader.linear("token_embd", s.vocab_size, s.hidden_size);
   for (int layer = 0; layer < s.num_layers; ++layer)
     weights.layers.push_back(load_layer(loader, s, "blk." + std::to_string(layer) + "."));
@@ -200,6 +206,26 @@ ModelWeights load_weights(const ModelShape& s, const std::map<std::string, RawTe
   weights.output_norm = loader.norm("output_norm", s);
   weights.tied = s.tied_output;
   if (!s.tied_output) weights.output = loader.linear("output", s.vocab_size, s.hidden_size);
+  return weights;
+}
+
+}  // namespace
+
+ModelWeights load_weights(const ModelShape& s, const std::map<std::string, RawTensor>& tensors,
+                          const std::string& packed_path) {
+  if (packed_path.empty()) return load_all(s, tensors, nullptr);
+  if (auto packed = PackedFile::open(packed_path)) {
+    try {
+      return load_all(s, tensors, std::move(packed));
+    } catch (const StalePackedFile&) {   // of another model or an older writer: made anew below
+    }
+  }
+  std::size_t room = 0;
+  for (const auto& [name, raw] : tensors) room += PackedFile::entry_bytes(packed_bytes(raw));
+  auto packed = PackedFile::create(packed_path, room);
+  if (packed == nullptr) return load_all(s, tensors, nullptr);
+  ModelWeights weights = load_all(s, tensors, std::move(packed));
+  weights.packed->publish();
   return weights;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,7 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
+  std::unique_ptr<PackedFile> packed;   // where the matrices are, if in a file
   Linear embedding;               // (vocab_size, hidden_size); the output matrix too, if tied
   Linear position_embedding;      // (context_length, hidden_size), of encoders
   Linear type_embedding;          // (>= 1, hidden_size), of encoders; the first row is used
@@ -68,6 +70,8 @@ struct ModelWeights {
 };
 
 // ModelFileError naming the tensor that is missing or has another shape than `shape` asks for.
-ModelWeights load_weights(const ModelShape& shape, const std::map<std::string, RawTensor>& tensors);
+// With a path the packed matrices are mapped from there, or put there for the next load.
+ModelWeights load_weights(const ModelShape& shape, const std::map<std::string, RawTensor>& tensors,
+                          const std::string& packed_path);
 
 }  // namespace headrace

@@ -30,6 +30,7 @@ from headrace.cli.engine_settings import (
 from headrace.cli.load_checks import check_numbers
 from headrace.cli.memory_check import check_memory
 from headrace.cli.model_files import resolve_model
+from headrace.cli.packed_weights import with_packed_weights
 from headrace.cli.served_model import ServedModel, note_address, read_api_key
 from headrace.cli.settings import CacheDir
 from headrace.engine_server.service import ModelService
@@ -132,6 +133,7 @@ def run(
     )
     check_memory(config.engine)
     check_numbers(resolved, cache_dir)
+    config = with_packed_weights(config, resolved, cache_dir)
     config = with_adapters(config, lora, max_loras_default, rank_max_default, cache_dir)
     service = ModelService(config, SystemClock())
     api_key = read_api_key()

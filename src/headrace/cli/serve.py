@@ -42,6 +42,7 @@ from headrace.cli.load_checks import check_numbers
 from headrace.cli.memory_check import check_memory
 from headrace.cli.model_files import resolve_model
 from headrace.cli.operator_options import AdminHost, AdminPort, operator_listener
+from headrace.cli.packed_weights import with_packed_weights
 from headrace.cli.served_model import ServedModel, key_variable, read_api_key
 from headrace.cli.settings import CacheDir, OtlpEndpoint
 from headrace.cli.tracing_options import tracing
@@ -144,6 +145,7 @@ def serve(
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
         check_memory(config.engine)
         check_numbers(resolved, cache_dir)
+        config = with_packed_weights(config, resolved, cache_dir)
         config = with_adapters(config, lora, max_loras, max_lora_rank, cache_dir)
         listener = operator_listener(admin_host, admin_port)
         service = ModelService(config, SystemClock())

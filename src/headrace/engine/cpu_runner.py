@@ -4,6 +4,7 @@ See csrc/model/transformer.hpp for what a step does.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Literal, Protocol, Self
 
@@ -36,7 +37,8 @@ class TensorSource(Protocol):
 class CpuRunner:
     """Holds a model's packed weights and KV blocks in this process and runs its steps.
 
-    The weights are copied out of `file`, which may be closed afterwards."""
+    The weights are copied out of `file`, which may be closed afterwards, or mapped from
+    `packed_path`, where the first load leaves them (weights/packed_cache.py)."""
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class CpuRunner:
         kv_cache_dtype: KvCacheType = "f16",
         adapters_max: int = 0,
         adapter_rank_max: int = rank_max_default,
+        packed_path: Path | None = None,
     ) -> None:
         thread_count = default_thread_count() if threads is None else threads
         if not 1 <= thread_count <= threads_max:
@@ -71,6 +74,7 @@ class CpuRunner:
             kv_cache_dtype=kv_cache_dtype,
             adapters_max=adapters_max,
             adapter_rank_max=adapter_rank_max,
+            packed_path=packed_path,
         )
         self._spec = spec
         self._info = RunnerInfo(
@@ -223,6 +227,7 @@ def load_transformer(
     kv_cache_dtype: KvCacheType,
     adapters_max: int = 0,
     adapter_rank_max: int = 0,
+    packed_path: Path | None = None,
 ) -> CpuTransformer:
     """A model's weights packed for this CPU, with so many blocks of KV."""
     tensors = runner_tensors(spec, file.tensors)
@@ -244,6 +249,7 @@ def load_transformer(
         kv_type=kv_cache_dtype,
         adapter_slots=adapters_max,
         adapter_rank_max=adapter_rank_max,
+        packed_path="" if packed_path is None else str(packed_path),
     )
 
 

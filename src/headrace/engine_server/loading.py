@@ -44,6 +44,7 @@ def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
             kv_cache_dtype=config.kv_cache_dtype,
             adapters_max=config.adapters_max,
             adapter_rank_max=config.adapter_rank_max,
+            packed_path=None if config.packed_path is None else Path(config.packed_path),
         )
 
 

@@ -53,6 +53,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     adapter_rank_max: int = 64
     adapters: tuple[LoadAdapter, ...] = ()  # that the start must load
     late_adapters: tuple[LoadAdapter, ...] = ()  # loaded later, and again after a restart if it can
+    packed_path: str | None = None  # of the packed weights' file (weights/packed_cache.py)
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):

@@ -7,7 +7,7 @@ Reading order: `reference/` for what is computed, csrc/kernels/kernel_table.hpp 
 import os
 
 from headrace.base.errors import ConfigurationError
-from headrace.kernels._native import CpuTransformer, cpu_features
+from headrace.kernels._native import CpuTransformer, cpu_features, packed_layout
 from headrace.kernels._native import kernel_name as _native_kernel_name
 from headrace.kernels._native import measure_matrix_rate as _native_matrix_rate
 from headrace.kernels._native import measure_read_bandwidth as _native_read_bandwidth
@@ -21,6 +21,7 @@ __all__ = [
     "kernel_name",
     "measure_int8_gops",
     "measure_memory_gbps",
+    "packed_layout",
 ]
 
 block_size_tokens = 16  # tokens of a KV block; fixed by the attention kernel's layout

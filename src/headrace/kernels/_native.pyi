@@ -21,6 +21,7 @@ class CpuTransformer:
         kv_type: str = "f16",
         adapter_slots: int = 0,
         adapter_rank_max: int = 0,
+        packed_path: str = "",  # of the packed weights' file; empty keeps them in memory only
     ) -> None: ...
     def execute(
         self,
@@ -73,6 +74,9 @@ class CpuTransformer:
     def weight_bytes(self) -> int: ...
     @property
     def kv_bytes(self) -> int: ...
+
+def packed_layout() -> str:
+    """Names how this build lays packed weights out; another layout's files are not read."""
 
 def cpu_features() -> list[str]: ...
 def kernel_name(isa_limit: str) -> str: ...

@@ -1,0 +1,65 @@
+"""Where packed weights are kept, what makes room for them, and who may remove what."""
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.weights import packed_cache
+from headrace.weights.cache import ModelCache
+from headrace.weights.packed_cache import packed_path, prune_packed
+
+
+def kept(cache: ModelCache, name: str, used_at: float) -> Path:
+    path = packed_path(cache, name, "pairs-1", 100)
+    assert path is not None
+    path.write_bytes(b"weights")
+    os.utime(path, (used_at, used_at))
+    return path
+
+
+def test_a_model_and_a_layout_have_one_place(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    path = packed_path(cache, "abc", "pairs-1", 100)
+    assert path == tmp_path / "packed" / "abc-pairs-1.weights"
+    assert packed_path(cache, "abc", "fours-1", 100) != path
+
+
+def test_those_not_used_for_longest_make_room(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    files = [kept(cache, f"model{n}", used_at=1000.0 + n) for n in range(8)]
+    packed_path(cache, "model0", "pairs-1", 100)  # loaded again: the last used now
+    packed_path(cache, "another", "pairs-1", 100)
+    assert [file.exists() for file in files] == [True, False, *[True] * 6]
+
+
+def test_a_full_disk_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=199))
+    assert packed_path(ModelCache(tmp_path), "abc", "pairs-1", 100) is None
+
+
+def test_a_cache_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
+    (tmp_path / "packed").write_text("a file where the directory should be")
+    assert packed_path(ModelCache(tmp_path), "abc", "pairs-1", 100) is None
+
+
+def test_what_a_writer_left_is_removed_and_what_one_writes_is_not(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    directory = tmp_path / "packed"
+    directory.mkdir()
+    left, written = directory / "a.weights.1.tmp", directory / "b.weights.2.tmp"
+    left.write_bytes(b"half")
+    with written.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert prune_packed(cache, packed_cache.packed_files_max) == 1
+        assert [left.exists(), written.exists()] == [False, True]
+
+
+def test_pruning_to_nothing_removes_all(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    file = kept(cache, "abc", 1.0)
+    assert prune_packed(cache) == 1
+    assert not file.exists()
