@@ -8,6 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from headrace.gateway import token_counter
 from headrace.gateway.token_counter import counts_at_once_max
 from headrace.http.asgi import Receive, Scope, Send
 from headrace.sim.engine import FakeEngine
@@ -98,7 +99,7 @@ class SlowCounter(FakeEngine):
 
 
 async def test_prompts_of_100k_tokens_that_are_counted_stall_nobody_and_are_few(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = SlowCounter()
     huge = "x" * 800_000  # 100,005 tokens by the fake engine; cut to the context by its bytes
@@ -120,6 +121,7 @@ async def test_prompts_of_100k_tokens_that_are_counted_stall_nobody_and_are_few(
 
             waiting = [asyncio.create_task(ask(large)) for _ in range(counts_at_once_max)]
             await engine.all_count.wait()
+            monkeypatch.setattr(token_counter, "waiting_counts_max", 0)
             assert await ask(small) == 200
             assert await ask(large) == 402  # nobody counts one more; its bound is over the credit
             assert engine.counting == counts_at_once_max

@@ -28,6 +28,7 @@ fill_tokens_max = 3  # around the parts of a prompt that is to be filled in the 
 bytes_per_token = 4  # typical; estimates load, never money
 expected_output_tokens = 256  # of a request that sets no limit; estimates load
 tokens_per_price_unit = 1_000_000
+tight_requests = 64  # by their bounds, in what is left: prompts are counted exactly from there on
 unlimited = Room()
 
 
@@ -139,17 +140,18 @@ def is_tight(
     spendable_nanousd: int | None,
     room: Room,
 ) -> bool:
-    """Whether the bounds would be refused, or cap an answer: a better count may help."""
+    """Whether a better count may help: the bounds cap an answer, or a few of them would use up
+    what is left, so that others are refused for want of what this one only might use."""
     if bounds.output_limit_sent is not None and not isinstance(request, CompletionRequest):
         return True
     tokens = bounds.prompt_tokens_max + bounds.output_tokens_max
-    if room.tokens is not None and tokens > room.tokens:
+    if room.tokens is not None and tokens * tight_requests > room.tokens:
         return True
     cheapest_nanousd = lowest(spendable_nanousd, room.nanousd)
     if price is None or cheapest_nanousd is None:
         return False
     counts = (bounds.prompt_tokens_max, bounds.output_tokens_max)
-    return worst_case_nanousd(price.price, *counts) > cheapest_nanousd
+    return worst_case_nanousd(price.price, *counts) * tight_requests > cheapest_nanousd
 
 
 def lowest(*bounds: int | None) -> int | None:

@@ -22,7 +22,7 @@ from headrace.ledger.scopes import no_limits, scope_ids
 from headrace.spec.prices import PriceVersion
 from headrace.spec.priority import Priority
 
-lease_attempts_max = 2  # what was leased for one request may be taken by another
+lease_attempts_max = 2  # the second by what the first has told of what is left
 output_cap_header = b"x-headrace-max-tokens"  # says what caps an answer without max_tokens
 
 

@@ -1,9 +1,9 @@
 """How many tokens a prompt really has, asked of an engine where the bound by its bytes is too much.
 
 Bytes bound the tokens of any byte-level vocabulary and cost nothing to count, but are several times
-too many. Where that alone would refuse a request, or cap its answer, the engine is asked, which
-has the model's tokenizer and template and counts long texts beside its streams. So few requests
-pay for a count, and the gateway itself tokenizes nothing.
+too many. Where that would refuse a request or cap its answer, or soon would, the engine is asked,
+which has the model's tokenizer and template and counts long texts beside its streams. So few
+requests pay for a count, and the gateway itself tokenizes nothing.
 """
 
 import asyncio
@@ -21,7 +21,8 @@ from headrace.router.endpoint import EndpointSpec
 from headrace.router.endpoint_set import EndpointSet
 
 tokenize_path = "/tokenize"
-counts_at_once_max = 8  # of one gateway; those beyond it keep their bound
+counts_at_once_max = 8  # of one gateway
+waiting_counts_max = 64  # for one of these; those beyond it keep their bound
 count_timeout_s = 5.0
 answer_bytes_max = 64 * 1024 * 1024  # the tokens of a long prompt, as numbers
 
@@ -42,29 +43,43 @@ class TokenCounter:
         self._endpoints = endpoints
         self._client = client
         self._slots = asyncio.Semaphore(counts_at_once_max)
+        self._waiting_count = 0
         self._unable: set[str] = set()  # kinds of engine that do not count
 
     async def count(self, asked: Asked, served: ServedModel) -> int | None:
         """The prompt's tokens, or None if nobody can tell now."""
         spec = self._engine_for(served)
         body = None if spec is None else question(asked, spec)
-        if spec is None or body is None or self._slots.locked():
+        if spec is None or body is None or self._waiting_count >= waiting_counts_max:
             return None
-        async with self._slots:
-            try:
-                answer = await self._client.fetch(
-                    "POST",
-                    spec.address + tokenize_path,
-                    headers={"Content-Type": "application/json", **key_headers(spec)},
-                    timeout_s=count_timeout_s,
-                    limit_bytes=answer_bytes_max,
-                    body=body,
-                )
-                if answer.status in (404, 405):
-                    self._unable.add(spec.engine)
-                return _counted.decode(answer.body).count if answer.status == 200 else None
-            except (HeadraceError, msgspec.DecodeError):
-                return None
+        self._waiting_count += 1
+        try:
+            async with asyncio.timeout(count_timeout_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            return None
+        finally:
+            self._waiting_count -= 1
+        try:
+            return await self._ask(spec, body)
+        finally:
+            self._slots.release()
+
+    async def _ask(self, spec: EndpointSpec, body: bytes) -> int | None:
+        try:
+            answer = await self._client.fetch(
+                "POST",
+                spec.address + tokenize_path,
+                headers={"Content-Type": "application/json", **key_headers(spec)},
+                timeout_s=count_timeout_s,
+                limit_bytes=answer_bytes_max,
+                body=body,
+            )
+            if answer.status in (404, 405):
+                self._unable.add(spec.engine)
+            return _counted.decode(answer.body).count if answer.status == 200 else None
+        except (HeadraceError, msgspec.DecodeError):
+            return None
 
     def _engine_for(self, served: ServedModel) -> EndpointSpec | None:
         """Any engine of the model; None if its versions may count differently."""

@@ -14,7 +14,7 @@ from headrace.base.errors import HeadraceError, Unavailable
 from headrace.ledger.scopes import ScopeId, ScopeLimits, no_limits
 from headrace.ledger.shared_admission import SharedAdmission
 from headrace.ledger.shared_base import LedgerReader, base_of
-from headrace.ledger.shared_limiter import Lack
+from headrace.ledger.shared_limiter import Lack, Left
 from headrace.spec.prices import PriceVersion
 from headrace.storage.lease_exchange import (
     Answers,
@@ -28,6 +28,8 @@ away_interval_s = 0.5  # between attempts while the store is away
 wait_timeout_s = 5.0  # of a request, for an exchange that does not end
 trusted_s = lease_lifetime_s * 0.75  # without an answer; then the store may forget what expires
 waiting_max = 16_384
+attempts_max = 16  # of one request, where others take what was leased for it
+patience_max = 2  # intervals that a request waits for what others may give back
 
 
 class WhenAway(StrEnum):
@@ -80,6 +82,9 @@ class LeaseKeeper:
     ) -> bool:
         """Lease what a request needs; False: not all of it is there, and what is left is known.
 
+        What was leased for one may be taken by another that came meanwhile; then it is asked for
+        again. What only others' leases stand in the way of may be given back by them soon.
+
         Unavailable while the store is away, if what is leased does not suffice, or in any case
         where nothing may be spent without it."""
         if limits is no_limits and credit_floor_nanousd is None:
@@ -95,10 +100,18 @@ class LeaseKeeper:
             prompt_tokens_max=prompt_tokens_max,
             output_tokens_max=output_tokens_max,
         )
-        lacks = lacks_now()
-        if not lacks:
-            return True
-        await self._cover(lacks)
+        patience = patience_max
+        for _ in range(attempts_max):
+            lacks = lacks_now()
+            if not lacks:
+                return True
+            await self._cover(lacks)
+            left = self._admission.left_for(lacks_now())
+            if left is Left.NOTHING or (left is Left.WITH_OTHERS and not patience):
+                return False
+            if left is Left.WITH_OTHERS:
+                patience -= 1
+                await asyncio.sleep(interval_s)
         return not lacks_now()
 
     async def close(self) -> None:

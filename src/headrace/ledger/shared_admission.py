@@ -18,7 +18,7 @@ from headrace.ledger.admission import (
 )
 from headrace.ledger.scopes import Need, ScopeId, ScopeLimits
 from headrace.ledger.shared_keys import credit_limit
-from headrace.ledger.shared_limiter import Lack, SharedLimiter
+from headrace.ledger.shared_limiter import Lack, Left, SharedLimiter
 from headrace.spec.prices import PriceVersion
 from headrace.storage.lease_exchange import Answers, Ask, Exchange, LimitKind, Standing, Use
 
@@ -105,6 +105,25 @@ class SharedAdmission(Admission):
                 if amount > leased.lease - self._held.get(tenant_id, 0):
                     found.append(Lack(leased.limit, amount))
         return found
+
+    def left_for(self, lacks: Iterable[Lack]) -> Left:
+        """Where what a request lacks may come from, by what the store said last."""
+        with self._lock:
+            calendar = self._shared.calendar()
+            worst = Left.ENOUGH
+            for lack in lacks:
+                leased = self._shared.state(lack.limit)
+                if leased.answer is None:
+                    continue
+                idle = leased.idle(calendar)
+                if lack.limit.kind is LimitKind.CREDIT:
+                    idle = leased.lease - self._held.get(lack.limit.tenant_id, 0)
+                short = lack.amount - idle - leased.answer.room
+                if short > leased.answer.others:
+                    return Left.NOTHING
+                if short > 0:
+                    worst = Left.WITH_OTHERS
+            return worst
 
     def compose(self, sequence: int, waiting: Iterable[Lack]) -> Exchange:
         """What to tell the store. `sequence`: the journal's last settlement, all counted here."""

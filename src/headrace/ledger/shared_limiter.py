@@ -5,6 +5,7 @@ Windows are those of the shared store's clock.
 """
 
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import NamedTuple
 
 from headrace.base.clock import Clock
@@ -34,6 +35,14 @@ class Lack(NamedTuple):
 
     limit: KeyedLimit
     amount: int  # that the request needs in all
+
+
+class Left(Enum):
+    """Where more of a limit may come from."""
+
+    ENOUGH = "enough"  # the store has it
+    WITH_OTHERS = "with others"  # gateways that may give some of it back
+    NOTHING = "nothing"
 
 
 class SharedLimiter(Limiter):

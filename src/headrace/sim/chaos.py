@@ -29,6 +29,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import aiohttp
 import msgspec
@@ -183,7 +184,7 @@ class ChaosSite:
         self._answered: set[str] = set()  # request ids of whole answers that clients got
         self.report = ChaosReport()
 
-    def __enter__(self) -> "ChaosSite":
+    def __enter__(self) -> Self:
         """Start the servers, fill the store, start the gateways."""
         try:
             self._start()
