@@ -22,6 +22,7 @@ from headrace.ledger.disk import Disk
 from headrace.ledger.journal import Journal, JournalLimits
 from headrace.ledger.journal_reader import JournalReader
 from headrace.ledger.reservation import Settlement
+from headrace.observability.tracing import Tracer
 from headrace.router.capacity import Capacity
 from headrace.sim.engine import FakeEngine
 from headrace.spec.api_key_format import format_key, hash_secret
@@ -125,6 +126,7 @@ async def gateway_site(
     media_hosts: Sequence[str] = (),
     region: str = "",
     regions: Sequence[str] = (),
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[GatewaySite]:
     """Start engines and a gateway over them; `addresses` are further replicas that run already.
 
@@ -154,6 +156,7 @@ async def gateway_site(
             content_directory=directory / "content",
             egress=EgressPolicy.allowing(media_hosts),
             region=region,
+            tracer=tracer,
         )
         gateway = await stack.enter_async_context(
             Gateway(database, journal, config, clock, access_log)

@@ -4,6 +4,7 @@ import { change, get, list, scale } from "./api.js";
 import { ask } from "./dialog.js";
 import { badge, button, card, element, meter, table, to } from "./dom.js";
 import { age, count, short } from "./format.js";
+import { liveChart } from "./live-chart.js";
 import { reasons } from "./page-overview.js";
 import { deploymentState, toneOfReplica } from "./states.js";
 
@@ -16,10 +17,10 @@ export const deployments = {
     const [wanted, live, models] = await Promise.all([
       list("/deployments"), get("/live").catch(() => null), list("/models"),
     ]);
-    return { wanted, loads: live?.loads ?? [], models };
+    return { wanted, loads: live?.loads ?? [], points: live?.points ?? [], models };
   },
 
-  render({ wanted, loads, models }, refresh) {
+  render({ wanted, loads, points, models }, refresh) {
     const loadOf = (row) => loads.find((load) => load.deployment_id === row.id);
     return [
       card("Deployments", "what is wanted, and why it differs",
@@ -41,6 +42,11 @@ export const deployments = {
           } },
         ], wanted, ["Nothing is deployed yet.",
           element("code", {}, "headrace deployments create MODEL")])),
+      card("Queue", "requests that run, and that wait because every replica is full", null,
+        liveChart("Requests that run and wait", points.map((point) => point.time_s), [
+          { label: "running", values: points.map((point) => point.running), colour: "series-0" },
+          { label: "waiting", values: points.map((point) => point.waiting), colour: "series-1" },
+        ], (value) => (Number.isInteger(value) ? count(value) : ""))),
     ];
   },
 };
