@@ -1,7 +1,7 @@
 """Byte-level BPE: bytes have printable stand-ins, words are cut by rule and merged by rank."""
 
 import tokenizers
-from tokenizers import Regex, models, pre_tokenizers
+from tokenizers import Regex, models, normalizers, pre_tokenizers
 
 from headrace.tokenizer.pre_tokenizers import PreTokenizerRule
 from headrace.tokenizer.vocabulary import Vocabulary
@@ -10,13 +10,18 @@ from headrace.tokenizer.vocabulary import Vocabulary
 class ByteLevelEncoder:
     """Text to ids; safe to share between threads."""
 
-    def __init__(self, vocabulary: Vocabulary, rule: PreTokenizerRule) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, rule: PreTokenizerRule, *, composes: bool = False
+    ) -> None:
+        """`composes`: letters and their marks become one character first (NFC), as in Qwen."""
         model = models.BPE(
             vocab=vocabulary.mergeable_ids,
             merges=list(vocabulary.merges),
             ignore_merges=rule.ignore_merges,
         )
         self._encoder = tokenizers.Tokenizer(model)
+        if composes:
+            self._encoder.normalizer = normalizers.NFC()
         steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in rule.patterns]
         to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         self._encoder.pre_tokenizer = pre_tokenizers.Sequence([*steps, to_bytes])

@@ -7,6 +7,7 @@ the template's control tokens count and those that a user typed are plain charac
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -30,6 +31,10 @@ from headrace.tokenizer.vocabulary import (
     sentence_piece_models,
 )
 
+ignore_merges_key = (
+    "headrace.tokenizer.ignore_merges"  # what tokenizer.json says beside GGUF's name
+)
+composes_key = "headrace.tokenizer.composes"
 white_space = re.compile(r"\s*")
 marker_patterns_max = 4  # nearly always one: the first marker that no text uses
 
@@ -90,8 +95,12 @@ class Tokenizer:
             encoder, adds_bos = read_sentence_piece(metadata, vocabulary), model == "llama"
         elif model == "gpt2":
             rule = find_rule(str(metadata.get("tokenizer.ggml.pre", "(none)")))
+            if isinstance(ignores := metadata.get(ignore_merges_key), bool):
+                rule = replace(rule, ignore_merges=ignores)
             vocabulary = read_vocabulary(metadata)
-            encoder, adds_bos = ByteLevelEncoder(vocabulary, rule), rule.adds_bos
+            composes = metadata.get(composes_key) is True
+            encoder = ByteLevelEncoder(vocabulary, rule, composes=composes)
+            adds_bos = rule.adds_bos
         else:
             known = "gpt2 (byte-level BPE), llama and t5 (SentencePiece)"
             fail("tokenizer.ggml.model", f"{model!r} is not supported; headrace reads {known}")

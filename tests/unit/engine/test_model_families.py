@@ -83,7 +83,18 @@ cases = {
     "dynamic": Case("LlamaConfig", scaled("dynamic", factor=2.0)),
     "yarn": Case("LlamaConfig", scaled("yarn", factor=4.0, original_max_position_embeddings=32)),
     "mistral": Case("MistralConfig", {"sliding_window": 7}),
+    "smollm2": Case(
+        "LlamaConfig",
+        {
+            "tie_word_embeddings": True,
+            "hidden_size": 96,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 32,
+        },
+    ),
     "qwen2": Case("Qwen2Config"),
+    "qwen2.5": Case("Qwen2Config", {"tie_word_embeddings": True, "use_sliding_window": False}),
     "qwen3": Case("Qwen3Config", {"tie_word_embeddings": True}),
     "gemma": Case("GemmaConfig"),
     "gemma2": Case(
@@ -95,6 +106,7 @@ cases = {
         {"sliding_window": 7, "query_pre_attn_scalar": 24, "layer_types": mixed_layers},
     ),
     "phi3": Case("Phi3Config", phi3),
+    "phi4": Case("Phi3Config", {**phi3, "sliding_window": None, "rope_theta": 250_000.0}),
     "phi4-mini, short": Case(
         "Phi3Config",
         {**phi3, **scaled("longrope", **longrope, partial_rotary_factor=1.0)},
@@ -245,6 +257,22 @@ def test_a_family_computes_what_transformers_does(name: str, tmp_path: Path) -> 
     np.testing.assert_allclose(reference, expected[:count], atol=1e-4 * scale)
     np.testing.assert_allclose(logits, expected[count - 1], atol=2e-2 * scale)
     assert found == expected[count - 1 : -1].argmax(axis=-1).tolist()
+
+
+def test_dynamic_scaling_is_that_of_the_served_context(tmp_path: Path) -> None:
+    """transformers scales by the text it reads; we by the longest that is served, for all texts."""
+    case = Case("LlamaConfig", {**scaled("dynamic", factor=2.0), "max_position_embeddings": 32})
+    tokens = tokens_of(80)
+    expected = oracle(save_model(case, tmp_path), tokens)
+    with open_model(tmp_path) as file:
+        spec = replace(read_architecture(file), context_length=80)
+        values = {
+            tensor.name: as_float(tensor) for tensor in runner_tensors(spec, file.tensors).values()
+        }
+    unscaled = replace(spec, rope_scale=1.0)
+    scale = max(1.0, float(expected.std()))
+    np.testing.assert_allclose(forward(spec, values, tokens), expected, atol=1e-4 * scale)
+    assert np.abs(forward(unscaled, values, tokens) - expected).max() > 1e-2 * scale
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt-oss", "mistral"])

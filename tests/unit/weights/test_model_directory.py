@@ -172,7 +172,9 @@ def test_what_is_not_computed_is_named(write: Write, changes: dict[str, Any], fi
         (qwen2_pattern, False, "qwen2"),
         (llama3_pattern, False, "smaug-bpe"),
         (llama3_pattern, True, "llama-bpe"),
+        (qwen2_pattern, True, "qwen2"),
         (o200k_pattern, False, "gpt-4o"),
+        (o200k_pattern, True, "gpt-4o"),
         (tekken_pattern, True, "tekken"),
     ],
 )
@@ -196,6 +198,20 @@ def test_the_tokenizer_gives_the_ids_of_its_own_library(
         assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.eos_ids >= {1, 2}
     assert tokenizer.chat_template is not None
+
+
+def test_letters_and_their_marks_become_one_where_the_tokenizer_does_that(write: Write) -> None:
+    path = write()
+    oracle = write_tokenizer(path, qwen2_pattern)
+    text = "gro\u0308\u00dfe cafe\u0301"
+    with open_model(path) as file:
+        plain = Tokenizer.from_gguf_metadata(file.metadata)
+    assert plain.encode(text) == oracle.encode(text).ids
+    oracle.normalizer = tokenizers.normalizers.NFC()
+    oracle.save(str(path / "tokenizer.json"))
+    with open_model(path) as file:
+        composing = Tokenizer.from_gguf_metadata(file.metadata)
+    assert composing.encode(text) == oracle.encode(text).ids != plain.encode(text)
 
 
 def test_an_unknown_way_to_cut_text_is_refused(write: Write) -> None:

@@ -63,7 +63,7 @@ def read_tokenizer_metadata(path: Path, config: Mapping[str, object]) -> dict[st
     else:
         keys = {
             "tokenizer.ggml.model": "gpt2",
-            "tokenizer.ggml.pre": _cut(path, file, bool(model.get("ignore_merges"))),
+            **_cut(path, file, ignore_merges=bool(model.get("ignore_merges"))),
             "tokenizer.ggml.token_type": np.array(kinds, np.int32),
             "tokenizer.ggml.merges": _merges(path, model),
         }
@@ -125,8 +125,8 @@ def _merges(path: Path, model: Mapping[str, object]) -> list[str]:
     return joined
 
 
-def _cut(path: Path, file: Mapping[str, object], ignore_merges: bool) -> str:
-    """GGUF's name of how text is cut into pieces."""
+def _cut(path: Path, file: Mapping[str, object], *, ignore_merges: bool) -> dict[str, object]:
+    """GGUF's name of how text is cut into pieces, and what that name leaves open."""
     root = file.get("pre_tokenizer")
     if not isinstance(root, dict):
         _fail(path, "pre_tokenizer", "is missing")
@@ -143,10 +143,18 @@ def _cut(path: Path, file: Mapping[str, object], ignore_merges: bool) -> str:
                     pieces.append("gpt2")
             case _:
                 _fail(path, "pre_tokenizer", f"the step {json.dumps(step)[:200]} is not supported")
-    name = cuts.get((tuple(pieces), ignore_merges))
-    if name is None or file.get("normalizer") not in (None, {"type": "NFC"}):
+    cut = tuple(pieces)
+    name = cuts.get((cut, ignore_merges))
+    keys: dict[str, object] = {}
+    if name is None:  # the same cut under another way of merging
+        name = cuts.get((cut, not ignore_merges))
+        keys["headrace.tokenizer.ignore_merges"] = ignore_merges
+    normalizer = file.get("normalizer")
+    if name is None or normalizer not in (None, {"type": "NFC"}):
         _fail(path, "pre_tokenizer", f"cutting text by {pieces} is not supported")
-    return name
+    if normalizer is not None:
+        keys["headrace.tokenizer.composes"] = True
+    return {"tokenizer.ggml.pre": name} | keys
 
 
 def _special_tokens(
