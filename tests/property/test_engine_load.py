@@ -77,7 +77,14 @@ def engine_of(
         sequences_max=12,
         during_step=during_step,
     )
-    config = SchedulerConfig(b"k" * 32, sequences_max=8, waiting_max=4096, draft_tokens_max=3)
+    config = SchedulerConfig(
+        b"k" * 32,
+        sequences_max=8,
+        waiting_max=4096,
+        draft_tokens_max=3,
+        host_blocks_max=6,
+        public_prompts=(tuple(range(8)),),
+    )
     return EngineCore(runner, config, ManualClock(), Guess(expected)), runner
 
 
@@ -162,6 +169,7 @@ def small_core(num_blocks: int, guesses: dict[Key, list[int]] | None) -> EngineC
         step_rows=24,
         sequences_max=12,
         draft_tokens_max=0 if guesses is None else 3,
+        host_blocks_max=6,
     )
     return EngineCore(runner, config, ManualClock(), None if guesses is None else Guess(guesses))
 
@@ -183,7 +191,15 @@ def test_a_request_gives_the_same_tokens_alone_and_among_31_others_for_50_seeds(
         EngineRequest(
             f"r{seed}",
             (*common[: seed % 11], *(seed, seed + 50)),
-            SamplingParams(temperature=0.7, top_p=0.95, seed=seed, max_tokens=10),
+            SamplingParams(
+                temperature=0.7,
+                top_p=0.95,
+                typical_p=(1.0, 0.8)[seed % 2],
+                xtc_threshold=0.02,
+                xtc_probability=(0.0, 0.5)[seed // 2 % 2],
+                seed=seed,
+                max_tokens=10,
+            ),
         )
         for seed in range(50)
     ]

@@ -94,6 +94,13 @@ tenant_cache_tokens = Setting(
     "take the place of its oldest. Default: no bound.",
     unit="tokens",
 )
+public_prompts = Setting(
+    "public-prompts",
+    Path,
+    None,
+    'A file with a JSON object a line, {"messages": [...]} or {"prompt": "..."}: what a prompt '
+    "begins with in common with one of these is shared by all tenants in the prefix cache.",
+)
 swap_tokens = Setting(
     "swap-tokens",
     int,
@@ -129,6 +136,7 @@ MaxNumSeqs = Annotated[int, max_num_seqs.option()]
 DraftTokens = Annotated[int, draft_tokens.option()]
 DraftModel = Annotated[str | None, draft_model.option()]
 TenantCacheTokens = Annotated[int | None, tenant_cache_tokens.option()]
+PublicPrompts = Annotated[Path | None, public_prompts.option()]
 SwapTokens = Annotated[int | None, swap_tokens.option()]
 TargetStepMs = Annotated[float | None, target_step_ms.option()]
 StepTimeout = Annotated[float, step_timeout.option()]
@@ -150,6 +158,7 @@ def service_config(
     tenant_cache_tokens: int | None = None,
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.F16,
     swap_tokens: int | None = None,
+    public_prompts: Path | None = None,
 ) -> ServiceConfig:
     """The service of one model; ConfigurationError names the option that is out of range."""
     bounds = (
@@ -185,6 +194,7 @@ def service_config(
             draft_model_path=None if draft_model_path is None else str(draft_model_path),
             target_step_s=None if target_step_ms is None else target_step_ms / 1000,
             kv_cache_dtype=kv_cache_dtype.value,
+            public_prompts_path=None if public_prompts is None else str(public_prompts),
             host_tokens=kv_tokens // swap_share if swap_tokens is None else swap_tokens,
         ),
     )

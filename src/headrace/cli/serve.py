@@ -26,6 +26,7 @@ from headrace.cli.engine_settings import (
     KvTokens,
     MaxNumSeqs,
     ModelArgument,
+    PublicPrompts,
     Quantize,
     StepTimeout,
     SwapTokens,
@@ -78,6 +79,7 @@ def serve(
     draft_model: DraftModel = None,
     target_step_ms: TargetStepMs = None,
     swap_tokens: SwapTokens = None,
+    public_prompts: PublicPrompts = None,
     tenant_cache_tokens: TenantCacheTokens = None,
     step_timeout: StepTimeout = step_timeout_default_s,
     served_model_name: Annotated[
@@ -141,6 +143,7 @@ def serve(
             tenant_cache_tokens=tenant_cache_tokens,
             kv_cache_dtype=kv_cache_dtype,
             swap_tokens=swap_tokens,
+            public_prompts=public_prompts,
         )
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
         check_memory(config.engine)

@@ -7,15 +7,22 @@ logits are needed.
 
 A choice whose leader has computed their prompt shares the leader's blocks, cached or not, up to the
 one with the prompt's last token, of which it gets a copy: both write on in theirs.
+
+What an operator marked public is named without a salt, so that all tenants share it; from the first
+block that is not wholly public on, names are a tenant's own again.
 """
 
+from array import array
 from collections.abc import Iterable
+from collections.abc import Sequence as TokenIds
 
 import numpy as np
 
 from headrace.base.prefix_hash import next_hash, root_hash
 from headrace.engine.block_pool import BlockPool
 from headrace.engine.sequence import Sequence, no_table
+
+public_salt = "\0public"  # of no tenant
 
 
 class KvCache:
@@ -28,11 +35,15 @@ class KvCache:
         prefix_key: bytes | None,
         namespace: str,
         salt_blocks_max: int | None = None,
+        *,
+        public_prompts: Iterable[TokenIds[int]] = (),
     ) -> None:
+        """What requests have in common with `public_prompts` is shared by all salts."""
         self.pool = BlockPool(num_blocks, salt_blocks_max)
         self.block_size_tokens = block_size_tokens
         self._prefix_key = prefix_key
         self._namespace = namespace
+        self._public_prompts = [array("i", prompt) for prompt in public_prompts]
         self.spare_blocks = 0  # that drafts leave to those who run
         self._copies: list[tuple[int, int]] = []  # blocks to copy before the next step
         self._promised: dict[bytes, Sequence] = {}  # content that a running sequence will compute
@@ -139,7 +150,9 @@ class KvCache:
         self._extend_hashes(sequence, full)
         for index in range(sequence.committed_blocks, full):
             content_hash = sequence.block_hashes[index]
-            self.pool.register(sequence.blocks[index], content_hash, sequence.request.cache_salt)
+            is_public = index < self._public_blocks(sequence)
+            owner = public_salt if is_public else sequence.request.cache_salt
+            self.pool.register(sequence.blocks[index], content_hash, owner)
             self._withdraw(sequence, content_hash)
         sequence.committed_blocks = full
 
@@ -191,13 +204,35 @@ class KvCache:
         if len(hashes) >= count:
             return
         key, size = self._prefix_key, self.block_size_tokens
-        parent = hashes[-1] if hashes else self._root(sequence)
+        public = self._public_blocks(sequence)
+        parent = hashes[-1] if hashes else self._root(sequence, self._namespace, public_salt)
         for index in range(len(hashes), count):
+            if index == public:  # from here on it is the tenant's own
+                namespace = parent.hex() if public else self._namespace
+                parent = self._root(sequence, namespace, sequence.request.cache_salt)
             parent = next_hash(key, parent, sequence.tokens[index * size : (index + 1) * size])
             hashes.append(parent)
 
-    def _root(self, sequence: Sequence) -> bytes:
+    def _root(self, sequence: Sequence, namespace: str, salt: str) -> bytes:
         assert self._prefix_key is not None
-        request = sequence.request
-        adapter = "" if request.adapter is None else request.adapter.version
-        return root_hash(self._prefix_key, self._namespace, request.cache_salt, adapter)
+        adapter = sequence.request.adapter
+        version = "" if adapter is None else adapter.version
+        return root_hash(self._prefix_key, namespace, salt, version)
+
+    def _public_blocks(self, sequence: Sequence) -> int:
+        """Full blocks at the beginning of a sequence that an operator's public prompt has, too."""
+        if sequence.public_blocks is None:
+            prompt = sequence.tokens[: sequence.prompt_count]
+            common = max(
+                (_common_count(prompt, public) for public in self._public_prompts), default=0
+            )
+            sequence.public_blocks = common // self.block_size_tokens
+        return sequence.public_blocks
+
+
+def _common_count(tokens: "array[int]", others: "array[int]") -> int:
+    """How many tokens two sequences begin with in common."""
+    count = min(len(tokens), len(others))
+    if tokens[:count] == others[:count]:
+        return count
+    return next(i for i in range(count) if tokens[i] != others[i])

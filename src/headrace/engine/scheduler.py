@@ -60,6 +60,7 @@ class SchedulerConfig:
     salt_blocks_max: int | None = None  # reusable blocks that a tenant keeps; None is no limit
     draft_tokens_max: int = 0  # guessed tokens of a sequence and step; 0 turns speculation off
     target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
+    public_prompts: tuple[tuple[int, ...], ...] = ()  # whose KV all tenants share
     host_blocks_max: int = 0  # of preempted sequences, kept in host memory; 0 keeps none
 
 
@@ -80,6 +81,7 @@ class Scheduler:
             config.prefix_cache_key,
             config.cache_namespace,
             config.salt_blocks_max,
+            public_prompts=config.public_prompts,
         )
         self.rows_max = min(config.step_rows, info.rows_max)
         # Never more decoders than rows, so that a prefill among the running always advances.

@@ -60,6 +60,7 @@ class Sequence:
         "prompt_count",
         "prompt_is_counted",
         "prompt_logprobs",
+        "public_blocks",
         "queue_s",
         "request",
         "request_id",
@@ -126,6 +127,7 @@ class Sequence:
         self.blocks: list[int] = []
         self.table = no_table  # (blocks at full length,) int32, its first len(blocks) are valid
         self.block_hashes: list[bytes] = []  # of full blocks, as far as anyone asked
+        self.public_blocks: int | None = None  # that begin as a public prompt; see `kv_cache.py`
         self.committed_blocks = 0  # full blocks whose content others may find
 
     def move_to_class(self, priority: int) -> None:

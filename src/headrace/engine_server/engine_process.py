@@ -38,6 +38,7 @@ from headrace.engine_server.loading import (
     load_draft_model,
 )
 from headrace.engine_server.messages import EngineConfig, rejection
+from headrace.engine_server.public_prompts import read_public_prompts
 from headrace.engine_server.wire import engine_request, wire_output, wire_stats
 
 read_bytes = 256 * 1024
@@ -124,6 +125,7 @@ class EngineProcess:
             waiting_max=config.waiting_max,
             draft_tokens_max=config.draft_tokens_max,
             target_step_s=config.target_step_s,
+            public_prompts=read_public_prompts(config),
             host_blocks_max=config.host_tokens // runner.info.block_size_tokens,
         )
         self._shelf = AdapterShelf(runner, config, self._report_loading)
