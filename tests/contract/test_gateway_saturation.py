@@ -192,3 +192,20 @@ async def test_the_limit_is_learnt_from_what_waits_inside_the_engine(tmp_path: P
             gate.set()
             answers = await asyncio.gather(*tasks)
     assert [status for status, _, _ in answers] == [200] * 60
+
+
+async def test_batch_work_leaves_room_so_that_nobody_interactive_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    async with full_site(tmp_path, places=8) as (site, client, gate):
+        engine = site.engines[0]
+        batch = [asyncio.create_task(chat(client, f"b{n}", "batch")) for n in range(20)]
+        await engine.wait_for(7)
+        await until_waiting(client, 13)
+        urgent = asyncio.create_task(chat(client, "now", "interactive", stream=True))
+        await engine.wait_for(8)  # at once, though thirteen others wait
+        assert b'"now"' in engine.seen[7].body
+        assert await metric(client, "headrace_gateway_waiting_requests") == 13
+        gate.set()
+        answers = await asyncio.gather(urgent, *batch)
+    assert {status for status, _, _ in answers} == {200}

@@ -144,9 +144,15 @@ class WaitingRoom:
                 return None
             raise
 
-    def _lease_now(self, errand: Errand) -> Lease:
-        now_s = self._clock.monotonic_s()
-        return self._picker.lease(errand.pools, errand.work, now_s, errand.unable_ids)
+    def _lease_now(self, errand: Errand, *, is_overdue: bool = False) -> Lease:
+        """A lease; what can wait leaves some places free, until it has waited for too long."""
+        return self._picker.lease(
+            errand.pools,
+            errand.work,
+            self._clock.monotonic_s(),
+            errand.unable_ids,
+            leaves_spare=errand.priority is Priority.BATCH and not is_overdue,
+        )
 
     async def _wait(self, errand: Errand, now_s: float) -> Lease:
         queue = self._queues.setdefault(errand.model_name, FairQueue(self._requests_max))
@@ -190,7 +196,7 @@ class WaitingRoom:
                 queue.discard(ticket)
                 continue
             try:
-                lease = self._lease_now(errand)
+                lease = self._lease_now(errand, is_overdue=queue.is_overdue(ticket))
             except HeadraceError as error:
                 if isinstance(error, Saturated) or errand.wakes:
                     return

@@ -100,10 +100,6 @@ class PriorityClass(Generic[Item]):
         for lane in lanes:
             lane.deficit_tokens += gained_tokens
 
-    def is_overdue(self, ticket: Ticket[Item]) -> bool:
-        """Whether its class was passed over so often that it goes before higher ones."""
-        return self._classes[ticket.priority].passed_over >= passed_over_max
-
     def start(self, ticket: Ticket[Item]) -> None:
         """The request that `next` named goes; its lane pays."""
         self.lanes[ticket.tenant_id].deficit_tokens -= ticket.tokens
@@ -147,6 +143,10 @@ class FairQueue(Generic[Item]):
         """Whose turn it is, without starting it; None if nobody waits."""
         priority = self._next_class()
         return None if priority is None else self._classes[priority].next()
+
+    def is_overdue(self, ticket: Ticket[Item]) -> bool:
+        """Whether its class was passed over so often that it goes before higher ones."""
+        return self._classes[ticket.priority].passed_over >= passed_over_max
 
     def start(self, ticket: Ticket[Item]) -> None:
         """Take out the request that `next` named."""

@@ -56,3 +56,24 @@ def test_an_engine_without_reports_is_not_limited() -> None:
     capacity = Capacity()
     capacity.forget()
     assert capacity.requests_max == limit_max
+
+
+def test_work_that_can_wait_leaves_an_eighth_and_one_place_at_least() -> None:
+    capacity = Capacity()
+    assert capacity.has_spare(limit_start - limit_start // 8 - 1)
+    assert not capacity.has_spare(limit_start - limit_start // 8)
+    capacity.requests_max = 3
+    assert capacity.has_spare(1)
+    assert not capacity.has_spare(2)
+    capacity.requests_max = 1
+    assert capacity.has_spare(0)  # or it would never run
+
+
+def test_work_that_was_held_back_counts_as_full_once() -> None:
+    capacity = Capacity()
+    in_flight = limit_start - limit_start // 8
+    assert not capacity.has_spare(in_flight)
+    capacity.observe(running=in_flight, waiting=0, in_flight=in_flight)
+    assert capacity.requests_max == 2 * limit_start
+    capacity.observe(running=in_flight, waiting=0, in_flight=in_flight)
+    assert capacity.requests_max == 2 * limit_start
