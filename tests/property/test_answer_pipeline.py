@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -264,3 +265,23 @@ def test_a_stream_adds_up_to_the_whole_answer(
         assert "STOP" not in choice["content"] or not stops
         called = choice["ends"] == ["tool_calls"]
         assert not called or choice["calls"]
+
+
+@pytest.mark.parametrize("longs", [True, False])
+def test_a_stop_string_inside_a_thought_ends_the_answer(longs: bool) -> None:
+    script = Script(encode("<think>so STOP no</think>yes", longs), "stop")
+    answer = whole(ask([script], [3], stream=False, stop=["STOP"]))
+    assert added_up(ask([script], [2], stream=True, stop=["STOP"])) == answer
+    choice = answer[0][0]
+    assert (choice["reasoning"], choice["content"], choice["ends"]) == ("so ", "", ["stop"])
+
+
+def test_thoughts_can_be_left_out_and_are_counted_all_the_same() -> None:
+    script = Script(encode("<think>so</think>yes", longs=True), "stop")
+    shown, usage = whole(ask([script], [3], stream=False))
+    hidden, hidden_usage = whole(ask([script], [3], stream=False, include_reasoning=False))
+    assert (shown[0]["reasoning"], hidden[0]["reasoning"]) == ("so", "")
+    assert shown[0]["content"] == hidden[0]["content"] == "yes"
+    assert usage == hidden_usage
+    streamed = added_up(ask([script], [1], stream=True, include_reasoning=False))
+    assert streamed == (hidden, hidden_usage)
