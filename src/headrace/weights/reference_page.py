@@ -2,9 +2,10 @@
 
 import sys
 
+from headrace.kernels.reference.quantize import searched, weighted
 from headrace.weights.families import Family, families
 from headrace.weights.quantize import file_types
-from headrace.weights.tensor import TensorType
+from headrace.weights.tensor import TensorType, block_layouts
 
 # What csrc/model/file_blocks.cpp and packed_matrix.cpp read.
 computed_types = (
@@ -22,6 +23,33 @@ family is tested as a small random model against `transformers`: float logits wi
 greedy tokens from the compiled runner. A file of another family, or one that asks for something
 that is not computed, is refused with the name of what it asks for.
 """
+rotary = """## Rotary scaling
+
+none, linear, dynamic (by the served context), llama3, yarn, longrope; layers without rotation; a
+base of its own for layers with a window.
+"""
+safetensors = """## Weights in safetensors
+
+A directory in Hugging Face's layout, one file or several, or a whole repository (`hf://owner/repo`).
+
+| what | how it is kept |
+|---|---|
+| F32, F16, BF16 | as it is; `--quantize q8_0`, `q4_k` or `q4_0` makes a copy in the cache |
+| GPTQ of 2 to 8 bits, AWQ | exactly: around a middle as Q4_0 or Q8_0, with zeros as Q5_0 |
+| GPTQ by activation order (`g_idx` out of order), 8 bits with zeros | rounded to Q8_0 |
+| FP8 (E4M3, E5M2), scales of a tensor, output or block | rounded to Q8_0 |
+| compressed-tensors: int8, packed integers | exactly, or rounded to Q8_0, as GPTQ |
+| MXFP4 (gpt-oss) | exactly, as MXFP4 |
+
+What is rounded is said when the model is loaded. Activations are never rounded to the model's type.
+"""
+tokenizers = """## Tokenizers
+
+Byte-level BPE, SentencePiece by merging and unigram, with bytes for what no token covers, from GGUF
+files and from tokenizer.json; WordPiece for encoders. A pre-tokenizer or a step that is not known
+is refused by name. Embedding models take the mean of the tokens (MiniLM, E5) or the first (BGE), as
+their directory or file says.
+"""
 columns = "| family | models | `model_type` | norms | attention | feed-forward |"
 norm_words = {
     "before": "before each branch",
@@ -33,22 +61,40 @@ norm_words = {
 
 def render_page() -> str:
     """The whole page."""
-    types = ", ".join(tensor_type.name for tensor_type in computed_types)
     rows = "\n".join(_row(family) for family in families.values())
     return (
         f"{introduction}\n## Families\n\n{columns}\n|---|---|---|---|---|---|\n{rows}\n\n"
         "Mixtral and other mixtures of experts under `llama` are read by their expert count. "
         "Attention biases are used wherever a file has them.\n\n"
-        "## Rotary scaling\n\nnone, linear, dynamic, llama3, yarn, longrope; "
-        "layers without rotation; a base of its own for layers with a window.\n\n"
-        f"## Weights\n\n* GGUF, one file or split: {types}.\n"
-        "* safetensors (a directory in Hugging Face's layout, one file or several): "
-        "F32, F16, BF16.\n"
-        f"* `headrace quantize` writes {', '.join(kind.name for kind in file_types)}.\n\n"
-        "## Tokenizers\n\nByte-level BPE, SentencePiece by merging and unigram, with bytes for "
-        "what no token covers;\nfrom GGUF files and from tokenizer.json. A pre-tokenizer or a "
-        "step that is not known is refused by name.\n"
+        f"{rotary}\n{_weights()}\n{safetensors}\n{tokenizers}"
     )
+
+
+def _weights() -> str:
+    """The types of GGUF files."""
+    rows = [
+        f"| {kind.name} | {_bits(kind)} | {'yes' if kind in file_types else 'no'} "
+        f"| {'yes' if int(kind) in (*searched, *weighted) else 'no'} |"
+        for kind in computed_types
+    ]
+    return "\n".join(
+        [
+            "## Weights in GGUF files, one or split",
+            "",
+            "| type | bits a weight | written by `headrace quantize` | with `--imatrix` |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            "All are read and computed with. Of a type whose blocks do not divide a matrix's rows, "
+            "the nearest type whose blocks do is written instead.",
+            "",
+        ]
+    )
+
+
+def _bits(kind: TensorType) -> str:
+    layout = block_layouts[kind]
+    return f"{layout.bytes * 8 / layout.values:.4g}"
 
 
 def _row(family: Family) -> str:
