@@ -182,7 +182,6 @@ class Observer:
         )
         return ReplicaObservation(alive=True, readiness=readiness, token_came=token_came)
 
-
     def _is_hung(self, adapter: EngineAdapter, replica: Replica) -> bool:
         """Whether an engine that does not tell it itself generates nothing any more."""
         if adapter.facts.tells_hang:
