@@ -343,6 +343,7 @@ def test_the_models_card_tells_what_is_honoured(web: httpx2.Client) -> None:
     assert card["quantization"] == "Q4_1"
     assert card["modalities"] == ["text"]
     assert {"n", "tools", "echo", "prompt_logprobs"} <= set(card["supported_parameters"])
+    assert "suffix" not in card["supported_parameters"]  # this model has no tokens for it
 
 
 def test_a_wrong_method_is_405_and_says_which_are_right(web: httpx2.Client) -> None:

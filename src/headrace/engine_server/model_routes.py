@@ -53,10 +53,15 @@ class ModelRoutes:
             root=service.config.served_name,
             modalities=["text"],
             quantization=facts.quantization if facts else None,
-            supported_parameters=[] if embeds else list(supported_parameters),
+            supported_parameters=[] if embeds else self._parameters(),
             tool_parser=tools.name if tools else None,
             reasoning_parser=reasoning.name if reasoning else None,
         )
+
+    def _parameters(self) -> list[str]:
+        """What requests may have: `suffix` only of a model that has tokens for it."""
+        fills_gaps = self._service.fills_gaps
+        return [name for name in supported_parameters if fills_gaps or name != "suffix"]
 
     def _adapter_card(self, base: ModelCard, name: str) -> ModelCard:
         """What differs from the base: its name, and the version of what it adds."""

@@ -113,6 +113,7 @@ class OllamaRoutes:
         ready = service.engine.ready
         context = {} if ready is None else {f"{facts.family}.context_length": ready.context_length}
         tools = ["tools"] if service.dialect.tool_format is not None else []
+        insert = ["insert"] if service.fills_gaps else []
         thinking = ["thinking"] if service.dialect.reasoning is not None else []
         body = {
             "modelfile": "",
@@ -124,7 +125,7 @@ class OllamaRoutes:
                 "general.parameter_count": facts.parameter_count,
                 **context,
             },
-            "capabilities": ["completion", *tools, *thinking],
+            "capabilities": ["completion", *insert, *tools, *thinking],
             "modified_at": self._modified(),
         }
         await send_json(call.send, 200, _encode(body))

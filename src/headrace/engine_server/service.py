@@ -167,6 +167,11 @@ class ModelService:
             f"This server has no model {name!r}; it serves {served}{others}.", param="model"
         )
 
+    @property
+    def fills_gaps(self) -> bool:
+        """Whether the model can fill in the middle, which `suffix` asks for."""
+        return self._tokenizer is not None and self._tokenizer.fill is not None
+
     def check_tokenizer(self) -> None:
         """Raise Unavailable until the tokenizer is read."""
         self._parts()
