@@ -15,10 +15,12 @@ types = ("BF16", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
 header_keys = {"GGUF.version", "GGUF.tensor_count", "GGUF.kv_count", "general.architecture"}
 
 
-def copy_metadata(reader: GGUFReader, writer: GGUFWriter) -> None:
-    """Copy every key and value but those that the writer makes itself."""
+def copy_metadata(reader: GGUFReader, writer: GGUFWriter, but: str | None = None) -> None:
+    """Copy every key and value but those that the writer makes itself, and those of one prefix."""
     for field in reader.fields.values():
         if field.name in header_keys or field.name == "general.file_type":
+            continue
+        if but is not None and field.name.startswith(but):
             continue
         kind = field.types[0]
         item = field.types[-1] if kind == GGUFValueType.ARRAY else None
