@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from headrace.base.clock import Clock
 from headrace.base.errors import (
     ClientClosed,
-    DeadlineExceeded,
     HeadraceError,
     Unavailable,
     UpstreamFailed,
@@ -31,6 +30,7 @@ from headrace.gateway.hedging import hedge_reservation
 from headrace.gateway.images import ImageFetcher, no_images, takers_of
 from headrace.gateway.metering import Metering
 from headrace.gateway.metrics import GatewayCounters
+from headrace.gateway.needs import unable_ids
 from headrace.gateway.prefix_learner import PrefixLearner
 from headrace.gateway.relay import Relay, RelayedAnswer
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
@@ -193,7 +193,7 @@ class Generation:
                 pools=served.pools,
                 work=work,
                 wakes=served.wakes,
-                unable_ids=self._unable_ids(asked, served),
+                unable_ids=unable_ids(asked, served, self._snapshot.endpoints),
             ),
             answer_name=served.name,
             cache_salt=salt,
@@ -230,17 +230,6 @@ class Generation:
             request_id=self._record.request_id,
             adapter=served.adapter,
         )
-
-    def _unable_ids(self, asked: Asked, served: ServedModel) -> frozenset[str]:
-        """The endpoints that lack what the request needs."""
-        endpoints = self._snapshot.endpoints
-        unable: frozenset[str] = frozenset()
-        if asked.images:
-            unable = takers_of(served, endpoints).unable_ids
-        if served.adapter:
-            lacking = (spec.id for spec in endpoints if served.adapter not in spec.loras)
-            unable |= frozenset(lacking)
-        return unable
 
     async def _answer_whole(
         self,

@@ -1,18 +1,17 @@
 """Routes for deployments, which are desired, and replicas, which are observed."""
 
 import datetime
-from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from headrace.adapters.lora import check_lora
 from headrace.adapters.registry import find_adapter
 from headrace.base.errors import Conflict, InvalidRequest
 from headrace.base.ids import new_id
 from headrace.control.admin.context import AdminContext, Context
+from headrace.control.admin.lora_values import LoraBodies, loras_of, with_loras
 from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
 from headrace.control.admin.references import Name, Reference, reject_id_as_name, resolve
 from headrace.control.admin.rollouts import state_of
@@ -20,7 +19,7 @@ from headrace.control.admin.struct_values import Policy, merged, read, shown
 from headrace.control.admin.values import RequestBody, moment, optional_moment
 from headrace.control.model_targets import follow_version
 from headrace.spec.autoscaling import Autoscaling
-from headrace.spec.deployments import Deployment, LoraSource, Replica, ReplicaState, Template
+from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.hedging import Hedging
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.resources import PlacementPolicy, ReplicaResources
@@ -30,22 +29,11 @@ router = APIRouter()
 
 replicas_max = 1000
 engine_arguments_max = 100
-loras_max = 64
 update_attempts_max = 4  # a deployment that keeps changing under us is someone else's to settle
 
 ReplicaCount = Annotated[int, Field(ge=0, le=replicas_max)]
 Argument = Annotated[str, Field(min_length=1, max_length=1000)]
 Arguments = Annotated[tuple[Argument, ...], Field(max_length=engine_arguments_max)]
-
-
-class LoraBody(RequestBody):
-    """A LoRA adapter that replicas load; callers ask for `model:name`."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-    source: Argument  # a path where replicas run, or a reference that their engine can fetch
-
-
-LoraBodies = Annotated[tuple[LoraBody, ...], Field(max_length=loras_max)]
 
 
 class DeploymentCreate(RequestBody):
@@ -258,23 +246,6 @@ def autoscaling_of(value: Policy | None) -> Autoscaling | None:
             f"autoscaling: min {policy.min} is over max {policy.max}", param="autoscaling"
         )
     return policy
-
-
-def loras_of(engine: str, bodies: Sequence[LoraBody]) -> tuple[LoraSource, ...]:
-    """The adapters as they came; InvalidRequest for two of a name, or an engine without any."""
-    names = [body.name for body in bodies]
-    if len(set(names)) < len(names):
-        raise InvalidRequest("loras: two of them have the same name", param="loras")
-    check_lora(engine, find_adapter(engine).facts.lora, bodies)
-    return tuple(LoraSource(body.name, body.source) for body in bodies)
-
-
-def with_loras(template: Template, bodies: Sequence[LoraBody] | None) -> Template:
-    """A template with other adapters, or with its own where none are named."""
-    if bodies is None:
-        check_lora(template.engine, find_adapter(template.engine).facts.lora, template.loras)
-        return template
-    return msgspec.structs.replace(template, loras=loras_of(template.engine, bodies))
 
 
 def hedging_of(value: Policy | None) -> Hedging | None:
