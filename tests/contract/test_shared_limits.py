@@ -6,8 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from headrace.base.errors import Conflict, Unavailable
+from headrace.base.errors import Conflict, SetupError, Unavailable
 from headrace.sim.clock import ManualClock
 from headrace.sim.memory_limits import MemoryLimits
 from headrace.sim.redis_server import RedisServer
@@ -133,6 +134,43 @@ def test_redis_that_lost_its_data_grants_nothing(open_directory: Path) -> None:
                 ask()
         limits.close()
     finally:
+        server.stop()
+
+
+def test_limits_are_counted_anew_from_what_gateways_hold_and_the_ledger_has(
+    open_directory: Path,
+) -> None:
+    if reason := RedisServer.missing():
+        pytest.skip(reason)
+    server = RedisServer(open_directory / "counted")
+    server.start()
+    key, capacity, used = "a|tokens|day", 100, 10
+
+    def exchange(name: str, operation: int, committed: int, need: int) -> int:
+        """The lease that a gateway gets, asked twice where nobody has counted the limit yet."""
+        ask = Ask(key, LimitKind.CALENDAR, capacity, 3, committed, need=need, has_base=False)
+        (answer,) = store.exchange(Exchange(name, operation, 1, 0, (), (ask,))).answers
+        if answer.is_new:
+            ask = replace(ask, has_base=True, base=((3, used),))
+            (answer,) = store.exchange(Exchange(name, operation + 1, 1, 0, (), (ask,))).answers
+        return answer.lease
+
+    store = RedisLimits(server.url, "7")
+    try:
+        store.mark()
+        assert (exchange("one", 1, 0, 60), exchange("two", 1, 0, 20)) == (60, 20)
+        with pytest.raises(SetupError, match="nothing is to be counted"):
+            store.recount()
+        store._client.flushall()
+        store.recount()
+        for name, held in (("one", 60), ("two", 20)):
+            with pytest.raises(Unavailable, match="counted anew"):
+                exchange(name, 3, held, 50)
+        store._client.set("headrace:limits:counting", "0")  # the time is over
+        assert exchange("two", 5, 20, 50) == capacity - used - 60
+        assert exchange("one", 5, 60, 50) == 60
+    finally:
+        store.close()
         server.stop()
 
 

@@ -86,6 +86,7 @@ entries = (
     ),
     CommandEntry(("usage",), "Requests, tokens and cost, by tenant, model, day.", "usage"),
     CommandEntry(("ledger",), "The book of money and tokens: check.", "ledger"),
+    CommandEntry(("limits",), "Limits that gateways share in Redis: recount.", "limits"),
     CommandEntry(("reconcile",), "Billed tokens against the engines' own counters.", "reconcile"),
     CommandEntry(("backup",), "Write all that the platform keeps into one file.", "backup"),
     CommandEntry(("restore",), "Read it back into an empty data directory.", "backup"),

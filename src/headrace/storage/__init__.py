@@ -6,7 +6,7 @@ Reading order: `database` (what is opened), `sqlite`, `postgres` (how), `store` 
 
 from headrace.storage.database import Database
 from headrace.storage.ledger_store import LedgerSnapshot, LedgerStore
-from headrace.storage.opening import open_database, open_limits
+from headrace.storage.opening import open_database, open_limits, recount_limits
 from headrace.storage.postgres import open_postgres
 from headrace.storage.sqlite import open_sqlite
 from headrace.storage.store import Store
@@ -23,4 +23,5 @@ __all__ = [
     "open_limits",
     "open_postgres",
     "open_sqlite",
+    "recount_limits",
 ]

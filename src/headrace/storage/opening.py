@@ -31,3 +31,15 @@ def open_limits(database: Database, redis_url: str | None = None) -> SharedLimit
         limits.close()
         raise
     return limits
+
+
+def recount_limits(database: Database, redis_url: str) -> float:
+    """As `RedisLimits.recount`, for the Redis of this platform."""
+    epoch, _ = database.limits.redis_epoch()
+    limits = RedisLimits(redis_url, str(epoch))
+    try:
+        seconds = limits.recount()
+        database.limits.note_redis()
+    finally:
+        limits.close()
+    return seconds

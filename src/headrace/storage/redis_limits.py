@@ -3,6 +3,7 @@
 `headrace:limits:gateway:<id>`  operation, report, sequence, seen (s), leases as `l:<key>`
 `headrace:limits:key:<key>`     `u:<window>` uses, `l:<gateway>` leases, `credits` and `debits`
 `headrace:limits:epoch`         made once; a Redis without the known one has lost what it knew
+`headrace:limits:counting`      until when (s) gateways tell what they hold, and nothing is granted
 
 The rule is `lease_exchange.grant`, written again in Lua; one contract test runs both. Lua's numbers
 are exact up to 2**53, so a budget or a tenant's credit of all time ends at 9 million dollars here.
@@ -33,6 +34,7 @@ local prefix, lifetime, divisor, epoch = ARGV[2], tonumber(ARGV[3]), tonumber(AR
 if redis.call('GET', prefix .. 'epoch') ~= epoch then return 'LOST' end
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+local counting = tonumber(redis.call('GET', prefix .. 'counting') or '0') > now
 local gateway, operation, report, sequence = said[1], said[2], said[3], said[4]
 local record = prefix .. 'gateway:' .. gateway
 local known = tonumber(redis.call('HGET', record, 'operation') or '0')
@@ -101,7 +103,7 @@ for position, ask in ipairs(said[6]) do
   if is_new then
     used, others = 0, 0
   else
-    room = math.max(0, capacity - used - others - committed)
+    room = counting and 0 or math.max(0, capacity - used - others - committed)
     local extra = math.max(need, math.min(need + spare, math.floor(room / divisor)))
     extra = math.min(room, extra)
     lease, room = committed + extra, room - extra
@@ -115,6 +117,7 @@ for position, ask in ipairs(said[6]) do
   end
   answers[position] = {key, whole(lease), whole(room), whole(used), whole(others), is_new}
 end
+if counting then return 'COUNTING' end
 return cmsgpack.pack({string.format('%.6f', now), answers})
 """
 
@@ -167,6 +170,28 @@ class RedisLimits:
                 "anew; set `appendonly yes`"
             )
 
+    def recount(self) -> float:
+        """Have a Redis that has lost its data count anew; how many seconds that takes.
+
+        So long every gateway tells what it holds and nothing is granted. Then what was used is
+        read from the ledger, limit by limit. What gateways report to this Redis meanwhile may
+        count twice, which can only be too strict, and ends with the limit's period. SetupError if
+        it has lost nothing, or is another platform's."""
+        try:
+            found = self._client.get(f"{prefix}epoch")
+            if found is not None:
+                raise SetupError(
+                    "this Redis has its limits, or those of another platform; nothing is to be "
+                    "counted anew"
+                )
+            seconds, microseconds = self._client.time()
+            until_s = seconds + microseconds / 1e6 + lease_lifetime_s
+            self._client.set(f"{prefix}counting", f"{until_s:.6f}")
+        except self._errors as error:
+            raise self._away(error) from error
+        self.mark()
+        return lease_lifetime_s
+
     def begin(self, gateway_id: str) -> Standing:
         """As `SharedLimits.begin`."""
         try:
@@ -199,6 +224,12 @@ class RedisLimits:
             raise too_late(said.gateway_id)
         if reply == b"LOST":
             raise self._lost()
+        if reply == b"COUNTING":
+            raise Unavailable(
+                "the limits in Redis are being counted anew; gateways spend what they hold until "
+                f"then, at most {lease_lifetime_s:.0f} s",
+                retry_after_s=1.0,
+            )
         return msgspec.msgpack.decode(reply, type=Answers, strict=False)
 
     def close(self) -> None:
@@ -212,8 +243,8 @@ class RedisLimits:
     @staticmethod
     def _lost() -> Unavailable:
         return Unavailable(
-            "Redis has lost the limits that it kept; restore its data, or have the limits counted "
-            "anew by a new epoch",
+            "Redis has lost the limits that it kept; restore its data, or run "
+            "`headrace limits recount`",
             retry_after_s=1.0,
         )
 
