@@ -176,3 +176,35 @@ async def test_an_absent_max_tokens_is_capped_by_the_limits_and_said(
     status, _, headers = await ask(client)
     assert status == 200
     assert headers["x-headrace-max-tokens"] == "100"
+
+
+async def test_every_answer_says_what_is_left_of_the_minute(
+    site: GatewaySite, client: aiohttp.ClientSession
+) -> None:
+    await limit(site, Limits(requests_per_minute=4))
+    body = {
+        "model": model_name,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 8,
+    }
+    asked: tuple[dict[str, Any], ...] = (
+        {}, {"stream": True}, {"temperature": -1}, {}, {"stream": True}, {"stream": True}, {},
+    )  # fmt: skip
+    found: list[tuple[int, str | None]] = []
+    for number, fields in enumerate(asked):
+        headers = {"Idempotency-Key": "k"} if number in (1, 5) else {}
+        async with client.post(
+            "/v1/chat/completions", json={**body, **fields}, headers=headers
+        ) as answer:
+            await answer.read()
+            left = answer.headers.getall("x-ratelimit-remaining-requests", [])
+            found.append((answer.status, ",".join(left) or None))
+    assert found == [
+        (200, "3"),
+        (200, "2"),
+        (400, "2"),  # not counted, and told all the same
+        (200, "1"),
+        (200, "0"),
+        (200, "0"),  # the second answer again, with what is left now
+        (429, "0"),
+    ]

@@ -66,6 +66,15 @@ class Admitter:
             return []
         return limit_headers(self._books.admission.standing(self._scope_ids, self._limits))
 
+    def look(self, served: ServedModel | None) -> None:
+        """Take the limits of a request that is not to be admitted; None: of no model."""
+        principal = self._principal
+        name = "" if served is None else served.model.name
+        self._limits = limits_of(principal, served)
+        self._scope_ids = scope_ids(
+            principal.tenant.id, principal.project.id, principal.key.id, name
+        )
+
     def resolve(self, name: str) -> ServedModel:
         """The model of a name; NotFound, or PermissionDenied if the key may not use it."""
         served = self._snapshot.find(name)
@@ -160,11 +169,7 @@ class Admitter:
 
     def _room(self, served: ServedModel) -> Room:
         """What the limits of the request's scopes leave."""
-        principal = self._principal
-        self._limits = limits_of(principal, served)
-        self._scope_ids = scope_ids(
-            principal.tenant.id, principal.project.id, principal.key.id, served.model.name
-        )
+        self.look(served)
         if self._limits is no_limits:
             return Room()
         return self._books.admission.room(self._scope_ids, self._limits)

@@ -7,7 +7,7 @@ can answer, the model's fallbacks are asked, each with a reservation of its own.
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from headrace.base.clock import Clock
@@ -23,6 +23,7 @@ from headrace.gateway.admission import bytes_per_token, expected_output_tokens
 from headrace.gateway.admit import Admitted, Admitter, Books
 from headrace.gateway.asked import Asked
 from headrace.gateway.contexts import ContextLengths
+from headrace.gateway.endings import CallerDeadline, outcome_of
 from headrace.gateway.exchange import Exchange
 from headrace.gateway.forwarding import EngineRequest, Forwarding
 from headrace.gateway.goodput import is_good
@@ -107,6 +108,15 @@ class Generation:
 
     def standing_headers(self) -> list[Header]:
         """`x-ratelimit-*` as of now; none where no limit of the minute counts."""
+        return self._admitter.standing_headers()
+
+    def standing_headers_of(self, model: str | None) -> list[Header]:
+        """The same for a request that is not admitted; None: it names no model."""
+        served = None
+        if model is not None:
+            with suppress(HeadraceError):
+                served = self._admitter.resolve(model)
+        self._admitter.look(served)
         return self._admitter.standing_headers()
 
     async def answer(self, asked: Asked, receive: Receive, send: Send) -> None:
@@ -375,16 +385,3 @@ def prefill_tokens_of(asked: Asked) -> int:
         return len(asked.body) // bytes_per_token
     characters = sum(message.size_characters for message in asked.request.messages)
     return characters // bytes_per_token + image_tokens_typical * len(asked.images)
-
-
-class CallerDeadline(DeadlineExceeded):
-    """The time that the caller gave is over."""
-
-    retryable = False
-
-
-def outcome_of(error: HeadraceError) -> Outcome:
-    """Whose doing it was that a request ended early."""
-    if isinstance(error, ClientClosed | CallerDeadline):
-        return Outcome.ABORTED
-    return Outcome.REJECTED if error.http_status < 500 and not error.retryable else Outcome.FAILED

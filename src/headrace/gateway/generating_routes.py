@@ -16,6 +16,7 @@ from headrace.http.asgi import Receive, Send, header, read_body
 from headrace.ledger.reservation import Outcome
 from headrace.observability.tracing import RequestTrace
 from headrace.protocol.errors import error_body
+from headrace.spec.priority import Priority
 
 body_bytes_max = 10 * 1024 * 1024
 
@@ -88,31 +89,34 @@ class GeneratingRoutes:
                 end(trace, call.record)
 
         async def answer(call: Call, trace: RequestTrace | None) -> None:
-            taken = await take(call)
-            asked = taken.asked
-            priority = priority_of(call.scope, taken.body, call.principal.tenant)
-            deadline_s = deadline_of(call.scope)
-            state = self._state
-            generation = Generation(
-                state.services,
-                call.principal,
-                state.follower.snapshot,
-                call.record,
-                priority,
-                deadline_s=deadline_s,
-                trace=trace,
-            )
+            state, generation = self._state, None
+            snapshot, record = state.follower.snapshot, call.record
             try:
+                asked, fingerprint, body = await take(call)
                 with asked.held():
+                    generation = Generation(
+                        state.services,
+                        call.principal,
+                        state.follower.snapshot,
+                        record,
+                        priority_of(call.scope, body, call.principal.tenant),
+                        deadline_s=deadline_of(call.scope),
+                        trace=trace,
+                    )
                     if may_have_been_answered(call, asked):
-                        await self._answer_once(asked, generation, taken.fingerprint(), call)
+                        await self._answer_once(asked, generation, fingerprint(), call)
                     else:
                         await generation.answer(asked, call.receive, asked.translated(call.send))
             except ClientClosed:
                 raise
             except HeadraceError as error:
-                extra = generation.standing_headers()
-                await answer_error(call.send, call.record, error, extra, shape)
+                if generation is None:  # what came is no request of any model
+                    standard = Priority.STANDARD
+                    early = Generation(state.services, call.principal, snapshot, record, standard)
+                    extra = early.standing_headers_of(None)
+                else:
+                    extra = generation.standing_headers()
+                await answer_error(call.send, record, error, extra, shape)
 
         return handle
 
@@ -124,7 +128,8 @@ class GeneratingRoutes:
 
         async def make(receive: Receive, send: Send) -> bool:
             try:
-                await generation.answer(asked, receive, asked.translated(send))
+                with asked.held():
+                    await generation.answer(asked, receive, asked.translated(send))
                 return call.record.outcome == Outcome.FINISHED.value
             finally:
                 if is_gone:  # its line was written when its connection ended, without an outcome
@@ -132,7 +137,14 @@ class GeneratingRoutes:
 
         key = replay_key(call, fingerprint)
         try:
-            await self._state.replays.answer(key, fingerprint, make, call.receive, call.send)
+            await self._state.replays.answer(
+                key,
+                fingerprint,
+                make,
+                call.receive,
+                call.send,
+                standing=lambda: generation.standing_headers_of(asked.request.model),
+            )
             call.record.status = 200
         finally:
             is_gone = True

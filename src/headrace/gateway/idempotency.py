@@ -12,6 +12,7 @@ sent them. A gateway keeps them in memory, for itself.
 import asyncio
 import hashlib
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from headrace.base.clock import Clock
@@ -55,9 +56,18 @@ class Replays:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def answer(
-        self, key: ReplayKey, fingerprint: bytes, make: Make, receive: Receive, send: Send
+        self,
+        key: ReplayKey,
+        fingerprint: bytes,
+        make: Make,
+        receive: Receive,
+        send: Send,
+        *,
+        standing: Callable[[], Iterable[Header]] = tuple,
     ) -> None:
         """Give the connection the answer of this key; `make` is run only if there is none.
+
+        `standing` are the headers of the moment that go with an answer that was made before.
 
         Conflict if the key was used for another request."""
         check_key(key.idempotency_key)
@@ -72,7 +82,8 @@ class Replays:
                 "This Idempotency-Key was used for a different request; use a new key.",
                 param="Idempotency-Key",
             )
-        await recording.play(receive, send, (replayed_header if kept else joined_header,))
+        how = replayed_header if kept else joined_header
+        await recording.play(receive, send, (how, *standing()))
 
     async def close(self) -> None:
         """Give up what runs for nobody, and wait until it is settled."""

@@ -9,12 +9,18 @@ from headrace.ledger.scopes import ScopeLimits, no_limits
 from headrace.spec.limits import Limits
 
 
-def limits_of(principal: Principal, served: ServedModel) -> ScopeLimits:
-    """The limits of every scope of a request; `no_limits` itself if there are none."""
-    key, model = principal.key, served.model
-    both = key.model_limits.get(model.name) if key.model_limits else None
+def limits_of(principal: Principal, served: ServedModel | None) -> ScopeLimits:
+    """The limits of every scope of a request; `no_limits` itself if there are none.
+
+    Without a model those of the caller alone."""
+    key, model = principal.key, None if served is None else served.model
+    both = key.model_limits.get(model.name) if model and key.model_limits else None
     limits = ScopeLimits(
-        principal.tenant.limits, principal.project.limits, key.limits, model.limits, both
+        principal.tenant.limits,
+        principal.project.limits,
+        key.limits,
+        None if model is None else model.limits,
+        both,
     )
     return no_limits if limits == no_limits else limits
 

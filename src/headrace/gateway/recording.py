@@ -78,7 +78,8 @@ class Recording:
             message = self._messages[index]
             index += 1
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], *extra]}
+                headers = [each for each in message["headers"] if not (extra and is_moment(each))]
+                message = {**message, "headers": [*headers, *extra]}
             elif not message.get("more_body", False):
                 return message
             await send(message)
@@ -102,6 +103,11 @@ class Recording:
         """Wake those that wait for more."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def is_moment(header: Header) -> bool:
+    """Whether a header tells of the moment when it was written, and of no other."""
+    return header[0].startswith(b"x-ratelimit-")
 
 
 def declared_bytes(start: Message) -> int:
