@@ -9,9 +9,9 @@ import msgspec
 from headrace.base.errors import HeadraceError
 from headrace.gateway.exchange import Exchange, answer_bytes_max
 from headrace.gateway.hedging import Attempt
+from headrace.gateway.reported_usage import ReportedUsage
 from headrace.http.asgi import Header, Send
 from headrace.http.client import Answer
-from headrace.protocol.reported_usage import ReportedUsage
 from headrace.protocol.sse import EventTooLarge, SseDecoder
 from headrace.spec.settlements import TokenUsage
 

@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.adapters.protocol import EngineAdapter
 from headrace.base.errors import UpstreamFailed
-from headrace.protocol.reported_usage import ReportedUsage
+from headrace.gateway.reported_usage import ReportedUsage
 from headrace.protocol.responses import CompletionTokensDetails, Usage
 from headrace.protocol.sse import EventTooLarge, SseDecoder, done_data
 from headrace.spec.settlements import TokenUsage

@@ -10,8 +10,8 @@ import msgspec
 from headrace.adapters.lora import lora_fields
 from headrace.adapters.registry import find_adapter
 from headrace.base.errors import HeadraceError, Unavailable, UpstreamFailed
+from headrace.gateway.reported_usage import ReportedUsage
 from headrace.http.client import HttpClient
-from headrace.protocol.reported_usage import ReportedUsage
 from headrace.router.endpoint import EndpointSpec
 from headrace.spec.settlements import TokenUsage
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.gateway.metering import Metering
-from headrace.protocol.reported_usage import ReportedUsage
+from headrace.gateway.reported_usage import ReportedUsage
 from headrace.spec.settlements import TokenUsage
 
 
