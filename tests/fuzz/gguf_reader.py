@@ -10,6 +10,7 @@ first exception that is no HeadraceError. tests/unit/weights/test_gguf_corpus.py
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import atheris
@@ -39,7 +40,7 @@ def read(data: bytes) -> None:
         return
 
 
-def tokenizer_of(metadata: object) -> None:
+def tokenizer_of(metadata: Mapping[str, object]) -> None:
     """The tokenizer, whose own refusals must not hide the rest."""
     try:
         Tokenizer.from_gguf_metadata(metadata).encode("a text, 12 <s>", add_special=True)

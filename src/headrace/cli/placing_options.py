@@ -59,7 +59,7 @@ class PlacementOptions:
 
 def resources_body(options: ResourceOptions, devices: int | None) -> dict[str, object] | None:
     """What was said of resources; None if nothing."""
-    fields = {
+    fields: dict[str, object] = {
         "devices": devices,
         "device_types": options.device_types,
         "device_memory_bytes": bytes_of(options.device_memory_gib),
@@ -75,7 +75,7 @@ def resources_body(options: ResourceOptions, devices: int | None) -> dict[str, o
 
 def placement_body(options: PlacementOptions, priority: int | None) -> dict[str, object] | None:
     """What was said of placement; None if nothing."""
-    fields = {
+    fields: dict[str, object] = {
         "priority": priority,
         "is_gang": options.gang,
         "is_spread": options.spread,

@@ -105,7 +105,8 @@ class CacheFollower:
 
     def _due(self, present: set[Endpoint]) -> list[Endpoint]:
         """Those that were used since they were asked, and a few others."""
-        used, others = [], []
+        used: list[Endpoint] = []
+        others: list[Endpoint] = []
         for endpoint in present:
             tells = find_adapter(endpoint.spec.engine).facts.kv_events_path
             if not tells or not endpoint.spec.accepts_requests:

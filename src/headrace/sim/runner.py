@@ -14,6 +14,7 @@ The link before the first token is 0, or a number of the LoRA adapter's content.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -232,7 +233,7 @@ def draw_of(sampling: SamplingParams, position: int) -> int:
     return mixed
 
 
-def filters_of(batch: StepBatch, row: int) -> dict[str, float]:
+def filters_of(batch: StepBatch, row: int) -> dict[str, Any]:
     """The parameters of a sample that a batch has only where somebody asks for one."""
     filters = batch.filters
     if filters is None or (filters.typical_p[row] == 1 and filters.xtc_probability[row] == 0):

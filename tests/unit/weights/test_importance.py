@@ -72,7 +72,7 @@ def test_names_of_fused_tensors_and_of_experts_are_understood() -> None:
     assert fused.tolist() == [0.5, 1.5]  # by the mean
     joined = each.of("blk.0.ffn_up_exps.weight")
     assert joined is not None
-    np.testing.assert_allclose(joined, [[0.5, 1.5], [1e-4, 1e-4], [1, 1]])
+    np.testing.assert_allclose(joined, np.array([[0.5, 1.5], [1e-4, 1e-4], [1.0, 1.0]]))
     first = whole.of("blk.0.ffn_up.0.weight")
     assert first is not None
     assert first.tolist() == [0.5, 1.5]

@@ -26,7 +26,7 @@ def merged(present: T, changes: Policy | None, param: str) -> T:
         return present
     fields: Policy = msgspec.json.decode(msgspec.json.encode(present))
     fields |= changes
-    kept = {name: value for name, value in fields.items() if value is not None}
+    kept: Policy = {name: value for name, value in fields.items() if value is not None}
     return read(kept, type(present), param)
 
 
