@@ -309,7 +309,12 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
             gateway_url=next(iter(plane.gateway_addresses), plane.gateway_url),
             client=client,
             node_app=None if fleet is None else fleet.reports,
-            metrics=ControlMetrics(plane.database, clock, lambda: leader.leads).text,
+            metrics=ControlMetrics(
+                plane.database,
+                clock,
+                lambda: leader.leads,
+                lambda: fleet is not None and fleet.loop.frozen_reason != "",
+            ).text,
         )
         await server.serve(site, sock, drain_timeout_s=drain_timeout_s, on_drain=closing.set)
     finally:

@@ -1,16 +1,19 @@
 """Does a replica that says it is well still generate? Asked now and then, beside everything else.
 
 Our own engine tells when it makes no step; others answer their health route while nothing comes
-out. Those are asked for a token now and then, in a task of its own, so that a hung one delays no
-look; two failures in a row are a hung engine.
+out. Of those that count tokens the counters are read: requests that run while nothing is counted
+are no progress. The others are asked for a token (those that count are not, because what nobody is
+billed for would be a difference to explain). Each question is a task of its own, so that a hung
+engine delays no look; two failures in a row are a hung engine.
 """
 
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
 
+from headrace.adapters.protocol import EngineLoad
+
 interval_s = 60.0  # between questions to one replica
-retry_s = 5.0  # after one that failed
 failures_max = 2
 
 
@@ -21,6 +24,7 @@ class Watched:
     process: str
     due_s: float
     failures: int = 0
+    counted: tuple[int | None, int | None] | None = None  # tokens, at the last question
     task: asyncio.Task[bool] | None = None
 
 
@@ -43,6 +47,15 @@ class GenerationWatch:
         """Put the question whether a token comes."""
         self._watched[replica_id].task = asyncio.ensure_future(question)
 
+    def progresses(self, replica_id: str, load: EngineLoad) -> bool:
+        """Whether counters moved since the last question, or nothing runs that would move them."""
+        known = self._watched.get(replica_id)
+        counted = (load.prompt_tokens_total, load.completion_tokens_total)
+        if known is None:
+            return True
+        before, known.counted = known.counted, counted
+        return not load.running_requests or counted != before
+
     def is_hung(self, replica_id: str, now_s: float) -> bool:
         """Whether the last questions all failed."""
         known = self._watched.get(replica_id)
@@ -51,7 +64,7 @@ class GenerationWatch:
         if known.task is not None and known.task.done():
             failed = known.task.exception() is not None or not known.task.result()
             known.failures = known.failures + 1 if failed else 0
-            known.due_s = now_s + (retry_s if failed else interval_s)
+            known.due_s = now_s + interval_s
             known.task = None
         return known.failures >= failures_max
 

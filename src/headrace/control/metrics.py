@@ -10,6 +10,7 @@ from headrace.ledger.reconciliation import Reconciled, reconcile
 from headrace.observability import control_metrics as declared
 from headrace.observability.metrics import render
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.nodes import Node, NodeState
 from headrace.storage import Database
 
 span_s = 3600.0  # that is compared
@@ -19,7 +20,14 @@ compare_interval_s = 30.0  # so often at most, however often somebody scrapes
 class ControlMetrics:
     """The metrics of one control plane; any thread may ask."""
 
-    def __init__(self, database: Database, clock: Clock, leads: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        leads: Callable[[], bool],
+        is_frozen: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._is_frozen = is_frozen
         self._database = database
         self._clock = clock
         self._leads = leads
@@ -36,6 +44,7 @@ class ControlMetrics:
         ready = Counter(
             replica.parent_id for replica in replicas if replica.state is ReplicaState.ACTIVE
         )
+        nodes = Counter(node.state for node in store.list(Node))
         short = sum(ready[item.id] < item.replicas for item in store.list(Deployment))
         with self._lock:
             self._compare()
@@ -45,6 +54,8 @@ class ControlMetrics:
                 (declared.leads, float(self._leads())),
                 (declared.store_revision, store.revision()),
                 (declared.replicas, {state.value: float(states[state]) for state in ReplicaState}),
+                (declared.nodes, {state.value: float(nodes[state]) for state in NodeState}),
+                (declared.nodes_frozen, float(self._is_frozen())),
                 (declared.short_deployments, short),
                 (declared.difference_tokens, difference),
                 (declared.unexplained_tokens, unexplained),

@@ -182,13 +182,19 @@ class Observer:
         )
         return ReplicaObservation(alive=True, readiness=readiness, token_came=token_came)
 
+    async def _generates(self, adapter: EngineAdapter, replica: Replica) -> bool:
+        if adapter.metrics_path is None:
+            return await self._probe.token_comes(adapter, replica)
+        load = await self._probe.load(adapter, replica)
+        return self._generation.progresses(replica.id, load)
+
     def _is_hung(self, adapter: EngineAdapter, replica: Replica) -> bool:
         """Whether an engine that does not tell it itself generates nothing any more."""
         if adapter.facts.tells_hang:
             return False
         now_s = self._clock.monotonic_s()
         if self._generation.is_due(replica.id, replica.launch_id, now_s):
-            self._generation.ask(replica.id, self._probe.token_comes(adapter, replica))
+            self._generation.ask(replica.id, self._generates(adapter, replica))
         return self._generation.is_hung(replica.id, now_s)
 
 

@@ -205,6 +205,13 @@ conditions = (
         "ticket",
         "A deployment has had fewer active replicas than wanted for a quarter of an hour.",
     ),
+    Condition(
+        "HeadraceNodesFrozen",
+        f"max({control_metrics.nodes_frozen.name}) > 0",
+        "1m",
+        "page",
+        "Many nodes fell silent together: nothing is moved from them until they or you say so.",
+    ),
 )
 
 

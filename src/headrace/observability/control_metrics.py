@@ -16,6 +16,14 @@ replicas = MetricDeclaration(
     "Replicas by state: creating, loading, active, draining, failed.",
     label="state",
 )
+nodes = MetricDeclaration(
+    "headrace_control_nodes", gauge, "Nodes by state: joining, ready, lost.", label="state"
+)
+nodes_frozen = MetricDeclaration(
+    "headrace_control_nodes_frozen",
+    gauge,
+    "1 while so many nodes are silent at once that nothing is moved from them.",
+)
 short_deployments = MetricDeclaration(
     "headrace_control_short_deployments",
     gauge,

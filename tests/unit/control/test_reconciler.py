@@ -321,22 +321,28 @@ async def test_a_deployment_whose_model_was_deleted_is_not_hammered(
     assert 3 <= len(looks) <= 12, "doubling pauses, not one look each quarter of a second"
 
 
-@pytest.mark.parametrize(("engine", "is_asked"), [("vllm", True), ("headrace", False)])
+@pytest.mark.parametrize(
+    ("engine", "running", "is_hung"),
+    [
+        ("vllm", 1, True),  # its counters stand still while a request runs
+        ("vllm", 0, False),
+        ("transformers", 0, True),  # it counts nothing, and is asked for a token
+        ("headrace", 1, False),  # it tells itself
+    ],
+)
 async def test_a_replica_that_answers_and_generates_nothing_is_started_anew(
-    site: Site, engine: str, is_asked: bool
+    site: Site, engine: str, running: int, is_hung: bool
 ) -> None:
     store = site.database.store
     store.update(msgspec.structs.replace(store.get(Deployment, "dep_1"), engine=engine, replicas=1))
     reconciler = site.reconciler()
     await site.settle(reconciler)
-    site.probe.generates = False
+    site.probe.generates, site.probe.running_requests = False, running
     started = site.machine.start_count
-    for _ in range(40):
+    for _ in range(60):
         site.clock.advance(5.0)
         await reconciler.reconcile(site.deployment_id)
         await asyncio.sleep(0)
-    (replica,) = site.replicas()
-    assert (site.machine.start_count > started) is is_asked
-    assert (replica.state is ReplicaState.ACTIVE) is not is_asked
-    site.probe.generates = True
+    assert (site.machine.start_count > started) is is_hung
+    site.probe.generates, site.probe.running_requests = True, 0
     await site.settle(reconciler)

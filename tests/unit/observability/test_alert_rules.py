@@ -134,6 +134,10 @@ cases = {
         [series("headrace_control_short_deployments", "0x5 1x30")],
         [told("25m", "HeadraceDeploymentShort", ["ticket"])],
     ),
+    "many nodes are silent": (
+        [series("headrace_control_nodes_frozen", "0x5 1x30")],
+        [told("9m", "HeadraceNodesFrozen", ["page"])],
+    ),
     "a queue that drains": (
         [series("headrace_gateway_waiting_requests", "300-3x60")],
         [told("50m", "HeadraceQueueGrows", [])],
