@@ -29,6 +29,11 @@ class SettledRequest(msgspec.Struct, frozen=True, kw_only=True):
     price_book_id: str | None
     replica_id: str | None
     settle_time: float
+    reasoning_tokens: int | None = None  # nobody counted them, here and below
+    draft_tokens: int | None = None
+    embedding_tokens: int | None = None
+    image_tokens: int | None = None
+    price_percent: int | None = None  # of the book's prices; None: all of them
 
 
 class SettlementRows:

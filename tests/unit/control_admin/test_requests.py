@@ -87,3 +87,35 @@ def test_who_writes_the_invoices_is_shown_once_it_is_known(admin: TestClient) ->
     assert admin.get("/seller").status_code == 409
     admin.put("/seller", json={"name": "Mill GmbH"})
     assert admin.get("/seller").json()["party"]["name"] == "Mill GmbH"
+
+
+def test_a_class_that_nobody_counted_is_null_in_its_row_and_what_was_counted_is_summed(
+    admin: TestClient, database: Database
+) -> None:
+    tenant_id = admin.post("/tenants", json={"name": "acme"}).json()["id"]
+    settle(database, tenant_id, 3)
+    database.ledger.post(
+        [
+            Settlement(
+                request_id="req-detailed",
+                tenant_id=tenant_id,
+                project_id="prj_1",
+                key_id="key_1",
+                model="small",
+                usage=TokenUsage(10, 4, 8, reasoning_tokens=0, draft_tokens=5, image_tokens=6),
+                outcome=Outcome.FINISHED,
+                source=UsageSource.ENGINE,
+                price_book_id="prb_1",
+                charge=Charge(output_nanousd=5),
+                settle_time=noon + 1,
+                price_percent=50,
+            )
+        ]
+    )
+    detailed, plain = admin.get("/requests").json()["items"]
+    names = ("reasoning_tokens", "draft_tokens", "embedding_tokens", "image_tokens")
+    assert [detailed[name] for name in names] == [0, 5, None, 6]
+    assert [plain[name] for name in names] == [None, None, None, None]
+    assert (detailed["price_percent"], plain["price_percent"]) == (50, 100)
+    total = admin.get("/usage").json()["total"]
+    assert [total[name] for name in names] == [0, 5, 0, 6]

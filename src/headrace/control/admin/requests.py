@@ -47,6 +47,11 @@ class RequestView(BaseModel):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    reasoning_tokens: int | None = None  # null: nobody counted them, here and below
+    draft_tokens: int | None = None
+    embedding_tokens: int | None = None
+    image_tokens: int | None = None
+    price_percent: int = 100  # of the price book's; 50 is the batch class
     cost: Money | None
     price_book: str | None
     replica_id: str | None
@@ -124,6 +129,11 @@ def _view(row: SettledRequest, names: dict[str, str]) -> RequestView:
         prompt_tokens=row.prompt_tokens,
         cached_tokens=row.cached_tokens,
         completion_tokens=row.completion_tokens,
+        reasoning_tokens=row.reasoning_tokens,
+        draft_tokens=row.draft_tokens,
+        embedding_tokens=row.embedding_tokens,
+        image_tokens=row.image_tokens,
+        price_percent=100 if row.price_percent is None else row.price_percent,
         cost=None if row.amount_nanousd is None else Money.of(row.amount_nanousd),
         price_book=None if row.price_book_id is None else named(row.price_book_id),
         replica_id=row.replica_id,

@@ -44,6 +44,11 @@ class UsageItem(BaseModel):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    # Of the requests whose engines count these classes.
+    reasoning_tokens: int = 0
+    draft_tokens: int = 0
+    embedding_tokens: int = 0
+    image_tokens: int = 0
     cost: Money
 
 
@@ -163,6 +168,10 @@ class _UsageViews:
             prompt_tokens=row.prompt_tokens,
             cached_tokens=row.cached_tokens,
             completion_tokens=row.completion_tokens,
+            reasoning_tokens=row.reasoning_tokens,
+            draft_tokens=row.draft_tokens,
+            embedding_tokens=row.embedding_tokens,
+            image_tokens=row.image_tokens,
             cost=Money.of(row.amount_nanousd),
         )
 
