@@ -69,6 +69,12 @@ def _draft_bytes(config: EngineConfig) -> int:
     return taken
 
 
+def plan_of(config: EngineConfig) -> Need:
+    """What a model would take. Cost: its header is read."""
+    with open_model(Path(config.model_path)) as file:
+        return _need(config, read_architecture(file), file.tensors)
+
+
 def describe(need: Need) -> str:
     """The plan in words."""
     plan = need.plan

@@ -1,11 +1,17 @@
-"""`headrace plan`: how much memory a model needs, and how many devices; nothing has to run."""
+"""`headrace plan`: how much memory a model needs, and how many devices; nothing has to run.
+
+Of a model file without a device: what our own engine would take on this machine.
+"""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from headrace.base.errors import ConfigurationError
 from headrace.cli import output
+from headrace.cli.engine_settings import service_config
+from headrace.cli.memory_check import plan_of
 from headrace.cli.output import format_bytes
 from headrace.cli.settings import AsJson
 from headrace.control.planning.config_shape import read_config
@@ -15,6 +21,8 @@ from headrace.control.planning.layouts import Layout, Plan, make_plan
 from headrace.control.planning.model_shape import ModelShape
 from headrace.control.planning.precision import find_kv_bits, find_precision
 from headrace.control.planning.sizes import Demand
+from headrace.launchers.machine import read_memory
+from headrace.weights.huggingface.directory import is_model_directory
 
 
 def register(app: typer.Typer) -> None:
@@ -24,10 +32,14 @@ def register(app: typer.Typer) -> None:
 
 def plan(
     model: Annotated[
-        str, typer.Argument(help="A known model's name, or the path of its config.json.")
+        str,
+        typer.Argument(help="A known model's name, the path of its config.json, or a model file."),
     ],
     *,
-    device: Annotated[str, typer.Option(help="As in H100, A100:40GB, CPU:256GB.")],
+    device: Annotated[
+        str | None,
+        typer.Option(help="As in H100, A100:40GB, CPU:256GB; of a model file default: this one."),
+    ] = None,
     context: Annotated[int, typer.Option(min=1, help="Tokens of one sequence at most.")] = 8192,
     concurrency: Annotated[int, typer.Option(min=1, help="Sequences at the same time.")] = 32,
     precision: Annotated[
@@ -37,6 +49,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Size a model, and try every way to spread it over devices of one type."""
+    if device is None:
+        show_here(Path(model).expanduser(), context * concurrency, as_json=as_json)
+        return
     shape = find_model(model)
     made = make_plan(
         shape,
@@ -54,6 +69,31 @@ def plan(
         [row(layout) for layout in made.layouts],
         empty="no layout is possible",
     )  # fmt: skip
+
+
+def show_here(path: Path, kv_tokens: int, *, as_json: bool) -> None:
+    """What our engine would take on this machine; ConfigurationError if it is no model file."""
+    if not (path.is_file() and path.suffix != ".json") and not is_model_directory(path):
+        raise ConfigurationError(
+            f"{path} is no model file on this machine; name one, or pass --device."
+        )
+    config = service_config(
+        path, path.stem, kv_tokens=kv_tokens, threads=None, context_length=None, max_num_seqs=1
+    )
+    found, available = plan_of(config.engine).plan, read_memory().available_bytes
+    sizes = {
+        "weights_bytes": found.weights_bytes,
+        "kv_bytes": found.kv_bytes,
+        "workspace_bytes": found.workspace_bytes,
+        "total_bytes": found.total_bytes,
+        "available_bytes": available,
+    }
+    if as_json:
+        output.write_json({**sizes, "fits": found.total_bytes <= available})
+        return
+    shown = [(name.removesuffix("_bytes"), format_bytes(size)) for name, size in sizes.items()]
+    fits = "yes" if found.total_bytes <= available else "no"
+    output.write_fields([*shown, ("fits", fits)])
 
 
 def find_model(reference: str) -> ModelShape:

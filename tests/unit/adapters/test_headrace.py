@@ -31,6 +31,11 @@ def test_the_command_is_headrace_serve_in_the_same_python() -> None:
     assert command.environment == {"HEADRACE_API_KEY": "secret"}
 
 
+def test_an_operator_chooses_the_weights_type() -> None:
+    command = adapter.command(request("--quantize=q4_0"))
+    assert command.argv[-1] == "--quantize=q4_0"
+
+
 @pytest.mark.parametrize(
     "argument",
     ["--host", "--port=1", "--api-key-env", "--allow-public", "--served-model-name=b"],

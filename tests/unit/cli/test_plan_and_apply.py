@@ -15,6 +15,7 @@ from headrace.cli.scaling_options import (
     rollout_body,
 )
 from headrace.cli.version_options import targets_body
+from headrace.sim.model_on_disk import write_model_file
 
 
 def succeed(*arguments: str) -> None:
@@ -31,6 +32,24 @@ def test_a_plan_is_told_to_people_and_programs(capsys: pytest.CaptureFixture[str
     told = json.loads(capsys.readouterr().out)
     assert (told["devices"], told["kv_bytes_per_token"]) == (16, 327_680)
     assert told["layouts"][0]["devices"] == 16
+
+
+def test_of_a_model_file_our_engine_is_planned_on_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_model_file(tmp_path / "weir.gguf")
+    succeed("plan", str(path), "--context", "512", "--concurrency", "2", "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert told["kv_bytes"] == 1024 * 1024  # of 1,024 tokens: a layer of 4 heads of 64, twice
+    assert told["total_bytes"] > told["weights_bytes"] + told["kv_bytes"]
+    assert told["fits"] == (told["total_bytes"] <= told["available_bytes"])
+    succeed("plan", str(path), "--context", "512", "--concurrency", "2")
+    assert "1.0 MiB" in capsys.readouterr().out
+
+
+def test_without_a_device_a_model_must_be_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "llama-3.1-70b"]) == 1
+    assert "pass --device" in capsys.readouterr().err
 
 
 def test_an_unknown_model_names_those_that_are_known(capsys: pytest.CaptureFixture[str]) -> None:
