@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.observability import engine_metrics, gateway_metrics
+from headrace.observability import control_metrics, engine_metrics, gateway_metrics
 from headrace.observability.metrics import MetricDeclaration
 
 panel_width, panel_height, panels_a_row = 8, 7, 3
@@ -58,7 +58,7 @@ def total(metric: MetricDeclaration, by: str = "") -> str:
     return f"sum by ({by}) ({metric.name})" if by else f"sum({metric.name})"
 
 
-gateway, engine = gateway_metrics, engine_metrics
+gateway, engine, control = gateway_metrics, engine_metrics, control_metrics
 service = Dashboard(
     "service",
     "headrace: service",
@@ -127,6 +127,24 @@ service = Dashboard(
                 "limiter degraded": f"max({gateway.limiter_degraded.name})",
                 "snapshot age (s)": f"max({gateway.snapshot_age_seconds.name})",
             },
+        ),
+        Panel(
+            "Replicas as the control plane sees them",
+            "short",
+            {
+                "{{state}}": f"max by (state) ({control.replicas.name})",
+                "short deployments": f"max({control.short_deployments.name})",
+                "leaders": f"sum({control.leads.name})",
+            },
+        ),
+        Panel(
+            "Billed and counted tokens that differ",
+            "short",
+            {
+                "all": f"max({control.difference_tokens.name})",
+                "without a reason": f"max({control.unexplained_tokens.name})",
+            },
+            "Of the last hour; what a restart or a running request explains is only in `all`.",
         ),
     ),
 )
