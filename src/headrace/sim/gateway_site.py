@@ -37,6 +37,8 @@ tenant_name = "acme"
 secret_of_key = bytes(32)
 pepper = bytes(range(32))
 records_max = 100_000
+# A few requests' worth; setting megabytes aside at each start is what a test would wait for.
+small_journal = JournalLimits(segment_bytes=256 * 1024, emergency_bytes=64 * 1024)
 price = Price(
     input_nanousd_per_million=1_000_000_000,
     cached_input_nanousd_per_million=100_000_000,
@@ -147,7 +149,7 @@ async def gateway_site(
             database.store.update(replace(replica, region=where))
         if credit_nanousd:
             database.ledger.credit(make_id("ten", 1), credit_nanousd, "opening", "test")
-        journal = Journal(directory / "journal", journal_limits, disk)
+        journal = Journal(directory / "journal", journal_limits or small_journal, disk)
         stack.callback(journal.close)
         access_log = io.BytesIO()
         config = GatewayConfig(
