@@ -21,6 +21,8 @@ Known traps:
 * #8625: `completion_tokens` in streams was wrong in 2024. -> The last usage of a stream counts.
 * #54947, #32442: generation went on after a disconnect in some releases. -> Nothing can be done
   from outside; the abort is billed by the last usage that came.
+* all read: an adapter's rank may be 16 by default. -> Pass `--max-lora-rank` in the engine
+  arguments where one has more.
 * CPU builds: a step may take 2,048 prompt tokens and stall every stream. -> Pass
   `--max-num-batched-tokens` in the engine arguments.
 """

@@ -156,15 +156,20 @@ def open_for(site: Site, adapter: Path, rank_max: int = 64) -> LoraAdapter:
 
 
 @contextmanager
-def runner_of(path: Path, adapters: Mapping[int, LoraAdapter], threads: int = 2) -> Iterator[Any]:
+def runner_of(
+    path: Path,
+    adapters: Mapping[int, LoraAdapter],
+    threads: int = 2,
+    sequences_max: int = 8,
+) -> Iterator[Any]:
     with (
         open_model(path) as file,
         CpuRunner(
             file,
             read_architecture(file),
-            kv_tokens=1024,
+            kv_tokens=128 * sequences_max,
             rows_max=256,
-            sequences_max=8,
+            sequences_max=sequences_max,
             threads=threads,
             adapters_max=4,
         ) as runner,
@@ -297,6 +302,19 @@ def test_a_sequence_gets_the_same_bits_alone_and_among_other_adapters(
     with runner_of(path, {}) as runner:
         _, plain = runner.execute_logits(step([(prompts[1], 0, -1)]))
     np.testing.assert_array_equal(plain[0], together[1])
+
+
+def test_single_rows_of_many_sequences_get_the_same_bits_alone(tmp_path: Path) -> None:
+    site = make_site(tmp_path, cases["llama: rows of Q and K are in another order"])
+    first = open_for(site, site.write_adapter("first", dense, rank=4))
+    second = open_for(site, site.write_adapter("second", dense, rank=20, seed=2))
+    slots = [-1] * 2 + [0] * 40 + [2] * 3 + [0] * 2  # more of one than are taken together
+    work = [([3 + index], 0, slot) for index, slot in enumerate(slots)]
+    with runner_of(site.path, {0: first, 2: second}, sequences_max=48) as runner:
+        _, together = runner.execute_logits(step(work))
+        for index in (0, 2, 33, 34, 41, 42, 44, 45, 46):
+            _, alone = runner.execute_logits(step([work[index]]))
+            np.testing.assert_array_equal(alone[0], together[index])
 
 
 def test_a_slot_is_empty_before_and_after(tmp_path: Path) -> None:
