@@ -14,6 +14,7 @@ from headrace.control.manifest_apply import all_resources, apply_manifest
 from headrace.sim.clock import ManualClock
 from headrace.spec.autoscaling import Autoscaling
 from headrace.spec.deployments import Deployment
+from headrace.spec.hedging import Hedging
 from headrace.spec.limits import Limits
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
 from headrace.spec.prices import Price, PriceBook
@@ -30,6 +31,11 @@ rollouts = st.builds(
     strategy=st.sampled_from(RolloutStrategy),
     surge=st.integers(1, 3),
     steps=st.lists(st.builds(CanaryStep, st.integers(1, 99)), max_size=2).map(tuple),
+)
+hedgings = st.none() | st.builds(
+    Hedging,
+    after_s=st.sampled_from([0.0, 1.5]),
+    first_output_quantile=st.none() | st.sampled_from([0.5, 0.95]),
 )
 scalings = st.none() | st.builds(Autoscaling, min=st.integers(0, 2), max=st.integers(2, 5))
 price = Price(
@@ -117,6 +123,7 @@ def states(draw: st.DrawFn) -> list[Resource]:
                     engine_arguments=draw(st.sampled_from([(), ("--x",)])),
                     generation=draw(st.integers(1, 3)),
                     rollout=draw(rollouts),
+                    hedging=draw(hedgings),
                     autoscaling=scaling,
                 )
             )
