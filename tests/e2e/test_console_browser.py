@@ -337,6 +337,24 @@ def test_the_first_load_is_small_and_a_token_leaves_the_address(
     page.context.close()
 
 
+def test_what_somebody_else_changes_is_on_the_screen_without_being_asked_for(
+    browser: Browser, console_url: str
+) -> None:
+    page, watch = new_page(browser)
+    page.goto(f"{console_url}/#token={token}")
+    page.get_by_role("heading", name="Overview").wait_for()
+    show(page, "tenants")
+    expect(page.get_by_text("No tenants yet.")).to_be_visible()
+    page.request.post(
+        f"{console_url}/admin/v1/tenants",
+        headers={"authorization": f"Bearer {token}"},
+        data={"name": "from-elsewhere"},
+    )
+    expect(page.get_by_text("from-elsewhere")).to_be_visible(timeout=patience_ms)
+    watch.check(console_url)
+    page.context.close()
+
+
 def test_names_are_text_and_engine_keys_are_nowhere(browser: Browser, console_url: str) -> None:
     page, watch = new_page(browser)
     page.goto(f"{console_url}/#token={token}")

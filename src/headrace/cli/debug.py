@@ -8,7 +8,7 @@
     MANIFEST.txt         what is in it, what is missing and why
 
 Everything is cleaned of secrets, cut to bounds, and plain text that can be read before it is sent.
-There are no prompts, answers or invoices in it.
+There are no prompts, answers, customers, prices or invoices in it.
 """
 
 import io
@@ -39,9 +39,7 @@ from headrace.storage import open_sqlite
 part_bytes_max = 512 * 1024  # of each file in it; of a log the end, of the rest the beginning
 logs_max = 64  # the newest
 metrics_timeout_s = 5.0
-questions = (
-    "status", "models", "deployments", "replicas", "nodes", "live", "goodput", "limits", "prices",
-)  # fmt: skip
+questions = ("status", "models", "deployments", "replicas", "nodes", "live", "goodput")
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
 """Usage as bars: the terminal's are as long as they are much, and files are pictures."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from headrace.cli.usage_plot import (
     write_bars,
     write_file,
 )
+from headrace.spec.settlements import Outcome, Settlement, TokenUsage, UsageSource
+
+from .conftest import RunningPlatform
 
 bars = [
     Bar("2026-11-28", "small", 300),
@@ -64,3 +68,33 @@ def test_a_file_is_the_picture_that_its_name_says(tmp_path: Path, name: str, sta
 def test_a_file_that_is_no_picture_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="--plot-to"):
         write_file(chart_of(bars), Measure.COST, tmp_path / "u.docx")
+
+
+def test_the_command_draws_what_the_ledger_has(
+    platform: RunningPlatform, run: Callable[..., int], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run("usage", "--plot") == 0
+    assert "no usage" in capfd.readouterr().err
+    usage = TokenUsage(prompt_tokens=1_000, cached_tokens=0, completion_tokens=234)
+    platform.database.ledger.post(
+        [
+            Settlement(
+                request_id="req-1",
+                tenant_id="ten_gone",
+                project_id="prj_gone",
+                key_id="key_gone",
+                model="small",
+                usage=usage,
+                outcome=Outcome.FINISHED,
+                source=UsageSource.ENGINE,
+                price_book_id=None,
+                charge=None,
+                settle_time=1_790_000_000.0,
+            )
+        ]
+    )
+    assert run("usage", "--by", "model,day", "--plot") == 0
+    shown = capfd.readouterr().out
+    assert "2026-09-21" in shown
+    assert "1,234" in shown
+    assert "small" in shown
