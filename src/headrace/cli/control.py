@@ -121,7 +121,9 @@ def control(
 ) -> None:
     """Reconcile deployments, and serve the admin API and the console, until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    nodes_door = node_listener(node_listen, node_tls_certificate, node_tls_key, node_plaintext)
+    nodes_door = node_listener(
+        node_listen, node_tls_certificate, node_tls_key, plaintext=node_plaintext
+    )
     token, pepper = read_secrets(data_dir)
     os.environ.pop(database_setting.variable, None)  # engines inherit the rest
     with listener(host, port, listen_descriptor) as sock:

@@ -88,7 +88,7 @@ class NodeListener:
 
 
 def node_listener(
-    address: str | None, chain: Path | None, key: Path | None, plaintext: bool
+    address: str | None, chain: Path | None, key: Path | None, *, plaintext: bool
 ) -> NodeListener | None:
     """What the options ask for; ConfigurationError if tokens would cross a network in clear."""
     if address is None:
@@ -132,7 +132,7 @@ def control_arguments(
 ) -> tuple[str, ...]:
     """The same options for the control plane's process; ConfigurationError as above."""
     chain, key = files
-    node_listener(address, chain, key, plaintext)
+    node_listener(address, chain, key, plaintext=plaintext)
     node_times(share, lost_after_s)
     values = (
         (node_listen, address),

@@ -97,7 +97,7 @@ def join(
     with locked(directory / "lock"):
         member = membership(directory / "node.json", urls, read_token(token, token_file))
         for url in member.urls:
-            check_url(url, plaintext)
+            check_url(url, plaintext=plaintext)
         host = address or address_of(member.urls[0])
         clock = SystemClock()
         launcher = ProcessLauncher(
@@ -175,7 +175,7 @@ def read_token(token: str | None, path: Path | None) -> str | None:
         raise ConfigurationError(f"--token-file {path}: {error.strerror}") from None
 
 
-def check_url(url: str, plaintext: bool) -> None:
+def check_url(url: str, *, plaintext: bool) -> None:
     """ConfigurationError for what is no address, or would send the token in clear."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -57,7 +57,7 @@ class NodeLoop:
     ) -> None:
         """`local` is what this machine has for replicas; None: it runs none."""
         self._store = store
-        self._book = book
+        self.book = book
         self._clock = clock
         self._leads = leads
         self._local = local
@@ -74,11 +74,11 @@ class NodeLoop:
 
     def silence_s(self, node_id: str) -> float:
         """How long a node has said nothing."""
-        return self._book.silence_s(node_id, self._clock.monotonic_s())
+        return self.book.silence_s(node_id, self._clock.monotonic_s())
 
     def forget(self, node_id: str) -> None:
         """A node that was removed."""
-        self._book.forget(node_id)
+        self.book.forget(node_id)
 
     def explain(self, deployment: Deployment) -> list[NodeVerdict]:
         """Every node's verdict for one more replica of a deployment."""
@@ -89,7 +89,7 @@ class NodeLoop:
         node = self._nodes.get(replica.node_id)
         if node is not None and node.is_local:
             return None
-        return self._book.model(replica.node_id, model_order(version))
+        return self.book.model(replica.node_id, model_order(version))
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look until told to stop."""
@@ -134,8 +134,8 @@ class NodeLoop:
     def _warm(self, versions: Sequence[ModelVersion]) -> dict[str, frozenset[str]]:
         """By model version, the nodes that have its files."""
         held: dict[tuple[str, str | None], set[str]] = {}
-        for node_id in self._book.heard:
-            for model in self._book.models(node_id):
+        for node_id in self.book.heard:
+            for model in self.book.models(node_id):
                 if model.path is not None:
                     held.setdefault((model.source, model.sha256), set()).add(node_id)
         return {
@@ -170,9 +170,9 @@ class NodeLoop:
 
     def _judged(self, nodes: Sequence[Node]) -> list[Node]:
         now_s = self._clock.monotonic_s()
-        silences = {node.id: self._book.silence_s(node.id, now_s) for node in nodes}
+        silences = {node.id: self.book.silence_s(node.id, now_s) for node in nodes}
         before = self.standing.frozen_reason
-        self.standing = judge(nodes, silences, self._book.heard, self._times)
+        self.standing = judge(nodes, silences, self.book.heard, self._times)
         if self.standing.frozen_reason != before:
             logger.warning("nodes: %s", self.standing.frozen_reason or "no longer frozen")
         judged = []
@@ -181,7 +181,8 @@ class NodeLoop:
             if state is None:
                 judged.append(node)
                 continue
-            logger.warning("the node %s is %s", node.name, state.value)
+            level = logging.INFO if state is NodeState.READY else logging.WARNING
+            logger.log(level, "the node %s is %s", node.name, state.value)
             told = msgspec.structs.replace(node, state=state, state_time=self._clock.wall_s())
             judged.append(self._write(told) or node)
         return judged
