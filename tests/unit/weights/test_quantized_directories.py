@@ -277,6 +277,15 @@ not_finite = torch.full((2, 32), float("nan")).to(torch.float8_e4m3fn)
         ("gptq", gptq | {f"{stem}.scales": np.full((4, outputs), np.inf, np.float16)}, "finite"),
         ("fp8", e4m3, "weight_scale beside it"),
         ("fp8", e4m3 | {f"{stem}.weight_scale": np.ones((7, 3), np.float32)}, r"is \(7, 3\)"),
+        ("fp8", e4m3 | {f"{stem}.weight_scale": np.ones((24, 0), np.float32)}, "is empty"),
+        (
+            "compressed-tensors",
+            {
+                f"{stem}.weight": np.zeros((4, 32), np.int8),
+                f"{stem}.weight_scale": np.ones((4, 0), np.float32),
+            },
+            "is empty",
+        ),
         (
             "fp8",
             {f"{stem}.weight": not_finite, f"{stem}.weight_scale": np.ones(1, np.float32)},

@@ -17,9 +17,13 @@ from headrace.engine.cpu_runner import CpuRunner
 from headrace.engine.runner import StepBatch
 from headrace.kernels.reference.dequantize import dequantize
 from headrace.kernels.reference.transformer import forward
+from headrace.sim.progress import SilentProgress
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.layout import runner_tensors
 from headrace.weights.model_file import open_model
+from headrace.weights.quantized_copy import quantized_copy
+from headrace.weights.sources import ResolvedModel
+from headrace.weights.tensor import TensorType
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle: pip install torch==2.13.0")
 transformers = pytest.importorskip("transformers", reason="transformers is the oracle")
@@ -211,3 +215,34 @@ def test_mxfp4_experts_compute_what_transformers_does(tmp_path: Path) -> None:
         attn_implementation="eager",
     )
     check(tmp_path, logits_of(model.float().eval()), exact=True)
+
+
+def test_a_copy_of_a_quantized_directory_computes_the_same(tmp_path: Path) -> None:
+    model = save("LlamaConfig", tmp_path / "m")
+    state = model.state_dict()
+
+    def change(name: str, tensor: Any) -> Parts | None:
+        if "_proj" not in name:
+            return None
+        parts, meant = parts_of("gptq by order", name.removesuffix(".weight"), tensor.numpy())
+        state[name].copy_(torch.tensor(meant))
+        return parts
+
+    rewrite(tmp_path / "m", {"quant_method": "gptq", "bits": 4}, change)
+    source = ResolvedModel(tmp_path / "m", "ab" * 32, "weir")
+    made = quantized_copy(source, TensorType.Q8_0, tmp_path / "cache", SilentProgress())
+    values = []
+    for path in (source.path, made.path):
+        with open_model(path) as file:
+            spec = read_architecture(file)
+            tensors = runner_tensors(spec, file.tensors)
+            values.append(
+                {
+                    name: dequantize(int(tensor.type), np.array(tensor.data), tensor.shape)
+                    for name, tensor in tensors.items()
+                    if "blk." in name
+                }
+            )
+    assert values[0].keys() == values[1].keys()
+    for name, matrix in values[0].items():
+        np.testing.assert_array_equal(matrix, values[1][name])  # rounded once, then copied

@@ -189,6 +189,8 @@ def _scales(scale: StoredTensor, outputs: int, inputs: int) -> Floats:
 
 
 def _as_matrix(scales: Floats, stored: StoredTensor, outputs: int) -> Floats:
+    if scales.size == 0:
+        raise wrong_part(stored, "is empty")
     if scales.size == 1:
         return scales.reshape(1, 1)
     if scales.ndim == 1 and len(scales) == outputs:
