@@ -52,7 +52,7 @@ class Result:
     gbps: float  # of weights
     bandwidth_share: float
     gops: float
-    int8_share: float
+    matrix_share: float
 
 
 def cases() -> list[Case]:
@@ -119,7 +119,7 @@ def measure(path: Path, isas: Sequence[str], rounds: int, threads: int) -> list[
     bandwidth_gbps = kernels.measure_memory_gbps(threads)
     for isa, (runner, spec) in runners.items():
         os.environ[kernels.isa_environment_variable] = isa
-        rate_gops = kernels.measure_int8_gops(threads)
+        rate_gops = kernels.measure_matrix_gops(threads)
         for case in cases():
             seconds = best[isa, case.name]
             gbps = runner.weight_bytes / seconds / 1e9
@@ -133,7 +133,7 @@ def measure(path: Path, isas: Sequence[str], rounds: int, threads: int) -> list[
                     gbps=gbps,
                     bandwidth_share=gbps / bandwidth_gbps,
                     gops=gops,
-                    int8_share=gops / rate_gops,
+                    matrix_share=gops / rate_gops,
                 )
             )
     return results
@@ -154,7 +154,7 @@ def main() -> None:
     for r in results:
         print(
             f"{r.isa:12} {r.case:12} {r.tokens_per_s:7.0f} {r.step_ms:8.2f} {r.gbps:6.1f} "
-            f"{r.gops:6.0f}  memory {r.bandwidth_share:4.0%}, int8 {r.int8_share:4.0%}"
+            f"{r.gops:6.0f}  memory {r.bandwidth_share:4.0%}, matrix {r.matrix_share:4.0%}"
         )
     if arguments.json:
         rows = [asdict(result) for result in results]

@@ -39,7 +39,7 @@ def test_bench_engine_times_each_size() -> None:
     sizes = ("--prompts", "32", "--batches", "1,2", "--steps", "2", "--repeats", "1")
     result = run_json("bench", "engine", model, "--context-tokens", "16", *sizes)
     assert result["machine"]["memory_gbps"] > 0
-    assert result["machine"]["int8_gops"] > 0
+    assert result["machine"]["matrix_gops"] > 0
     assert [row["prompt_tokens"] for row in result["prefill"]] == [32]
     assert [row["batch"] for row in result["decode"]] == [1, 2]
     for row in result["decode"]:

@@ -32,7 +32,7 @@ from headrace.cli.engine_work import ModelWork, model_work
 from headrace.cli.model_files import resolve_model
 from headrace.cli.settings import AsJson, CacheDir
 from headrace.engine.cpu_runner import CpuRunner
-from headrace.kernels import default_thread_count, measure_int8_gops, measure_memory_gbps
+from headrace.kernels import default_thread_count, measure_matrix_gops, measure_memory_gbps
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.model_file import open_model
 
@@ -97,7 +97,7 @@ def time_model(path: Path, name: str, sizes: Sizes, threads: int | None) -> Engi
     """Load a model, measure the machine, time every size."""
     thread_count = threads or default_thread_count()
     with open_runner(path, sizes, thread_count) as (runner, work):
-        rates = MachineRates(measure_memory_gbps(thread_count), measure_int8_gops(thread_count))
+        rates = MachineRates(measure_memory_gbps(thread_count), measure_matrix_gops(thread_count))
         timer = StepTimer(runner, SystemClock())
         return EngineBench(
             model=name,

@@ -13,7 +13,7 @@ class MachineRates(msgspec.Struct, frozen=True):
     """The most that this machine does, with as many threads."""
 
     memory_gbps: float  # 10^9 bytes read a second
-    int8_gops: float  # 10^9 operations a second, two a multiply-add
+    matrix_gops: float  # 10^9 operations a second, two a multiply-add
 
 
 class PrefillResult(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ class PrefillResult(msgspec.Struct, frozen=True):
     prompt_tokens: int
     seconds: float
     tokens_per_s: float
-    int8_share: float  # of the machine's integer rate
+    matrix_share: float  # of the machine's integer rate
 
 
 class DecodeResult(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class DecodeResult(msgspec.Struct, frozen=True):
     tokens_per_s: float
     step_bytes: int
     bandwidth_share: float  # of the machine's read bandwidth
-    int8_share: float
+    matrix_share: float
 
 
 class EngineBench(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ def prefill_result(timing: Timing, work: ModelWork, rates: MachineRates) -> Pref
         prompt_tokens=timing.token_count,
         seconds=timing.seconds,
         tokens_per_s=timing.tokens_per_s,
-        int8_share=operations / timing.seconds / (rates.int8_gops * 1e9),
+        matrix_share=operations / timing.seconds / (rates.matrix_gops * 1e9),
     )
 
 
@@ -100,7 +100,7 @@ def decode_result(
         tokens_per_s=timing.tokens_per_s,
         step_bytes=step_bytes,
         bandwidth_share=step_bytes / timing.seconds / (rates.memory_gbps * 1e9),
-        int8_share=operations / timing.seconds / (rates.int8_gops * 1e9),
+        matrix_share=operations / timing.seconds / (rates.matrix_gops * 1e9),
     )
 
 
@@ -117,7 +117,7 @@ def write_report(result: EngineBench) -> None:
             ("kernels", f"{result.kernel}, {result.threads} threads"),
             (
                 "machine",
-                f"reads {rates.memory_gbps:.1f} GB/s, {rates.int8_gops:.0f} G int8 operations/s",
+                f"reads {rates.memory_gbps:.1f} GB/s, {rates.matrix_gops:.0f} G operations/s",
             ),
         ]
     )
@@ -129,7 +129,7 @@ def write_report(result: EngineBench) -> None:
                 str(row.prompt_tokens),
                 f"{row.tokens_per_s:.1f}",
                 f"{row.seconds:.3f}",
-                f"{row.int8_share:.0%}",
+                f"{row.matrix_share:.0%}",
             )
             for row in result.prefill
         ],
@@ -144,7 +144,7 @@ def write_report(result: EngineBench) -> None:
                 f"{row.tokens_per_s:.1f}",
                 f"{row.step_ms:.2f}",
                 f"{row.bandwidth_share:.0%}",
-                f"{row.int8_share:.0%}",
+                f"{row.matrix_share:.0%}",
             )
             for row in result.decode
         ],

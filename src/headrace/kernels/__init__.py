@@ -19,7 +19,7 @@ __all__ = [
     "default_thread_count",
     "isa_limit",
     "kernel_name",
-    "measure_int8_gops",
+    "measure_matrix_gops",
     "measure_memory_gbps",
     "packed_layout",
 ]
@@ -63,6 +63,6 @@ def measure_memory_gbps(threads: int | None = None) -> float:
     return _native_read_bandwidth(count, bandwidth_probe_bytes, probe_repeats) / 1e9
 
 
-def measure_int8_gops(threads: int | None = None) -> float:
+def measure_matrix_gops(threads: int | None = None) -> float:
     """The 4-bit matrix kernel's rate on cached operands, in 10^9 operations a second, measured."""
     return _native_matrix_rate(threads or default_thread_count(), probe_repeats, isa_limit()) / 1e9

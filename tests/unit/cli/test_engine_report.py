@@ -22,14 +22,14 @@ work = ModelWork(
     output_weights=10_000_000,
     kv_bytes_per_token=10_000,
 )
-rates = MachineRates(memory_gbps=10.0, int8_gops=100.0)
+rates = MachineRates(memory_gbps=10.0, matrix_gops=100.0)
 sizes = Sizes(prompts=[100], batches=[1, 4], context_tokens=96, steps=4, repeats=1, rows_max=512)
 
 
 def test_prefill_share_is_of_the_integer_rate() -> None:
     result = prefill_result(Timing(seconds=0.5, token_count=100), work, rates)
     assert result.tokens_per_s == 200
-    assert result.int8_share == pytest.approx(2 * (9e9 + 1e7) / 0.5 / 100e9)
+    assert result.matrix_share == pytest.approx(2 * (9e9 + 1e7) / 0.5 / 100e9)
 
 
 def test_decode_share_is_of_the_bandwidth_and_counts_every_context() -> None:

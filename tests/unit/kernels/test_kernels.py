@@ -32,5 +32,5 @@ def test_an_unknown_instruction_set_is_refused_by_name(monkeypatch: pytest.Monke
 
 
 def test_the_probes_measure_something() -> None:
-    assert kernels.measure_int8_gops(threads=1) > 0
+    assert kernels.measure_matrix_gops(threads=1) > 0
     assert _native.measure_read_bandwidth(2, 1 << 22, 1) > 0
