@@ -3,10 +3,10 @@
     python bench/speculation.py MODEL.gguf [--draft-model SMALL.gguf] [--clients 1 4] [--rounds 3]
 
 `repeat` goes on with text that the prompt already has, `code` with code full of patterns, `free`
-answers a question in its own words. Time is the CPU time of one compute thread, so that other
-programs do not matter. Pairs of runs are interleaved; the median of their ratios is given. The
-tokens must be equal, greedy and sampled (--temperature). Guesses are made from n-grams, or by
-another model.
+answers a question in its own words, `schema` in JSON by a schema. Time is the CPU time of one
+compute thread, so that other programs do not matter. Pairs of runs are interleaved; the median of
+their ratios is given. The tokens must be equal, greedy and sampled (--temperature). Guesses are
+made from n-grams, or by another model.
 """
 
 import argparse
@@ -23,7 +23,9 @@ from headrace.engine.cpu_runner import CpuRunner
 from headrace.engine.draft_model import DraftModel
 from headrace.engine.request import EngineRequest, EngineStats, SamplingParams
 from headrace.engine.scheduler import SchedulerConfig
+from headrace.engine_server.grammars import GrammarCompiler
 from headrace.engine_server.loading import check_vocabularies
+from headrace.engine_server.messages import Grammar
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.gguf import open_gguf
@@ -43,6 +45,21 @@ prompts = {
     "repeat": f"{passage}\n{passage}\n{passage}\n",
     "code": "class Mill:\n" + "".join(setters.format(name) for name in ("gate", "wheel", "stone")),
     "free": "A short story about a miller who loses his hat.\n\n",
+    "schema": "The mill as JSON:\n",
+}
+schema = {
+    "type": "array",
+    "minItems": 8,
+    "items": {
+        "type": "object",
+        "properties": {
+            "part_of_the_mill": {"enum": ["wheel", "stone", "gate"]},
+            "diameter_in_metres": {"type": "integer", "minimum": 1, "maximum": 20},
+            "needs_repair": {"type": "boolean"},
+        },
+        "required": ["part_of_the_mill", "diameter_in_metres", "needs_repair"],
+        "additionalProperties": False,
+    },
 }
 
 
@@ -54,6 +71,7 @@ class Work:
     draft_runner: CpuRunner | None
     tokens: int
     temperature: float
+    compiler: GrammarCompiler
 
 
 class CpuClock:
@@ -67,7 +85,7 @@ class CpuClock:
 
 
 def run(
-    work: Work, prompt: list[int], clients: int, draft_tokens_max: int
+    work: Work, prompt: list[int], grammar: Grammar | None, clients: int, draft_tokens_max: int
 ) -> tuple[float, list[list[int]], EngineStats]:
     """Tokens a second, the tokens, the counters."""
     config = SchedulerConfig(b"k" * 32, sequences_max=32, draft_tokens_max=draft_tokens_max)
@@ -80,23 +98,27 @@ def run(
     answers: list[list[int]] = [[] for _ in range(clients)]
     for index in range(clients):
         sampling = SamplingParams(work.temperature, seed=index, max_tokens=tokens)
-        core.submit(EngineRequest(str(index), tuple(prompt), sampling))
+        constraint = None if grammar is None else work.compiler.compile(grammar)
+        core.submit(EngineRequest(str(index), tuple(prompt), sampling, constraint=constraint))
     started_s = clock.monotonic_s()
     while core.has_work():
         for output in core.step():
             answers[int(output.request_id)] += output.token_ids
     seconds = clock.monotonic_s() - started_s
-    return clients * tokens / seconds, answers, core.stats()
+    return sum(map(len, answers)) / seconds, answers, core.stats()
 
 
 def compare(
-    work: Work, prompt: list[int], clients: int, drafts: int, rounds: int
+    work: Work, name: str, prompt: list[int], clients: int, drafts: int, rounds: int
 ) -> dict[str, float]:
     """The ratio with to without, and how many guesses were right."""
+    grammar = None
+    if name == "schema":
+        grammar = Grammar("json_schema", json.dumps(schema), "schema")
     ratios = []
     for _ in range(rounds):
-        without, plain, _ = run(work, prompt, clients, 0)
-        speed, guessed, stats = run(work, prompt, clients, drafts)
+        without, plain, _ = run(work, prompt, grammar, clients, 0)
+        speed, guessed, stats = run(work, prompt, grammar, clients, drafts)
         if plain != guessed:
             sys.exit("the tokens differ: that is a defect")
         ratios.append(speed / without)
@@ -141,11 +163,12 @@ def main() -> None:
         if arguments.draft_model is not None:
             check_vocabularies(arguments.model, arguments.draft_model)
             _, draft_runner = load(arguments.draft_model, stack)
-        work = Work(runner, draft_runner, arguments.tokens, arguments.temperature)
+        compiler = GrammarCompiler(arguments.model, runner.info.vocab_size)
+        work = Work(runner, draft_runner, arguments.tokens, arguments.temperature, compiler)
         for name, text in prompts.items():
             prompt = tokenizer.encode(text)
             for clients in arguments.clients:
-                row = compare(work, prompt, clients, arguments.drafts, arguments.rounds)
+                row = compare(work, name, prompt, clients, arguments.drafts, arguments.rounds)
                 print(json.dumps({"prompt": name, "clients": clients, **row}), flush=True)
 
 
