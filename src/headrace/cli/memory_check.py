@@ -39,17 +39,20 @@ class Need:
     plan: MemoryPlan
 
 
-def check_memory(config: EngineConfig, available_bytes: int | None = None) -> None:
+def check_memory(
+    config: EngineConfig, available_bytes: int | None = None, *, quiet: bool = False
+) -> None:
     """Print the plan and how quantized weights are kept; ConfigurationError says what would fit.
 
-    Cost: the model's header is read."""
+    `quiet` prints nothing. Cost: the model's header is read."""
     available = read_memory().available_bytes if available_bytes is None else available_bytes
     with open_model(Path(config.model_path)) as file:
-        for line in file.notes:
-            note(line)
+        lines = [*file.notes]
         need = _need(config, read_architecture(file), file.tensors)
         available -= _draft_bytes(config)
-        note(f"memory: {describe(need)}, of {format_bytes(available)} available")
+        lines.append(f"memory: {describe(need)}, of {format_bytes(available)} available")
+        for line in [] if quiet else lines:
+            note(line)
         if need.plan.total_bytes > available:
             raise ConfigurationError(
                 f"This needs {describe(need)}, and {format_bytes(available)} of memory are "

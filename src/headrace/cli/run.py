@@ -131,7 +131,7 @@ def run(
         max_num_seqs=1 if sock is None else served_sequences,
         kv_cache_dtype=kv_cache_dtype,
     )
-    check_memory(config.engine)
+    check_memory(config.engine, quiet=question is not None)  # an answer comes alone
     check_numbers(resolved, cache_dir)
     config = with_packed_weights(config, resolved, cache_dir)
     config = with_adapters(config, lora, max_loras_default, rank_max_default, cache_dir)

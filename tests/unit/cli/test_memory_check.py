@@ -57,6 +57,8 @@ def test_the_plan_is_told_by_its_parts(model: Path, capsys: pytest.CaptureFixtur
     said = capsys.readouterr().err
     assert "weights 3.3 MiB, KV 1.0 MiB for 1,024 tokens" in said
     assert "1.0 GiB available" in said
+    check_memory(config(model, 1024), available_bytes=1 << 30, quiet=True)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_cache_that_is_too_large_is_refused_with_what_would_fit(model: Path) -> None:
