@@ -156,3 +156,19 @@ def test_nodes_that_vanish_together_are_told_as_frozen(
     assert [node["state"] for node in told["items"]] == ["ready", "ready"]
     assert [r.state for r in database.store.list(Replica)] == [ReplicaState.CREATING] * 3
     assert all(node.state is NodeState.READY for node in database.store.list(Node))
+
+
+def test_who_comes_back_later_than_the_first_has_its_time_anew(
+    placed: TestClient, database: Database, clock: ManualClock, loop: NodeLoop
+) -> None:
+    first, second = database.store.list(Node)
+    clock.advance(100.0)
+    loop.look()
+    assert loop.frozen_reason
+    for seconds, state in ((1.0, NodeState.READY), (29.0, NodeState.READY), (3.0, NodeState.LOST)):
+        clock.advance(seconds)
+        loop.book.hear(first.id, NodeReport(life="x", sequence=2), clock.monotonic_s())
+        loop.look()
+        loop.look()
+        assert not loop.frozen_reason
+        assert database.store.get(Node, second.id).state is state

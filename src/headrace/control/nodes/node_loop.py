@@ -6,6 +6,7 @@ each resource by its version, so that a lost race is made up for by the next loo
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -66,6 +67,7 @@ class NodeLoop:
         self._quarantine = QuarantineWatch()
         self._nodes: dict[str, Node] = {}
         self.standing = Standing({}, {})
+        self._thawed_s = -math.inf  # when nodes were last frozen no more
 
     @property
     def frozen_reason(self) -> str:
@@ -170,9 +172,14 @@ class NodeLoop:
 
     def _judged(self, nodes: Sequence[Node]) -> list[Node]:
         now_s = self._clock.monotonic_s()
-        silences = {node.id: self.book.silence_s(node.id, now_s) for node in nodes}
+        grace_s = now_s - self._thawed_s
+        silences = {node.id: min(grace_s, self.book.silence_s(node.id, now_s)) for node in nodes}
         before = self.standing.frozen_reason
         self.standing = judge(nodes, silences, self.book.heard, self._times)
+        if before and not self.standing.frozen_reason:
+            self._thawed_s = now_s  # those that come back a little later are no single losses
+            silences = dict.fromkeys(silences, 0.0)
+            self.standing = judge(nodes, silences, self.book.heard, self._times)
         if self.standing.frozen_reason != before:
             logger.warning("nodes: %s", self.standing.frozen_reason or "no longer frozen")
         judged = []
