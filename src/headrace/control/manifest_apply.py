@@ -151,6 +151,8 @@ class Writer:
             replicas=changed.replicas,
             rollout=changed.rollout,
             autoscaling=changed.autoscaling,
+            hedging=changed.hedging,
+            placement=changed.placement,
         )
         follow_version(self._store, present, wanted)
         self._store.update(within_bounds(wanted))

@@ -1,6 +1,7 @@
 """Deployments (desired) and replicas (observed)."""
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -10,11 +11,13 @@ from headrace.spec.resource import Resource
 from headrace.spec.resources import PlacementPolicy, ReplicaResources
 from headrace.spec.rollout import RolloutPolicy, RolloutProgress, RolloutVerdict
 
+lora_name_pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
 
 class LoraSource(msgspec.Struct, frozen=True):
     """A LoRA adapter that replicas load beside their model; callers ask for `model:name`."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(pattern=lora_name_pattern)]
     source: str  # a path where the replica runs, or a reference that its engine can fetch
 
 

@@ -3,6 +3,9 @@
 import pytest
 from starlette.testclient import TestClient
 
+from headrace.base.errors import InvalidRequest
+from headrace.control.manifest import Document, normal
+
 sql = {"name": "sql", "source": "/adapters/sql"}
 tone = {"name": "tone", "source": "hf://owner/tone"}
 
@@ -56,3 +59,13 @@ def test_an_engine_that_is_given_none_is_refused_with_them(small: TestClient) ->
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "loras")
     moved = small.patch("/deployments/small", json={"engine": "tgi", "loras": []})
     assert (moved.status_code, moved.json()["engine"]) == (200, "tgi")
+
+
+def test_a_manifest_has_adapters_by_the_same_rules() -> None:
+    def spec_of(*loras: dict[str, str]) -> object:
+        spec: dict[str, object] = {"version": "v1", "loras": [*loras]}
+        return normal(Document(kind="deployment", name="x", parent="small", spec=spec)).spec
+
+    assert spec_of(sql, tone) != spec_of(sql)
+    with pytest.raises(InvalidRequest, match="loras"):
+        spec_of({"name": "a:b", "source": "/a"})

@@ -10,7 +10,7 @@ from headrace.adapters.lora import check_lora
 from headrace.adapters.registry import find_adapter
 from headrace.base.errors import InvalidRequest
 from headrace.control.admin.values import RequestBody
-from headrace.spec.deployments import LoraSource, Template
+from headrace.spec.deployments import LoraSource, Template, lora_name_pattern
 
 loras_max = 64
 
@@ -18,7 +18,7 @@ loras_max = 64
 class LoraBody(RequestBody):
     """A LoRA adapter that replicas load; callers ask for `model:name`."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: Annotated[str, Field(pattern=lora_name_pattern)]
     # A path where replicas run, or a reference that their engine can fetch.
     source: Annotated[str, Field(min_length=1, max_length=1000)]
 
