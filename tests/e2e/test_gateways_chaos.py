@@ -28,8 +28,8 @@ def directory(open_directory: Path, request: pytest.FixtureRequest) -> Path:
 @pytest.mark.parametrize("store", ["postgres", "redis"])
 async def test_nothing_is_lost_doubled_or_overrun(directory: Path, store: str) -> None:
     plan = ChaosPlan(
-        works=450,
-        attempts_max=5,
+        works=330,
+        attempts_max=4,
         limits=Limits(tokens_per_period=tokens, budget_nanousd=10**12),
         uses_redis=store == "redis",
         event_interval_s=1.0,

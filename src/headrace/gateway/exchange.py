@@ -30,6 +30,7 @@ from headrace.gateway.rewriter import StreamRewriter, WholeRewrite, rewrite_whol
 from headrace.gateway.traces import attempt_attributes
 from headrace.gateway.upstream import (
     ask_usage,
+    ask_usage_patiently,
     engine_headers,
     engine_url,
     refusal,
@@ -82,16 +83,18 @@ class Exchange:
         finally:
             beat.stop()
 
-    async def final_usage(self) -> TokenUsage | None:
+    async def final_usage(self, *, is_awaited: bool) -> TokenUsage | None:
         """What a request that did not end well used, by the engine's record; None: it is unknown.
 
-        Zero if no engine got it."""
+        Zero if no engine got it. Unless somebody waits for the end, the engine is asked again
+        where it does not answer, or has not seen the request yet that was cut behind it."""
         sent_to = None if self._counted is None else self._counted.sent_to
         if self._counted is None or sent_to is None:
             return TokenUsage()
         if not find_adapter(sent_to.engine).keeps_usage_records:
             return None
-        return await ask_usage(self._forwarding.client, sent_to, self._counted.request_id)
+        ask = ask_usage if is_awaited else ask_usage_patiently
+        return await ask(self._forwarding.client, sent_to, self._counted.request_id)
 
     @property
     def hedge_headers(self) -> list[Header]:

@@ -335,7 +335,7 @@ class Generation:
 
     async def _settle_early(self, exchange: Exchange, account: Account, outcome: Outcome) -> None:
         """Settle by the engine's record of the request, or by what passed if it has none."""
-        usage = await exchange.final_usage()
+        usage = await exchange.final_usage(is_awaited=outcome is not Outcome.ABORTED)
         account.settle(outcome, usage, exact=usage is not None)
         await self._durable(account)
 

@@ -1,5 +1,6 @@
 """What is sent to an engine, and what its refusals mean to the caller."""
 
+import asyncio
 import functools
 import hashlib
 import hmac
@@ -17,6 +18,7 @@ from headrace.spec.settlements import TokenUsage
 
 usage_path = "/internal/usage/"
 usage_timeout_s = 3.0  # an engine waits up to two seconds for the request to end
+usage_delays_s = (0.1, 0.4, 1.5)  # between attempts for what nobody waits for
 small_answer_bytes_max = 1024 * 1024
 retry_after_s_default = 1.0
 cached_salts_max = 10_000  # of the busiest tenants; making one takes a few microseconds
@@ -94,6 +96,18 @@ def engine_headers(spec: EndpointSpec, extra_headers: Mapping[str, str]) -> dict
 def key_headers(spec: EndpointSpec) -> dict[str, str]:
     """The headers that authenticate the gateway to an engine."""
     return find_adapter(spec.engine).headers(spec.engine_key) if spec.engine_key else {}
+
+
+async def ask_usage_patiently(
+    client: HttpClient, spec: EndpointSpec, request_id: str
+) -> TokenUsage | None:
+    """As `ask_usage`, again where that failed: an engine that is busy may not know yet."""
+    for delay_s in usage_delays_s:
+        usage = await ask_usage(client, spec, request_id)
+        if usage is not None:
+            return usage
+        await asyncio.sleep(delay_s)
+    return await ask_usage(client, spec, request_id)
 
 
 async def ask_usage(client: HttpClient, spec: EndpointSpec, request_id: str) -> TokenUsage | None:
