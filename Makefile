@@ -23,7 +23,7 @@ define with_progress
 @if [ -t 1 ]; then printf '\r\033[K'; fi
 endef
 
-.PHONY: run setup test tools lint format types layers unit e2e reference lock clean
+.PHONY: run setup test tools lint format types layers unit e2e reference docs lock clean
 
 run: setup
 	@exec $(BIN)/headrace up --demo
@@ -96,6 +96,10 @@ reference: $(STAMPS)/dev # writes the generated pages, rules and dashboards anew
 	$(BIN)/python -m headrace.adapters.reference_page > docs/reference/engines.md
 	$(BIN)/python -m headrace.control.admin.reference_page > docs/reference/admin-api.md
 	$(BIN)/python -m headrace.engine_server.reference_page > docs/reference/api.md
+	$(BIN)/python docs/figures/draw.py
+
+docs: $(STAMPS)/dev # the documentation site, in build/site
+	$(BIN)/mkdocs build --strict
 
 lock: # writes the lock files anew; needs `uv` on the PATH
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --extra build pyproject.toml -o requirements/runtime.lock
