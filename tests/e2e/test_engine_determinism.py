@@ -45,13 +45,19 @@ def outputs_of(
     runner: CpuRunner, requests: list[EngineRequest], draft_tokens_max: int
 ) -> tuple[dict[str, list[int]], EngineStats]:
     config = SchedulerConfig(
-        b"k" * 32, step_rows=64, sequences_max=32, draft_tokens_max=draft_tokens_max
+        b"k" * 32,
+        step_rows=64,
+        sequences_max=32,
+        draft_tokens_max=draft_tokens_max,
+        host_blocks_max=16,
     )
     core = EngineCore(runner, config, SystemClock())
-    for request in requests:
-        core.submit(request)
     outputs: dict[str, list[int]] = {request.request_id: [] for request in requests}
-    while core.has_work():
+    arriving = sorted(requests, key=lambda request: -request.priority)  # the higher class later
+    while arriving or core.has_work():
+        for request in arriving[:4]:
+            core.submit(request)
+        del arriving[:4]
         for output in core.step():
             outputs[output.request_id] += output.token_ids
     return outputs, core.stats()
@@ -66,12 +72,20 @@ def test_a_request_gives_the_same_tokens_alone_and_among_31_others(
         EngineRequest(
             f"r{seed}",
             (*token_ids[: len(token_ids) - seed % 5], *token_ids[: 1 + seed % 3]),
-            SamplingParams(temperature=0.7 * (seed % 2), seed=seed, max_tokens=20),
+            SamplingParams(
+                temperature=0.7 * (seed % 2),
+                typical_p=(1.0, 0.9)[seed // 2 % 2],
+                xtc_probability=(0.0, 0.5)[seed // 4 % 2],
+                seed=seed,
+                max_tokens=20,
+            ),
+            priority=seed // 8 % 2,
         )
         for seed in range(32)
     ]
     together, stats = outputs_of(runner, requests, draft_tokens_max=4)
     assert stats.preemptions_total > 0
+    assert stats.saved_tokens_total > 0
     assert stats.cached_tokens_total > 0
     for request in requests[::4]:
         alone, _ = outputs_of(runner, [request], draft_tokens_max=0)
