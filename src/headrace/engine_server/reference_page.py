@@ -88,6 +88,12 @@ notes = """## What parameters mean where it is not plain
   tokens longer by `dry_multiplier * dry_base ^ (length - dry_allowed_length)`; a token that has one
   of `dry_sequence_breakers` in it ends a repetition. By default 1.75, 2, and line ends, colons,
   double quotes and asterisks.
+* `suffix`: the answer fills the gap between `prompt` and it, asked for with the model's own tokens
+  (Qwen2.5-Coder, StarCoder, CodeLlama, DeepSeek, Codestral and others; `supported_parameters` of
+  `/v1/models` has it where there are some, else it is a 400). Control tokens in either text are plain
+  characters. Not with `echo` or `truncate_prompt_tokens`.
+* `response_format` of type `structural_tag` takes `structures` with `triggers`, or `format`; text
+  outside the tags is free, a trigger can only go on as one of its tags.
 * `typical_p` and XTC (`xtc_probability`, `xtc_threshold`, 0.1 by default) act where
   `docs/concepts/sampling.md` says, also together with DRY.
 * Sampling is a function of the seed and the token's position alone, with these parameters, too: the
