@@ -90,8 +90,8 @@ notes = """## What parameters mean where it is not plain
   double quotes and asterisks.
 * `suffix`: the answer fills the gap between `prompt` and it, asked for with the model's own tokens
   (Qwen2.5-Coder, StarCoder, CodeLlama, DeepSeek, Codestral and others; `supported_parameters` of
-  `/v1/models` has it where there are some, else it is a 400). Control tokens in either text are plain
-  characters. Not with `echo` or `truncate_prompt_tokens`.
+  `/v1/models` has it where there are some, else it is a 400). Control tokens in either text are
+  plain characters. Not with `echo` or `truncate_prompt_tokens`.
 * `response_format` of type `structural_tag` takes `structures` with `triggers`, or `format`; text
   outside the tags is free, a trigger can only go on as one of its tags.
 * `typical_p` and XTC (`xtc_probability`, `xtc_threshold`, 0.1 by default) act where
