@@ -316,3 +316,38 @@ def test_a_model_without_the_tokens_cannot_fill_a_gap(client: openai.OpenAI) -> 
     with pytest.raises(openai.BadRequestError, match="fill in the middle") as caught:
         client.completions.create(model=model, prompt="def f(", suffix="return 1")
     assert caught.value.param == "suffix"
+
+
+@pytest.mark.parametrize("temperature", [0, 1.2])
+def test_text_is_free_but_for_its_structural_tags(
+    client: openai.OpenAI, temperature: float
+) -> None:
+    number = {"type": "object", "properties": {"n": {"enum": [1, 2, 3]}}}
+    tags = {
+        "type": "triggered_tags",
+        "triggers": ["<"],
+        "tags": [
+            {
+                "begin": "<n>",
+                "content": {
+                    "type": "json_schema",
+                    "json_schema": {**number, "required": ["n"], "additionalProperties": False},
+                },
+                "end": "</n>",
+            }
+        ],
+        "at_least_one": True,
+        "stop_after_first": True,
+    }
+    completion = client.chat.completions.create(
+        model=model,
+        messages=count_up,
+        temperature=temperature,
+        seed=5,
+        max_tokens=200,
+        logit_bias={"44": 20},  # "<", so that a tag begins at once
+        extra_body={"response_format": {"type": "structural_tag", "format": tags}},
+    )
+    text = completion.choices[0].message.content or ""
+    assert completion.choices[0].finish_reason == "stop"
+    assert re.fullmatch(r'(?s)[^<]*<n>\s*\{\s*"n"\s*:\s*[123]\s*\}\s*</n>', text)
