@@ -45,6 +45,8 @@ from headrace.spec.settlements import TokenUsage
 Result = TypeVar("Result")
 
 attempts_max = 3
+# What may take long before its first byte, as all of it comes at once.
+long_works = (Metering.GENERATES, Metering.RELAYS)
 answer_bytes_max = 64 * 1024 * 1024  # of an unstreamed answer: a whole context as text
 
 
@@ -172,7 +174,7 @@ class Exchange:
     @property
     def _shows_progress(self) -> bool:
         """Whether the first byte comes before the work is done."""
-        return self._request.streams or self._request.metering is not Metering.GENERATES
+        return self._request.streams or self._request.metering not in long_works
 
     async def _raced(
         self, run: Run[Result], first: Attempt, delay_s: float, excluded: set[str]
