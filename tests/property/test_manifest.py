@@ -247,6 +247,6 @@ def test_a_tenants_priority_is_a_word_and_older_files_numbers_still_work(sites: 
         apply_manifest(sites.empty(), [wanted], sites.clock, prune=False, dry_run=False)
         (kept,) = store.list(Tenant)
         assert kept.priority_highest is Priority.BATCH
+    wrong = msgspec.structs.replace(document, spec={"priority_highest": "soon"})
     with pytest.raises(InvalidRequest, match="interactive, standard, batch"):
-        wrong = msgspec.structs.replace(document, spec={"priority_highest": "soon"})
         apply_manifest(sites.empty(), [wrong], sites.clock, prune=False, dry_run=False)

@@ -39,9 +39,7 @@ entries = (
         ("bench", "serve"), "Load an OpenAI-compatible server, and time it.", "bench_serve"
     ),
     CommandEntry(("bench", "engine"), "Time the engine against this machine.", "bench_engine"),
-    CommandEntry(
-        ("capacity",), "How many devices a traffic needs for its objective.", "capacity"
-    ),
+    CommandEntry(("capacity",), "How many devices a traffic needs for its objective.", "capacity"),
     CommandEntry(("sim",), "Simulate fleets on a virtual clock: run, list.", "sim"),
     CommandEntry(("doctor",), "Show what this machine can do and what is missing.", "doctor"),
     CommandEntry(("tenants",), "Who pays: create, list, show, update, credit.", "tenants"),

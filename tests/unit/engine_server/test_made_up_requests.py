@@ -23,9 +23,7 @@ from headrace.sim import engine_process
 examples = 6  # of each operation
 document = openapi_document(all_routes(), "1")
 schema = schemathesis.openapi.from_dict(document)
-operations = [
-    (path, method) for path, methods in document["paths"].items() for method in methods
-]
+operations = [(path, method) for path, methods in document["paths"].items() for method in methods]
 
 
 @pytest.fixture(scope="module")
