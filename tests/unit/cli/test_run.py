@@ -1,6 +1,7 @@
 """The conversation behind `headrace run`."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,7 +41,8 @@ class FakeService:
     """Stands for ModelService: remembers what it was asked."""
 
     def __init__(self) -> None:
-        self.config: Any = type("Config", (), {"served_name": "fake"})
+        engine = SimpleNamespace(adapters=())
+        self.config: Any = SimpleNamespace(served_name="fake", engine=engine)
         self.clock = SystemClock()
         self.asked: list[list[tuple[str, str]]] = []
         self.interrupted = False
