@@ -37,8 +37,8 @@ tenant_name = "acme"
 secret_of_key = bytes(32)
 pepper = bytes(range(32))
 records_max = 100_000
-# Two thousand requests' worth, so that no test's settlements are trimmed before it reads them; to set
-# much aside at each start is what a test would wait for.
+# Two thousand requests' worth, so that no settlement is trimmed before its test reads it; much set
+# aside at each start is what a test would wait for.
 small_journal = JournalLimits(segment_bytes=4 * 1024 * 1024, emergency_bytes=64 * 1024)
 price = Price(
     input_nanousd_per_million=1_000_000_000,
