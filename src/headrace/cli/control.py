@@ -271,7 +271,7 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
     book = TrafficBook()
     poll = GatewayPoll(client, plane.gateway_addresses, pepper=plane.pepper, book=book, clock=clock)
     scaler = Scaler(plane.database.store, book, clock, plane.devices)
-    live = LiveHistory(plane.database.store, book, clock)
+    live = LiveHistory(plane.database.store, book, clock, len(plane.gateway_addresses))
     management = Management(read_management_settings(), plane.database, plane.pepper, clock)
     files = PlatformFiles(plane.data_dir)
     launcher = await asyncio.to_thread(

@@ -28,7 +28,7 @@ from headrace.storage.store import Store
 
 sample_interval_s = 2.0
 samples_max = 180  # six minutes
-settling_s = 6.0  # after a start, until every gateway's totals so far were heard of
+settling_s = 6.0  # after a start, for every gateway's totals so far to be heard of
 rate_window_s = 10.0
 quantile_window_s = 60.0
 success_age_s_max = 60.0  # a success that is older proves nothing about now
@@ -71,13 +71,17 @@ class Point:
 class LiveHistory:
     """Samples of the traffic book, at most `samples_max`."""
 
-    def __init__(self, store: Store, book: TrafficBook, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, book: TrafficBook, clock: Clock, gateway_count: int = 1
+    ) -> None:
+        """`gateway_count` is how many gateways there are to hear of before the first sample."""
+        self._gateway_count = gateway_count
         self._store = store
         self._book = book
         self._clock = clock
         self._samples: deque[Sample] = deque(maxlen=samples_max)
         self._success_s: float | None = None
-        self._begin_s = clock.monotonic_s() + settling_s
+        self._begin_s = clock.monotonic_s() + settling_s  # at the latest
         self.goodput = GoodputHistory(book, clock)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -96,7 +100,7 @@ class LiveHistory:
     def take(self) -> None:
         """Take one sample; none while what is heard of may have happened before this start."""
         now_s = self._clock.monotonic_s()
-        if now_s < self._begin_s:
+        if now_s < self._begin_s and self._book.gateways_heard < self._gateway_count:
             return
         models = [model.name for model in self._store.list(Model)]
         self.goodput.take(models)

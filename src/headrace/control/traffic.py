@@ -92,6 +92,11 @@ class TrafficBook:
         self._models: dict[str, ModelTotals] = {}
         self._baselines: dict[str, tuple[int, dict[int, GenerationHealth]]] = {}
 
+    @property
+    def gateways_heard(self) -> int:
+        """How many gateways said something since this start."""
+        return len(self._lives)
+
     def hear(self, signals: GatewaySignals, now_s: float) -> None:
         """Take one answer of one gateway."""
         life = self._lives.pop(signals.gateway_id, None)

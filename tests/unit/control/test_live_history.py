@@ -1,7 +1,13 @@
 """Rates and quantiles of the last minutes, from totals that only grow."""
 
-from headrace.control.live_history import Sample, earlier, has_succeeded, point_of
-from headrace.spec.signals import first_token_bounds_s
+from contextlib import closing
+from pathlib import Path
+
+from headrace.control.live_history import LiveHistory, Sample, earlier, has_succeeded, point_of
+from headrace.control.traffic import TrafficBook
+from headrace.sim.clock import ManualClock
+from headrace.spec.signals import GatewaySignals, first_token_bounds_s
+from headrace.storage import open_sqlite
 
 buckets = len(first_token_bounds_s) + 1
 
@@ -49,3 +55,20 @@ def test_a_stream_that_begins_and_a_whole_answer_are_successes_and_a_request_is_
         (sample(4, 1, 0), False),  # a gateway restarted
     ):
         assert has_succeeded(before, now.first_tokens, now.completion_tokens) is expected
+
+
+def test_samples_begin_once_every_gateway_was_heard_of_or_after_a_while(tmp_path: Path) -> None:
+    clock, book = ManualClock(), TrafficBook()
+    with closing(open_sqlite(tmp_path / "headrace.db", clock)) as database:
+        waits, heard = (LiveHistory(database.store, book, clock, count) for count in (2, 1))
+        book.hear(GatewaySignals(gateway_id="one"), clock.monotonic_s())
+        for _ in range(2):
+            clock.advance(1.0)
+            for live in (waits, heard):
+                live.take()
+        assert (len(waits.points()), len(heard.points())) == (0, 1)
+        clock.advance(10.0)
+        for _ in range(2):
+            waits.take()
+            clock.advance(1.0)
+        assert len(waits.points()) == 1
