@@ -40,7 +40,8 @@ class Sampled(NamedTuple):
 class _Layout:
     """The parts of a step, one after the other, and its samples."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_adapters: bool) -> None:
+        self.has_adapters = has_adapters
         self.rows = 0
         self.part_count = 0
         self.table_blocks = 0
@@ -48,7 +49,7 @@ class _Layout:
         self.block_ends: list[int] = []
         self.context_lens: list[int] = []
         self.tables: list[NDArray[np.int32]] = []
-        self.adapters: list[int] = []  # slots, -1 is none
+        self.adapters: list[int] = []  # slots, -1 is none; empty where no part has one
         self.parts: list[int] = []  # of the samples, ascending
         self.slots: list[int] = []  # of the samples, as the next two
         self.positions: list[int] = []
@@ -66,7 +67,8 @@ class _Layout:
         self.block_ends.append(self.table_blocks)
         self.context_lens.append(context_len)
         self.tables.append(sequence.table[:block_count])
-        self.adapters.append(sequence.adapter_slot)
+        if self.has_adapters:
+            self.adapters.append(sequence.adapter_slot)
 
     def add_sample(self, sequence: Sequence, position: int, source: EditSource | None) -> None:
         """Sample the last row of the part that was added last."""
@@ -100,7 +102,7 @@ class BatchBuilder:
         self._typical_p = np.ones(sequences_max, np.float32)
         self._xtc_threshold = np.ones(sequences_max, np.float32)
         self._xtc_probability = np.zeros(sequences_max, np.float32)
-        self._is_filtered = np.zeros(sequences_max, np.bool_)  # by one of the last three
+        self._filtered_slots: set[int] = set()  # by one of the last three
         self._seed = np.zeros(sequences_max, np.uint64)
         self._top_counts = np.zeros(sequences_max, np.int32)
         self._prompt_top_counts = np.zeros(sequences_max, np.int32)
@@ -111,8 +113,8 @@ class BatchBuilder:
         """The step's batch, and what it samples, in that order.
 
         The batch's arrays are views of buffers that the next call overwrites."""
-        layout = _Layout()
-        has_adapters = any(sequence.adapter_slot >= 0 for sequence, _ in scheduled)
+        has_adapters = max({sequence.adapter_slot for sequence, _ in scheduled}, default=-1) >= 0
+        layout = _Layout(has_adapters)
         if has_adapters:
             scheduled = sorted(scheduled, key=lambda share: share.sequence.adapter_slot)
         for sequence, row_count in scheduled:
@@ -193,7 +195,7 @@ class BatchBuilder:
         )
 
     def _filters(self, by_slot: NDArray[np.intp]) -> RareFilters | None:
-        if not self._is_filtered[by_slot].any():
+        if not self._filtered_slots or self._filtered_slots.isdisjoint(by_slot.tolist()):
             return None
         return RareFilters(
             self._typical_p[by_slot], self._xtc_threshold[by_slot], self._xtc_probability[by_slot]
@@ -218,7 +220,10 @@ class BatchBuilder:
         self._typical_p[slot] = sampling.typical_p
         self._xtc_threshold[slot] = sampling.xtc_threshold
         self._xtc_probability[slot] = sampling.xtc_probability
-        self._is_filtered[slot] = sampling.typical_p < 1 or sampling.xtc_probability > 0
+        if sampling.typical_p < 1 or sampling.xtc_probability > 0:
+            self._filtered_slots.add(slot)
+        else:
+            self._filtered_slots.discard(slot)
         self._seed[slot] = sequence.seed & seed_mask
         self._top_counts[slot] = sampling.top_logprobs or 0
         self._prompt_top_counts[slot] = sampling.prompt_logprobs or 0

@@ -8,6 +8,8 @@ from collections import deque
 from dataclasses import replace
 from heapq import heappop, heappush
 
+import numpy as np
+
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest, RateLimited
 from headrace.engine.bandwidth import Bandwidth
@@ -171,7 +173,7 @@ class EngineCore:
             run_s = self._clock.monotonic_s() - run_start_s
             self._scheduler.record_step(len(batch.token_ids), run_s)
             if self._scheduler.only_decodes:
-                self._bandwidth.record(int(batch.context_lens.sum()), run_s)
+                self._bandwidth.record(int(np.add.reduce(batch.context_lens)), run_s)
             self._apply_aborts(outputs)
             self._absorb(scheduled, sampled, result, outputs)
             self._scheduler.end_step()

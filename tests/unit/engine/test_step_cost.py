@@ -14,8 +14,8 @@ from headrace.engine.scheduler import SchedulerConfig
 from headrace.sim.clock import ManualClock
 from headrace.sim.runner import FakeModel, FakeRunner
 
-calls_per_sequence_max = 53  # 51.5 when written
-calls_per_step_max = 66  # 63 when written
+calls_per_sequence_max = 50  # 49 when written
+calls_per_step_max = 60  # 52 when written
 
 
 class InstantRunner(FakeRunner):
