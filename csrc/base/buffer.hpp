@@ -45,6 +45,9 @@ class Buffer {
 #endif
   }
 
+  // Over memory of somebody else, who keeps it: shared by processes (rank_group.hpp).
+  Buffer(T* data, std::size_t count) : data_(data), count_(count) {}
+
   Buffer(Buffer&& other) noexcept
       : memory_(std::move(other.memory_)),
         data_(std::exchange(other.data_, nullptr)),

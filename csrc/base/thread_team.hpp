@@ -4,7 +4,8 @@
 // member, so that each reads its weights as one stream; who is done takes chunks of the others'
 // parts (a member that the system takes off its core delays them by one chunk). A barrier ends the
 // stage. Waiting spins for a moment, then yields the core, then sleeps: with few cores the HTTP
-// process needs them too.
+// process needs them too. Where a model is spread over ranks (rank_group.hpp), a stage whose results
+// other ranks read ends when all ranks have ended it.
 #pragma once
 
 #include <atomic>
@@ -13,10 +14,18 @@
 #include <vector>
 
 #include "base/buffer.hpp"
+#include "base/rank_group.hpp"
 
 namespace headrace {
 
 class ThreadTeam;
+
+// Keeps the calling thread on these cores; what it then touches first lies in their NUMA node. Does
+// nothing without cores, or where the system does not let it.
+void pin_thread(const std::vector<int>& cores);
+
+// Who must have ended a stage before the next begins: this process's team, or every rank's.
+enum class Meet { team, ranks };
 
 // One thread's part in a run. Every member makes the same sequence of share() calls.
 class Member {
@@ -24,10 +33,16 @@ class Member {
   Member(ThreadTeam& team, int index) : team_(team), index_(index) {}
 
   int index() const { return index_; }
+  int team_size() const;
+  RankPlace place() const;   // of this process among the model's ranks
 
   // Calls body(first, end) for chunks of [0, count), own part first, then waits for all members.
   template <class Body>
-  void share(int count, int chunk, Body&& body);
+  void share(int count, int chunk, Body&& body, Meet meet = Meet::team);
+
+  // As share(), of this rank's part of [0, count): what must be done by one rank alone.
+  template <class Body>
+  void share_of_rank(int count, int chunk, Body&& body);
 
  private:
   ThreadTeam& team_;
@@ -37,12 +52,15 @@ class Member {
 
 class ThreadTeam {
  public:
-  explicit ThreadTeam(int thread_count);
+  // `group` is what the ranks meet at, if there are several; it outlives the team.
+  // Its threads, all but the caller, stay on `cores` if there are any.
+  explicit ThreadTeam(int thread_count, RankGroup* group = nullptr, std::vector<int> cores = {});
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
   int thread_count() const { return thread_count_; }
+  RankPlace place() const { return group_ == nullptr ? RankPlace{} : group_->place(); }
 
   // Runs body(member) on every thread and returns when all are done. Not reentrant.
   template <class Body>
@@ -69,9 +87,11 @@ class ThreadTeam {
 
   void run_erased(Erased body, void* context);
   void serve(int index);
-  void barrier();
+  void barrier(Meet meet);
 
   int thread_count_;
+  RankGroup* group_;
+  std::vector<int> cores_;
   Erased body_ = nullptr;
   void* context_ = nullptr;
   bool closing_ = false;
@@ -82,11 +102,22 @@ class ThreadTeam {
   std::vector<std::thread> threads_;
 };
 
+inline int Member::team_size() const { return team_.thread_count(); }
+inline RankPlace Member::place() const { return team_.place(); }
+
 template <class Body>
-void Member::share(int count, int chunk, Body&& body) {
+void Member::share_of_rank(int count, int chunk, Body&& body) {
+  const RowSpan part = rows_of_rank(team_.place(), count, 1);
+  share(part.count(), chunk,
+        [&](int first, int end) { body(part.first + first, part.first + end); }, Meet::ranks);
+}
+
+template <class Body>
+void Member::share(int count, int chunk, Body&& body, Meet meet) {
   const int members = team_.thread_count_;
   if (members == 1) {
     if (count > 0) body(0, count);
+    team_.barrier(meet);
     return;
   }
   const auto part_start = [&](int member) {
@@ -102,7 +133,7 @@ void Member::share(int count, int chunk, Body&& body) {
       body(first, first + chunk < end ? first + chunk : end);
     }
   }
-  team_.barrier();
+  team_.barrier(meet);
   team_.taken(stage_ + 2, index_).store(0, std::memory_order_relaxed);
   ++stage_;
 }

@@ -1,9 +1,11 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -73,6 +75,11 @@ class CpuTransformer {
     header.num_kv_heads = transformer_.shape().num_kv_heads;
     header.head_dim = transformer_.shape().head_dim;
     return header;
+  }
+
+  // What a rank has of a block is a part that nobody else can use.
+  void check_whole() const {
+    if (options_.place.ranks > 1) throw InvalidStep("one of several ranks exports no KV blocks");
   }
 
   void check_block(int block_id) const {
@@ -145,22 +152,28 @@ ModelShape shape_of(const nb::object& spec) {
   return shape;
 }
 
-using LayerFields = std::vector<std::pair<int, int>>;                       // window, rotation
+using LayerFields = std::vector<std::array<int, 4>>;   // window, rotation, device, experts' device
+using DeviceFields = std::vector<std::pair<std::vector<int>, int>>;         // cores, threads
 using RotationFields = std::vector<std::pair<std::vector<double>, float>>;  // frequencies, magnitude
 
 void construct(CpuTransformer* self, const nb::object& spec, const LayerFields& layers,
                const RotationFields& rotations, const nb::dict& tensors, int num_blocks,
-               int rows_max, int sequences_max, int threads, const std::string& isa_limit,
-               const std::string& kv_type, int adapter_slots, int adapter_rank_max,
-               const std::string& packed_path) {
+               int rows_max, int sequences_max, const DeviceFields& devices,
+               const std::string& isa_limit, const std::string& kv_type, int adapter_slots,
+               int adapter_rank_max, const std::string& packed_path, int rank, int ranks,
+               int group_descriptor) {
+  if (ranks < 1 || rank < 0 || rank >= ranks) throw InvalidStep("a rank is 0 to ranks - 1");
   ModelShape shape = shape_of(spec);
-  for (const auto& [window_tokens, rotation] : layers)
-    shape.layers.push_back({window_tokens, rotation});
+  for (const auto& [window_tokens, rotation, device, experts_device] : layers)
+    shape.layers.push_back({window_tokens, rotation, device, experts_device});
   for (const auto& [frequencies, magnitude] : rotations)
     shape.rotations.push_back({frequencies, magnitude});
+  std::vector<Device> placed;
+  for (const auto& [cores, threads] : devices) placed.push_back({cores, threads});
   new (self) CpuTransformer(shape, tensors,
-                            {num_blocks, rows_max, sequences_max, threads, isa_limit,
-                             kv_type_of(kv_type), adapter_slots, adapter_rank_max, packed_path});
+                            {num_blocks, rows_max, sequences_max, placed, isa_limit,
+                             kv_type_of(kv_type), adapter_slots, adapter_rank_max, packed_path,
+                             {rank, ranks}, group_descriptor});
 }
 
 // The optional arrays of a step; the caller's tuples keep them alive until the step ends.
@@ -264,6 +277,8 @@ void execute(CpuTransformer& self, const Vector<std::int32_t>& token_ids,
     require_length(*out_hidden, token_ids.shape(0), "the hidden states output");
     if (static_cast<int>(out_hidden->shape(1)) != self.transformer().shape().hidden_size)
       throw InvalidStep("the hidden states output must have hidden_size columns");
+    if (self.options().place.ranks > 1)
+      throw InvalidStep("hidden states are not handed out by several ranks");
     results.hidden = out_hidden->data();
   }
   StepBatch batch{int_size(token_ids.shape(0)), int_size(sequences),
@@ -314,7 +329,7 @@ void unload_adapter(CpuTransformer& self, int slot) {
 void discard_kv(CpuTransformer& self) {
   nb::gil_scoped_release release;
   const std::lock_guard lock(self.mutex());
-  self.transformer().kv_cache().discard();
+  self.transformer().discard_kv();
 }
 
 void copy_blocks(CpuTransformer& self, const std::vector<std::pair<int, int>>& pairs) {
@@ -323,11 +338,19 @@ void copy_blocks(CpuTransformer& self, const std::vector<std::pair<int, int>>& p
     self.check_block(destination);
   }
   const std::lock_guard lock(self.mutex());
-  for (const auto& [source, destination] : pairs)
-    self.transformer().kv_cache().copy_block(source, destination);
+  self.transformer().copy_blocks(pairs);
+}
+
+// Returns when rank 0 is gone.
+void serve(CpuTransformer& self) {
+  if (self.options().place.rank == 0) throw InvalidStep("rank 0 is not served, it asks");
+  nb::gil_scoped_release release;
+  const std::lock_guard lock(self.mutex());
+  self.transformer().serve();
 }
 
 nb::bytes export_blocks(CpuTransformer& self, const std::vector<int>& block_ids) {
+  self.check_whole();
   for (const int id : block_ids) self.check_block(id);
   KvCache& kv = self.transformer().kv_cache();
   const ExportHeader header = self.header();
@@ -340,6 +363,7 @@ nb::bytes export_blocks(CpuTransformer& self, const std::vector<int>& block_ids)
 }
 
 void import_blocks(CpuTransformer& self, const std::vector<int>& block_ids, const nb::bytes& data) {
+  self.check_whole();
   for (const int id : block_ids) self.check_block(id);
   KvCache& kv = self.transformer().kv_cache();
   const ExportHeader header = self.header();
@@ -357,8 +381,9 @@ void import_blocks(CpuTransformer& self, const std::vector<int>& block_ids, cons
 void bind_transformer(nb::module_& module) {
   nb::class_<CpuTransformer>(module, "CpuTransformer")
       .def("__init__", &construct, nb::kw_only(), "spec"_a, "layers"_a, "rotations"_a, "tensors"_a,
-           "num_blocks"_a, "rows_max"_a, "sequences_max"_a, "threads"_a, "isa_limit"_a,
-           "kv_type"_a = "f16", "adapter_slots"_a = 0, "adapter_rank_max"_a = 0, "packed_path"_a = "")
+           "num_blocks"_a, "rows_max"_a, "sequences_max"_a, "devices"_a, "isa_limit"_a,
+           "kv_type"_a = "f16", "adapter_slots"_a = 0, "adapter_rank_max"_a = 0, "packed_path"_a = "",
+           "rank"_a = 0, "ranks"_a = 1, "group_descriptor"_a = -1)
       .def("execute", &execute, "token_ids"_a.noconvert(), "row_starts"_a.noconvert(),
            "context_lens"_a.noconvert(), "block_ids"_a.noconvert(), "block_starts"_a.noconvert(),
            "sampled"_a.noconvert(), "temperature"_a.noconvert(), "top_k"_a.noconvert(),
@@ -371,6 +396,7 @@ void bind_transformer(nb::module_& module) {
       .def("load_adapter", &load_adapter, "slot"_a, "parts"_a)
       .def("unload_adapter", &unload_adapter, "slot"_a)
       .def("discard_kv", &discard_kv)
+      .def("serve", &serve)
       .def("copy_blocks", &copy_blocks, "pairs"_a)
       .def("export_blocks", &export_blocks, "block_ids"_a)
       .def("import_blocks", &import_blocks, "block_ids"_a, "data"_a)
@@ -378,7 +404,7 @@ void bind_transformer(nb::module_& module) {
                    [](CpuTransformer& self) { return std::string(self.transformer().kernels().name); })
       .def_prop_ro("max_model_len",
                    [](CpuTransformer& self) { return self.transformer().max_model_len(); })
-      .def_prop_ro("weight_bytes",
+      .def_prop_ro("device_weight_bytes",
                    [](CpuTransformer& self) { return self.transformer().weight_bytes(); })
       .def_prop_ro("kv_bytes", [](CpuTransformer& self) {
         return self.transformer().kv_cache().byte_count();

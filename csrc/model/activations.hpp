@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/buffer.hpp"
+#include "base/rank_group.hpp"
 #include "kernels/kernel_table.hpp"
 
 namespace headrace {
@@ -18,14 +19,26 @@ struct InputForms {
 
 class Activations {
  public:
-  Activations(int rows_max, int inputs, InputForms forms)
+  // With a group its ranks share the rows: each sets its part of the inputs.
+  Activations(int rows_max, int inputs, InputForms forms, RankGroup* group = nullptr)
       : inputs_(inputs),
         groups_(inputs / group_values),
         stride_(round_up(static_cast<std::size_t>(inputs), group_values)),
         forms_(forms),
-        values_(forms.integers ? static_cast<std::size_t>(rows_max) * inputs : 0),
-        scales_(forms.integers ? static_cast<std::size_t>(rows_max) * groups_ : 0),
-        floats_(forms.floats ? static_cast<std::size_t>(rows_max) * stride_ : 0) {}
+        values_(shared_buffer<std::int16_t>(
+            group, forms.integers ? static_cast<std::size_t>(rows_max) * inputs : 0)),
+        scales_(shared_buffer<GroupScale>(
+            group, forms.integers ? static_cast<std::size_t>(rows_max) * groups_ : 0)),
+        floats_(shared_buffer<float>(
+            group, forms.floats ? static_cast<std::size_t>(rows_max) * stride_ : 0)) {}
+
+  // What they take of a group's memory at most.
+  static std::size_t shared_bytes(std::size_t rows_max, int inputs) {
+    const std::size_t width = round_up(static_cast<std::size_t>(inputs), group_values);
+    return RankGroup::taken_bytes(rows_max * width * sizeof(std::int16_t)) +
+           RankGroup::taken_bytes(rows_max * (width / group_values) * sizeof(GroupScale)) +
+           RankGroup::taken_bytes(rows_max * width * sizeof(float));
+  }
 
   const InputForms& forms() const { return forms_; }
 

@@ -26,6 +26,8 @@ struct Rotation {
 struct LayerShape {
   int window_tokens = 0;   // 0: a row sees its whole context
   int rotation = 0;        // of ModelShape::rotations; -1: heads are not turned
+  int device = 0;          // of TransformerOptions::devices, where the layer is held and computed
+  int experts_device = 0;  // the same of its router and experts
 };
 
 struct ExpertShape {
@@ -67,6 +69,11 @@ struct ModelShape {
   std::vector<LayerShape> layers;    // (num_layers,)
   ExpertShape experts;
 
+  // Where a step begins and ends.
+  int first_device() const { return layers.front().device; }
+  int last_device() const {
+    return experts.count > 0 ? layers.back().experts_device : layers.back().device;
+  }
   int group_size() const { return num_heads / num_kv_heads; }
   int query_size() const { return num_heads * head_dim; }
   int kv_size() const { return num_kv_heads * head_dim; }

@@ -8,6 +8,7 @@ namespace headrace {
 constexpr int row_block = 128;   // rows whose int16 inputs stay in the L2 cache under a tile
 constexpr int unit_columns = 32;   // of a feed-forward unit: one quantization group, two tiles
 constexpr int chunks_per_thread = 8;
+constexpr int sampled_block = 32;    // rows whose logits are held at once
 
 inline int blocks_of(int count, int block) { return (count + block - 1) / block; }
 

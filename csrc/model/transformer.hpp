@@ -10,9 +10,13 @@
 // That is llama; what other families add (ModelShape says) stands beside it: a branch that is normed
 // or scaled before it is added gets a stage more, experts are chosen by a router (expert_plan.hpp).
 //
+// Several ranks (base/rank_group.hpp) run the same stages together, each its part of the heads and of
+// every matrix's outputs; the rows between the stages are shared, so that each number is computed in
+// one place, as one rank alone would.
+//
 // Everything is allocated at construction. Reading order: model_shape, weights, kv_cache,
 // activations, attention_plan, transformer, transformer_attention, transformer_feed_forward,
-// adapter, transformer_adapters, sampler.
+// adapter, transformer_adapters, transformer_ranks, sampler.
 #pragma once
 
 #include <map>
@@ -20,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "base/rank_group.hpp"
 #include "base/thread_team.hpp"
 #include "kernels/kernel_table.hpp"
 #include "model/activations.hpp"
@@ -34,16 +39,24 @@
 
 namespace headrace {
 
+// Cores and their memory: a NUMA node, or with no cores named whatever the system gives.
+struct Device {
+  std::vector<int> cores;
+  int thread_count = 1;
+};
+
 struct TransformerOptions {
   int num_blocks = 0;
   int rows_max = 0;
   int sequences_max = 0;
-  int thread_count = 1;
+  std::vector<Device> devices;   // at least one; each has a team of threads
   std::string isa_limit;   // see choose_kernels
   KvType kv_type = KvType::f16;
   int adapter_slots = 0;
   int adapter_rank_max = 0;
   std::string packed_path;   // of the packed weights' file; empty keeps them in memory only
+  RankPlace place;
+  int group_descriptor = -1;   // of the file that several ranks share
 };
 
 // Where a step's results go.
@@ -63,6 +76,10 @@ struct StepResults {
   }
 };
 
+// The group that `options` ask for, with room for all that its ranks share; null for a single rank.
+std::unique_ptr<RankGroup> make_group(const ModelShape& shape, const StepLimits& limits,
+                                      const TransformerOptions& options);
+
 class Transformer {
  public:
   Transformer(const ModelShape& shape, const std::map<std::string, RawTensor>& tensors,
@@ -71,10 +88,15 @@ class Transformer {
   const ModelShape& shape() const { return shape_; }
   const KernelTable& kernels() const { return kernels_; }
   int max_model_len() const { return max_model_len_; }
-  std::size_t weight_bytes() const { return weight_bytes_; }
+  const std::vector<std::size_t>& weight_bytes() const { return weight_bytes_; }   // by device
   KvCache& kv_cache() { return kv_; }
 
   void execute(const StepBatch& batch, const StepResults& results);   // throws InvalidStep
+  void copy_blocks(const std::vector<std::pair<int, int>>& pairs);     // source, destination
+  void discard_kv();
+
+  // What ranks other than 0 do: take part in rank 0's calls until it is gone.
+  void serve();
 
   // Puts an adapter into a slot, or with null empties it; between steps only.
   void load_adapter(int slot, std::unique_ptr<Adapter> adapter);
@@ -96,11 +118,27 @@ class Transformer {
   float* branch_row(int row) { return branch_.data() + static_cast<std::size_t>(row) * hidden_stride_; }
 
   void make_inputs();
+  void run_batch(const StepBatch& batch, const StepResults& results);
+  void post_step(const StepBatch& batch);
+  StepBatch posted_step() const;
+  void post_copies(const std::vector<std::pair<int, int>>& pairs, std::size_t first, int count);
+  std::size_t command_words() const;
   void build_rope_tables();
-  void run_step(Member& member, const StepBatch& batch, const StepResults& results);
-  void run_layer(Member& member, int index, const StepBatch& batch);
+  // A stretch of layers' halves (attention of layer i is 2 i, its feed-forward 2 i + 1) on one device.
+  struct Stretch {
+    int device;
+    int first;
+    int end;
+  };
+
+  void cut_into_stretches();
+  void run_stretch(Member& member, const Stretch& stretch, const StepBatch& batch,
+                   const StepResults& results);
+  void run_attention(Member& member, int index, const StepBatch& batch);
+  void run_feed_forward(Member& member, int index, const StepBatch& batch);
+  int rows_behind_attention(int index, const StepBatch& batch) const;
   void choose_kept_rows(const StepBatch& batch, const StepResults& results);
-  int keep_rows(Member& member, int row_count);
+  void keep_rows(Member& member);
   void embed(Member& member, const StepBatch& batch);
   void embed_encoder_row(int row, int position, float* scratch);
   void norm(const float* row, const Norm& norm, float* out) const;
@@ -109,7 +147,8 @@ class Transformer {
                     const Norm& norm, AdapterSite site);
   void join_branch(Member& member, int row_count, const Norm& post_norm);
   void multiply(Member& member, const Linear& linear, const Activations& input, int row_count,
-                float* out, std::size_t stride, bool accumulate, AdapterSite site = {});
+                float* out, std::size_t stride, bool accumulate, AdapterSite site = {},
+                Meet meet = Meet::team);
   std::size_t low_rank_stride() const;
   float* low_rank_row(int row, int place);
   void enter_adapters(Member& member, int layer, AdapterTarget first, int count,
@@ -138,12 +177,16 @@ class Transformer {
   void copy_hidden(Member& member, int row_count, float* out);
 
   ModelShape shape_;
+  ModelShape local_;                   // with the heads of this rank only
+  int kv_head_first_;                  // of all heads, where this rank's begin
   const KernelTable& kernels_;
   int rows_max_;
   int max_model_len_;
   StepLimits limits_;
+  std::unique_ptr<RankGroup> group_;   // null if this rank is alone
+  std::int32_t* command_data_ = nullptr;   // (command_words(),) of the group
   ModelWeights weights_;
-  std::size_t weight_bytes_ = 0;
+  std::vector<std::size_t> weight_bytes_;
   KvCache kv_;
   std::size_t hidden_stride_;
   std::size_t qkv_stride_;
@@ -158,8 +201,8 @@ class Transformer {
   std::vector<RopeTables> ropes_;      // one for each of shape_.rotations
   Buffer<float> hidden_;               // (rows_max, hidden_stride)
   Buffer<float> branch_;               // (rows_max, hidden_stride) unless branches add directly
-  Buffer<float> qkv_;                  // (rows_max, qkv_stride): queries, keys, values
-  Buffer<float> mixed_;                // (rows_max, query_size) attention's output
+  Buffer<float> qkv_;                  // (rows_max, qkv_stride): this rank's queries, keys, values
+  Buffer<float> mixed_;                // (rows_max, query_size) attention's output, of all ranks
   Buffer<float> logits_;               // (sampled_block, logits_stride)
   std::vector<int> kept_rows_;         // of the last layer, behind its attention
   bool keeps_all_ = true;
@@ -179,7 +222,9 @@ class Transformer {
   Buffer<float> low_rank_;                       // (rows_max, low_rank_stride) once one is loaded
   AttentionPlan plan_;
   std::vector<Scratch> scratch_;
-  ThreadTeam team_;
+  std::vector<Stretch> stretches_;
+  std::vector<Device> devices_;
+  std::vector<std::unique_ptr<ThreadTeam>> teams_;   // one a device
 };
 
 }  // namespace headrace

@@ -35,7 +35,7 @@ void Transformer::enter_adapters(Member& member, int layer, AdapterTarget first,
   const ActivationRows rows = input.view();
   const int tiles = blocks_of(adapters_.rank_max(), tile_columns);
   const int units = static_cast<int>(adapters_.runs().size()) * count * tiles;
-  member.share(units, chunk_of(units, team_.thread_count()), [&](int unit_first, int unit_end) {
+  member.share(units, chunk_of(units, member.team_size()), [&](int unit_first, int unit_end) {
     for (int unit = unit_first; unit < unit_end; ++unit) {
       const int tile = unit % tiles;
       const int place = unit / tiles % count;

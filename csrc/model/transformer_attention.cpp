@@ -14,7 +14,7 @@ void Transformer::project_qkv(Member& member, int index, int row_count) {
   const int kv_tiles = layer.key.matrix.tile_count();
   const int tiles = query_tiles + 2 * kv_tiles;
   const int units = tiles * blocks_of(row_count, row_block);
-  member.share(units, chunk_of(units, team_.thread_count()), [&](int first, int end) {
+  member.share(units, chunk_of(units, member.team_size()), [&](int first, int end) {
     for (int unit = first; unit < end; ++unit) {
       const int row = unit / tiles * row_block;
       const int count = std::min(row_block, row_count - row);
@@ -54,25 +54,25 @@ void Transformer::write_kv(Member& member, int index, const StepBatch& batch) {
   const float score_scale = shape_.attention_scale > 0
                                 ? shape_.attention_scale
                                 : 1.0f / std::sqrt(static_cast<float>(head_dim));
-  member.share(batch.row_count, chunk_of(batch.row_count, team_.thread_count()),
+  member.share(batch.row_count, chunk_of(batch.row_count, member.team_size()),
                [&](int first, int end) {
     for (int row = first; row < end; ++row) {
       const int sequence = row_sequence_[static_cast<std::size_t>(row)];
       const int position = batch.first_position(sequence) + row - batch.row_starts[sequence];
       float* heads = qkv_.data() + static_cast<std::size_t>(row) * qkv_stride_;
       if (shape_.query_key_norm != QueryKeyNorm::none) {
-        norm_heads(heads, shape_.num_heads, layer.query_norm);
-        norm_heads(heads + shape_.query_size(), shape_.num_kv_heads, layer.key_norm);
+        norm_heads(heads, local_.num_heads, layer.query_norm);
+        norm_heads(heads + local_.query_size(), local_.num_kv_heads, layer.key_norm);
       }
-      for (int head = 0; head < shape_.num_heads; ++head, heads += head_dim) {
+      for (int head = 0; head < local_.num_heads; ++head, heads += head_dim) {
         if (rope != nullptr) kernels_.rotate(heads, rope->view, position, rope->magnitude);
         for (int d = 0; d < head_dim; ++d) heads[d] *= score_scale;
       }
       const int block_id = batch.table_of(sequence)[position / block_tokens];
-      for (int head = 0; head < shape_.num_kv_heads; ++head, heads += head_dim) {
+      for (int head = 0; head < local_.num_kv_heads; ++head, heads += head_dim) {
         if (rope != nullptr) kernels_.rotate(heads, rope->view, position, rope->magnitude);
         kv_.write(kernels_, index, head, block_id, position % block_tokens, heads,
-                  heads + shape_.kv_size());
+                  heads + local_.kv_size());
       }
     }
   });
@@ -84,7 +84,7 @@ void Transformer::attend(Member& member, int layer, const StepBatch& batch) {
   member.share(static_cast<int>(items.size()), 1, [&](int first, int end) {
     for (int index = first; index < end; ++index)
       attend_item(items[static_cast<std::size_t>(index)], layer, batch, scratch);
-  });
+  }, Meet::ranks);
   if (mixed_input_->forms().integers && !attention_groups_whole_)
     requantize(member, batch.row_count, mixed_, *mixed_input_);
 }
@@ -147,7 +147,7 @@ void Transformer::finish_rows(const AttentionItem& item, int layer, AttentionSta
   for (int r = 0; r < item.row_count; ++r) {
     const int row = item.row_first + r;
     float* out = mixed_.data() + static_cast<std::size_t>(row) * shape_.query_size() +
-                 item.kv_head * width;
+                 (kv_head_first_ + item.kv_head) * width;
     for (int h = 0; h < group; ++h) {
       AttentionState& state = states[r * group + h];
       if (sinks.size() != 0) {   // a score that takes its share and has no value
@@ -157,14 +157,15 @@ void Transformer::finish_rows(const AttentionItem& item, int layer, AttentionSta
       kernels_.finish(&state, shape_.head_dim, out + h * shape_.head_dim);
     }
     if (attention_groups_whole_ || !mixed_input_->forms().integers)
-      mixed_input_->set(kernels_, row, item.kv_head * width, out, width);
+      mixed_input_->set(kernels_, row, (kv_head_first_ + item.kv_head) * width, out, width);
   }
 }
 
 void Transformer::requantize(Member& member, int row_count, const Buffer<float>& rows,
                              Activations& out) {
   const int width = shape_.query_size();
-  member.share(row_count, chunk_of(row_count, team_.thread_count()), [&](int first, int end) {
+  member.share_of_rank(row_count, chunk_of(row_count, member.team_size()),
+                       [&](int first, int end) {
     for (int row = first; row < end; ++row)
       out.set(kernels_, row, 0, rows.data() + static_cast<std::size_t>(row) * width, width);
   });

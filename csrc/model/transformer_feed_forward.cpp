@@ -11,15 +11,15 @@ namespace headrace {
 void Transformer::feed_forward(Member& member, const FeedForward& ffn, const Activations& input,
                                int ffn_size, int row_count, Activations& out, int layer) {
   Scratch& scratch = scratch_[static_cast<std::size_t>(member.index())];
-  const int columns = blocks_of(ffn_size, unit_columns);
+  const int columns = blocks_of(ffn.up.matrix.outputs(), unit_columns);
   const int units = columns * blocks_of(row_count, row_block);
-  member.share(units, chunk_of(units, team_.thread_count()), [&](int first, int end) {
+  member.share(units, chunk_of(units, member.team_size()), [&](int first, int end) {
     for (int unit = first; unit < end; ++unit) {
       const int row = unit / columns * row_block;
       gate_unit(ffn, input, unit % columns, row, std::min(row_block, row_count - row), ffn_size,
                 scratch, out, layer);
     }
-  });
+  }, Meet::ranks);
 }
 
 void Transformer::gate_unit(const FeedForward& ffn, const Activations& input, int unit,
@@ -50,8 +50,8 @@ void Transformer::gate_unit(const FeedForward& ffn, const Activations& input, in
   for (int r = 0; r < row_count; ++r) {
     float* gate = scratch.gate.data() + r * unit_columns;
     activate(gate, scratch.up.data() + r * unit_columns, unit_columns, gate);
-    const int count = std::min(unit_columns, ffn_size - unit * unit_columns);
-    out.set(kernels_, row_first + r, unit * unit_columns, gate, count);
+    const int column = ffn.up.output_first() + unit * unit_columns;
+    out.set(kernels_, row_first + r, column, gate, std::min(unit_columns, ffn_size - column));
   }
 }
 
@@ -74,13 +74,13 @@ void Transformer::run_experts(Member& member, const Experts& experts, int row_co
 void Transformer::choose_experts(Member& member, const Experts& experts, int row_count) {
   multiply(member, experts.router, *ffn_input_, row_count, experts_.logits(0),
            experts_.logits_stride(), false);
-  member.share(row_count, chunk_of(row_count, team_.thread_count()), [&](int first, int end) {
+  member.share(row_count, chunk_of(row_count, member.team_size()), [&](int first, int end) {
     for (int row = first; row < end; ++row) experts_.choose(row);
   });
   member.share(1, 1, [&](int, int) { experts_.build(row_count); });
   const ActivationRows rows = ffn_input_->view();
   const int slots = experts_.slot_count();
-  member.share(slots, chunk_of(slots, team_.thread_count()), [&](int first, int end) {
+  member.share(slots, chunk_of(slots, member.team_size()), [&](int first, int end) {
     for (int slot = first; slot < end; ++slot)
       expert_input_->set(kernels_, slot, 0,
                          rows.floats + static_cast<std::size_t>(experts_.row_of(slot)) *
@@ -91,29 +91,29 @@ void Transformer::choose_experts(Member& member, const Experts& experts, int row
 
 void Transformer::gate_experts(Member& member, const Experts& experts) {
   Scratch& scratch = scratch_[static_cast<std::size_t>(member.index())];
-  const int columns = blocks_of(shape_.experts.ffn_size, unit_columns);
+  const int columns = blocks_of(experts.each[0].up.matrix.outputs(), unit_columns);
   const int units = columns * static_cast<int>(experts_.blocks().size());
-  member.share(units, chunk_of(units, team_.thread_count()), [&](int first, int end) {
+  member.share(units, chunk_of(units, member.team_size()), [&](int first, int end) {
     for (int unit = first; unit < end; ++unit) {
       const ExpertPlan::Block& block = experts_.blocks()[static_cast<std::size_t>(unit / columns)];
       gate_unit(experts.each[static_cast<std::size_t>(block.expert)], *expert_input_,
                 unit % columns, block.slot_first, block.slot_count, shape_.experts.ffn_size, scratch,
                 *expert_down_);
     }
-  });
+  }, Meet::ranks);
 }
 
 void Transformer::reduce_experts(Member& member, const Experts& experts) {
   const ActivationRows rows = expert_down_->view();
-  const int tiles = blocks_of(shape_.hidden_size, tile_columns);
+  const int tiles = experts.each[0].down.matrix.tile_count();
   const int units = tiles * static_cast<int>(experts_.blocks().size());
-  member.share(units, chunk_of(units, team_.thread_count()), [&](int first, int end) {
+  member.share(units, chunk_of(units, member.team_size()), [&](int first, int end) {
     for (int unit = first; unit < end; ++unit) {
       const ExpertPlan::Block& block = experts_.blocks()[static_cast<std::size_t>(unit / tiles)];
       const int tile = unit % tiles;
       const Linear& down = experts.each[static_cast<std::size_t>(block.expert)].down;
       float* out = expert_output_.data() + static_cast<std::size_t>(block.slot_first) * hidden_stride_ +
-                   static_cast<std::size_t>(tile) * tile_columns;
+                   static_cast<std::size_t>(down.tile_first + tile) * tile_columns;
       kernels_.matmul[static_cast<int>(down.matrix.type())](
           down.matrix.tile(tile), rows, block.slot_first, block.slot_count,
           {out, hidden_stride_, down.bias_at(tile), false});
@@ -121,19 +121,23 @@ void Transformer::reduce_experts(Member& member, const Experts& experts) {
   });
 }
 
-// Adds each row's experts in the order of its choice, so that sums do not depend on the batch.
+// Adds each row's experts in the order of its choice, so that sums do not depend on the batch; of the
+// hidden values, a rank does those that its part of the down matrices gives.
 void Transformer::mix_experts(Member& member, const Experts& experts, int row_count) {
   const ActivationRows inputs = ffn_input_->view();
   const bool direct = shape_.adds_directly();
-  member.share(row_count, chunk_of(row_count, team_.thread_count()), [&](int first, int end) {
+  const Linear& down = experts.each[0].down;
+  const int begin = down.output_first();
+  const int stop = begin + down.matrix.outputs();
+  member.share(row_count, chunk_of(row_count, member.team_size()), [&](int first, int end) {
     for (int row = first; row < end; ++row) {
       float* out = direct ? hidden_row(row) : branch_row(row);
-      if (!direct) std::fill_n(out, shape_.hidden_size, 0.0f);
+      if (!direct) std::fill(out + begin, out + stop, 0.0f);
       for (int choice = 0; choice < shape_.experts.used; ++choice) {
         const float weight = experts_.weight_of(row, choice);
         const float* values = expert_output_.data() +
             static_cast<std::size_t>(experts_.slot_of(row, choice)) * hidden_stride_;
-        for (int i = 0; i < shape_.hidden_size; ++i) out[i] += weight * values[i];
+        for (int i = begin; i < stop; ++i) out[i] += weight * values[i];
       }
       if (shape_.experts.shared_ffn_size == 0) continue;
       float weight = 1.0f;
@@ -145,9 +149,9 @@ void Transformer::mix_experts(Member& member, const Experts& experts, int row_co
         weight = static_cast<float>(1.0 / (1.0 + std::exp(-logit)));
       }
       const float* values = shared_output_.data() + static_cast<std::size_t>(row) * hidden_stride_;
-      for (int i = 0; i < shape_.hidden_size; ++i) out[i] += weight * values[i];
+      for (int i = begin; i < stop; ++i) out[i] += weight * values[i];
     }
-  });
+  }, Meet::ranks);
 }
 
 }  // namespace headrace

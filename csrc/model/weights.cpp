@@ -1,24 +1,60 @@
 #include "model/weights.hpp"
 
+#include <algorithm>
+#include <climits>
 #include <cmath>
+#include <tuple>
 
 #include "base/errors.hpp"
+#include "base/thread_team.hpp"
 #include "model/expert_plan.hpp"
 
 namespace headrace {
 
 namespace {
 
+// Outputs [rows.first, rows.end) of a matrix; a tensor of another size is refused when it is read.
+RawTensor rows_of(RawTensor raw, const RowSpan& rows) {
+  const std::size_t bytes = raw_row_bytes(raw.ggml_type, raw.inputs, raw.name);
+  if (raw.outputs == rows.count() ||
+      raw.byte_count != bytes * static_cast<std::size_t>(raw.outputs))
+    return raw;
+  raw.data += bytes * static_cast<std::size_t>(rows.first);
+  raw.byte_count = bytes * static_cast<std::size_t>(rows.count());
+  raw.outputs = rows.count();
+  return raw;
+}
+
+// Numbers [columns.first, columns.end) of a vector; as above.
+RawTensor columns_of(RawTensor raw, const RowSpan& columns) {
+  if (raw.inputs == columns.count() || is_quantized(weight_type_of(raw.ggml_type, raw.name)))
+    return raw;
+  const std::size_t bytes = raw_row_bytes(raw.ggml_type, 1, raw.name);
+  if (raw.byte_count != bytes * static_cast<std::size_t>(raw.inputs)) return raw;
+  raw.data += bytes * static_cast<std::size_t>(columns.first);
+  raw.byte_count = bytes * static_cast<std::size_t>(columns.count());
+  raw.inputs = columns.count();
+  return raw;
+}
+
+constexpr int experts_max = 1024;
+
 class Loader {
  public:
-  Loader(const std::map<std::string, RawTensor>& tensors, PackedFile* packed)
-      : tensors_(tensors), packed_(packed) {}
+  Loader(const std::map<std::string, RawTensor>& tensors, const RankPlace& place,
+         PackedFile* packed)
+      : tensors_(tensors), place_(place), packed_(packed) {}
 
-  Linear linear(const std::string& name, int outputs, int inputs) const {
-    Linear out;
-    out.matrix = PackedMatrix(find(name + ".weight", outputs, inputs), packed_);
-    if (tensors_.count(name + ".bias") != 0) out.bias = vector(name + ".bias", outputs);
+  // This rank's outputs, cut at multiples of `unit`.
+  Linear linear(const std::string& name, int outputs, int inputs, int unit = tile_columns) const {
+    const RowSpan rows = rows_of_rank(place_, outputs, unit);
+    Linear out = whole_or_part(name, outputs, inputs, rows);
+    out.tile_first = rows.first / tile_columns;
     return out;
+  }
+
+  Linear whole_linear(const std::string& name, int outputs, int inputs) const {
+    return whole_or_part(name, outputs, inputs, {0, outputs});
   }
 
   bool has(const std::string& name) const { return tensors_.count(name) != 0; }
@@ -34,18 +70,32 @@ class Loader {
   FeedForward feed_forward(const ModelShape& s, const std::string& prefix, const std::string& suffix,
                            int ffn_size) const {
     FeedForward out;
-    if (s.gated) out.gate = linear(prefix + "ffn_gate" + suffix, ffn_size, s.hidden_size);
-    out.up = linear(prefix + "ffn_up" + suffix, ffn_size, s.hidden_size);
+    if (s.gated)
+      out.gate = linear(prefix + "ffn_gate" + suffix, ffn_size, s.hidden_size, group_values);
+    out.up = linear(prefix + "ffn_up" + suffix, ffn_size, s.hidden_size, group_values);
     out.down = linear(prefix + "ffn_down" + suffix, s.hidden_size, ffn_size);
     return out;
   }
 
   Buffer<float> vector(const std::string& name, int count) const {
-    return read_vector(find(name, 1, count),
-                       round_up(static_cast<std::size_t>(count), tile_columns));
+    return vector(name, count, {0, count});
+  }
+
+  // Numbers [rows.first, rows.end) of a vector of `count`.
+  Buffer<float> vector(const std::string& name, int count, const RowSpan& rows) const {
+    const RawTensor part = columns_of(find(name, 1, count), rows);
+    return read_vector(part, round_up(static_cast<std::size_t>(rows.count()), tile_columns));
   }
 
  private:
+  Linear whole_or_part(const std::string& name, int outputs, int inputs,
+                       const RowSpan& rows) const {
+    Linear out;
+    out.matrix = PackedMatrix(rows_of(find(name + ".weight", outputs, inputs), rows), packed_);
+    if (tensors_.count(name + ".bias") != 0) out.bias = vector(name + ".bias", outputs, rows);
+    return out;
+  }
+
   const RawTensor& find(const std::string& name, int outputs, int inputs) const {
     const auto found = tensors_.find(name);
     if (found == tensors_.end())
@@ -59,6 +109,7 @@ class Loader {
   }
 
   const std::map<std::string, RawTensor>& tensors_;
+  RankPlace place_;
   PackedFile* packed_;
 };
 
@@ -81,8 +132,28 @@ void check_layers(const ModelShape& s) {
   }
 }
 
+// Each rank needs a part of everything that is split.
+void check_place(const ModelShape& s, const RankPlace& place) {
+  if (place.ranks == 1) return;
+  require(!s.encoder, "an embedding model does not run on several ranks");
+  require(s.query_key_norm != QueryKeyNorm::whole,
+          "this model norms the queries and keys of all heads together, which does not run on "
+          "several ranks");
+  const std::tuple<const char*, int, int> parts[] = {
+      {"kv heads", s.num_kv_heads, 1},
+      {"hidden values", s.hidden_size, tile_columns},
+      {"tokens", s.vocab_size, tile_columns},
+      {"feed-forward values", s.experts.count > 0 ? s.experts.ffn_size : s.ffn_size, group_values},
+      {"feed-forward values of the shared expert",
+       s.experts.shared_ffn_size > 0 ? s.experts.shared_ffn_size : INT_MAX, group_values},
+  };
+  for (const auto& [name, count, unit] : parts)
+    require((static_cast<long long>(count) + unit - 1) / unit >= place.ranks,
+            "the model has " + std::to_string(count) + " " + name + ", in units of " +
+                std::to_string(unit) + ": too few for " + std::to_string(place.ranks) + " ranks");
+}
+
 void check_experts(const ExpertShape& experts) {
-  constexpr int experts_max = 1024;
   require(experts.count >= 0 && experts.count <= experts_max, "more than 1024 experts");
   if (experts.count == 0) return;
   require(experts.used > 0 && experts.used <= experts.count && experts.used <= experts_used_max,
@@ -92,7 +163,7 @@ void check_experts(const ExpertShape& experts) {
 
 Experts load_experts(const Loader& loader, const ModelShape& s, const std::string& prefix) {
   Experts out;
-  out.router = loader.linear(prefix + "ffn_gate_inp", s.experts.count, s.hidden_size);
+  out.router = loader.whole_linear(prefix + "ffn_gate_inp", s.experts.count, s.hidden_size);
   for (int expert = 0; expert < s.experts.count; ++expert)
     out.each.push_back(
         loader.feed_forward(s, prefix, "." + std::to_string(expert), s.experts.ffn_size));
@@ -125,15 +196,27 @@ void load_norms(const Loader& loader, const ModelShape& s, const std::string& pr
   }
 }
 
-LayerWeights load_layer(const Loader& loader, const ModelShape& s, const std::string& prefix) {
+void pin_to(const DeviceCores& cores, int device) {
+  pin_thread(cores[static_cast<std::size_t>(device)]);
+}
+
+LayerWeights load_layer(const Loader& loader, const ModelShape& s, int index,
+                        const RankPlace& place, const DeviceCores& cores) {
+  const LayerShape& layer = s.layers[static_cast<std::size_t>(index)];
+  const std::string prefix = "blk." + std::to_string(index) + ".";
   LayerWeights out;
+  pin_to(cores, layer.device);
   load_norms(loader, s, prefix, out);
-  out.query = loader.linear(prefix + "attn_q", s.query_size(), s.hidden_size);
-  out.key = loader.linear(prefix + "attn_k", s.kv_size(), s.hidden_size);
-  out.value = loader.linear(prefix + "attn_v", s.kv_size(), s.hidden_size);
-  if (s.attention_sinks) out.sinks = loader.vector(prefix + "attn_sinks.weight", s.num_heads);
+  const int group_width = s.group_size() * s.head_dim;
+  out.query = loader.linear(prefix + "attn_q", s.query_size(), s.hidden_size, group_width);
+  out.key = loader.linear(prefix + "attn_k", s.kv_size(), s.hidden_size, s.head_dim);
+  out.value = loader.linear(prefix + "attn_v", s.kv_size(), s.hidden_size, s.head_dim);
+  if (s.attention_sinks)
+    out.sinks = loader.vector(prefix + "attn_sinks.weight", s.num_heads,
+                              rows_of_rank(place, s.num_heads, s.group_size()));
   out.attention_output = loader.linear(prefix + "attn_output", s.hidden_size, s.query_size());
   if (s.experts.count > 0) {
+    pin_to(cores, layer.experts_device);
     out.experts = load_experts(loader, s, prefix);
   } else {
     out.ffn = loader.feed_forward(s, prefix, "", s.ffn_size);
@@ -174,28 +257,40 @@ void check_shape(const ModelShape& s) {
   check_experts(s.experts);
 }
 
-std::size_t ModelWeights::byte_count() const {
-  std::size_t total = embedding.matrix.byte_count() + output.matrix.byte_count();
-  for (const LayerWeights& layer : layers) {
-    for (const Linear* linear : {&layer.query, &layer.key, &layer.value, &layer.attention_output,
-                                 &layer.experts.router})
+std::vector<std::size_t> ModelWeights::device_bytes(const ModelShape& shape,
+                                                    int device_count) const {
+  std::vector<std::size_t> totals(static_cast<std::size_t>(device_count));
+  const auto on = [&](int device) -> std::size_t& {
+    return totals[static_cast<std::size_t>(device)];
+  };
+  on(tied ? shape.last_device() : shape.first_device()) += embedding.matrix.byte_count();
+  on(shape.last_device()) += output.matrix.byte_count();
+  for (std::size_t index = 0; index < layers.size(); ++index) {
+    const LayerWeights& layer = layers[index];
+    std::size_t& total = on(shape.layers[index].device);
+    for (const Linear* linear : {&layer.query, &layer.key, &layer.value, &layer.attention_output})
       total += linear->matrix.byte_count();
-    total += bytes_of(layer.ffn) + bytes_of(layer.experts.shared);
-    for (const FeedForward& expert : layer.experts.each) total += bytes_of(expert);
+    total += bytes_of(layer.ffn);
+    std::size_t& experts = on(shape.layers[index].experts_device);
+    experts += layer.experts.router.matrix.byte_count() + bytes_of(layer.experts.shared);
+    for (const FeedForward& expert : layer.experts.each) experts += bytes_of(expert);
   }
-  return total;
+  return totals;
 }
 
 namespace {
 
 ModelWeights load_all(const ModelShape& s, const std::map<std::string, RawTensor>& tensors,
+                      const RankPlace& place, const DeviceCores& cores,
                       std::unique_ptr<PackedFile> packed) {
-  const Loader loader(tensors, packed.get());
+  const Loader loader(tensors, place, packed.get());
   ModelWeights weights;
   weights.packed = std::move(packed);
+  pin_to(cores, s.tied_output ? s.last_device() : s.first_device());
   weights.embedding = loader.linear("token_embd", s.vocab_size, s.hidden_size);
   for (int layer = 0; layer < s.num_layers; ++layer)
-    weights.layers.push_back(load_layer(loader, s, "blk." + std::to_string(layer) + "."));
+    weights.layers.push_back(load_layer(loader, s, layer, place, cores));
+  pin_to(cores, s.last_device());
   if (s.encoder) {
     weights.position_embedding = loader.linear("position_embd", s.context_length, s.hidden_size);
     weights.type_embedding = loader.linear("token_types", 1, s.hidden_size);
@@ -209,22 +304,33 @@ ModelWeights load_all(const ModelShape& s, const std::map<std::string, RawTensor
   return weights;
 }
 
+// As much of a matrix as a rank can have at most: its even share and one unit more, or all of a small
+// one. A packed file is made with room for that and cut to what was written.
+RawTensor largest_part(const ModelShape& s, const RankPlace& place, RawTensor raw) {
+  const int unit_max = std::max(experts_max, s.group_size() * s.head_dim);
+  if (place.ranks > 1) raw.outputs = std::min(raw.outputs, raw.outputs / place.ranks + unit_max);
+  return raw;
+}
+
 }  // namespace
 
 ModelWeights load_weights(const ModelShape& s, const std::map<std::string, RawTensor>& tensors,
+                          const RankPlace& place, const DeviceCores& cores,
                           const std::string& packed_path) {
-  if (packed_path.empty()) return load_all(s, tensors, nullptr);
+  check_place(s, place);
+  if (packed_path.empty()) return load_all(s, tensors, place, cores, nullptr);
   if (auto packed = PackedFile::open(packed_path)) {
     try {
-      return load_all(s, tensors, std::move(packed));
+      return load_all(s, tensors, place, cores, std::move(packed));
     } catch (const StalePackedFile&) {   // of another model or an older writer: made anew below
     }
   }
   std::size_t room = 0;
-  for (const auto& [name, raw] : tensors) room += PackedFile::entry_bytes(packed_bytes(raw));
+  for (const auto& [name, raw] : tensors)
+    room += PackedFile::entry_bytes(packed_bytes(largest_part(s, place, raw)));
   auto packed = PackedFile::create(packed_path, room);
-  if (packed == nullptr) return load_all(s, tensors, nullptr);
-  ModelWeights weights = load_all(s, tensors, std::move(packed));
+  if (packed == nullptr) return load_all(s, tensors, place, cores, nullptr);
+  ModelWeights weights = load_all(s, tensors, place, cores, std::move(packed));
   weights.packed->publish();
   return weights;
 }

@@ -1,4 +1,6 @@
-// All weights of a model, checked against its shape and packed.
+// All weights of a model, checked against its shape and packed: those of one rank, where several run
+// the model. A rank has whole rows of a part of each matrix's outputs, so no block of a quantized row
+// is ever cut and each output is summed in one place. The shapes below are those of all ranks.
 #pragma once
 
 #include <map>
@@ -6,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/rank_group.hpp"
 #include "model/model_shape.hpp"
 #include "model/packed_matrix.hpp"
 
@@ -14,7 +17,9 @@ namespace headrace {
 struct Linear {
   PackedMatrix matrix;
   Buffer<float> bias;   // (outputs padded to 16) or empty
+  int tile_first = 0;   // of the whole matrix, where this rank's tiles begin
 
+  int output_first() const { return tile_first * tile_columns; }
   const float* bias_at(int tile) const {
     return bias.size() == 0 ? nullptr : bias.data() + tile * tile_columns;
   }
@@ -64,14 +69,18 @@ struct ModelWeights {
   Norm output_norm;               // (hidden_size,)
   Linear output;                  // (vocab_size, hidden_size), empty if tied
   bool tied = false;
-
-  const PackedMatrix& output_matrix() const { return tied ? embedding.matrix : output.matrix; }
-  std::size_t byte_count() const;
+  const Linear& output_linear() const { return tied ? embedding : output; }
+  std::vector<std::size_t> device_bytes(const ModelShape& shape, int device_count) const;
 };
 
+using DeviceCores = std::vector<std::vector<int>>;   // by device
+
 // ModelFileError naming the tensor that is missing or has another shape than `shape` asks for.
+// Each layer is packed by a thread on its device's cores (none: anywhere), so that it lies in their
+// memory; the embedding with the first layer, the matrix that gives logits with the last.
 // With a path the packed matrices are mapped from there, or put there for the next load.
 ModelWeights load_weights(const ModelShape& shape, const std::map<std::string, RawTensor>& tensors,
+                          const RankPlace& place, const DeviceCores& cores,
                           const std::string& packed_path);
 
 }  // namespace headrace

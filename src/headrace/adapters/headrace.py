@@ -80,7 +80,7 @@ facts = EngineFacts(
     abilities=frozenset(
         (
             *(Ability.CHAT, Ability.COMPLETIONS, Ability.LORA),
-            *(Ability.PREFIX_CACHE, Ability.PREFIX_SALT),
+            *(Ability.PREFIX_CACHE, Ability.PREFIX_SALT, Ability.TENSOR_PARALLEL),
         )
     ),
     stream_usage=StreamUsage.EVERY_CHUNK,
@@ -125,6 +125,8 @@ class HeadraceAdapter:
             arguments += ["--threads", str(request.threads)]
         if request.context_length is not None:
             arguments += ["--context-length", str(request.context_length)]
+        if request.tensor_parallel is not None and request.tensor_parallel > 1:
+            arguments += ["--tensor-parallel-size", str(request.tensor_parallel)]
         for lora in request.loras:
             arguments += ["--lora", f"{lora.name}={lora.source}"]
         if request.loras:

@@ -9,6 +9,7 @@ import typer
 from headrace.base.errors import ConfigurationError
 from headrace.cli.model_files import QuantizeTo
 from headrace.cli.settings import Setting
+from headrace.engine.ranks import ranks_max
 from headrace.engine_server.messages import EngineConfig
 from headrace.engine_server.service import ServiceConfig
 
@@ -24,6 +25,7 @@ step_timeout_max_s = 86_400.0
 kv_tokens_max = 2**31 - 1  # the kernels count them in 32 bits
 threads_max = 256
 context_length_max = 2**31 - 1
+layers_max = 4096
 max_num_seqs_max = 4096  # each has its row of logits
 
 
@@ -118,6 +120,31 @@ target_step_ms = Setting(
     unit="ms",
 )
 
+tensor_parallel_size = Setting(
+    "tensor-parallel-size",
+    int,
+    1,
+    "Processes that run each layer together, each with its share of the heads and of every matrix, "
+    "on its share of the threads; the answers are the same with any number.",
+    short="-tp",
+)
+
+device_map = Setting(
+    "device-map",
+    str,
+    None,
+    "Which device holds which layers, as in 0-11=cpu:0,12-23=cpu:1 or "
+    "0-23=cpu:0,0-9.experts=cpu:1; with ranks, a device for each, as in cpu:0,cpu:1. cpu:N is NUMA "
+    "node N, cpu any core, numa an even share for every node. Default: any core.",
+)
+n_cpu_moe = Setting(
+    "n-cpu-moe",
+    int,
+    0,
+    "Put the experts of the first so many layers on any core, wherever --device-map puts the rest.",
+    unit="layers",
+)
+
 ModelArgument = Annotated[
     str,
     typer.Argument(
@@ -140,6 +167,9 @@ PublicPrompts = Annotated[Path | None, public_prompts.option()]
 SwapTokens = Annotated[int | None, swap_tokens.option()]
 TargetStepMs = Annotated[float | None, target_step_ms.option()]
 StepTimeout = Annotated[float, step_timeout.option()]
+DeviceMap = Annotated[str | None, device_map.option()]
+CpuMoe = Annotated[int, n_cpu_moe.option()]
+TensorParallelSize = Annotated[int, tensor_parallel_size.option()]
 
 
 def service_config(
@@ -159,6 +189,9 @@ def service_config(
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.F16,
     swap_tokens: int | None = None,
     public_prompts: Path | None = None,
+    tensor_parallel: int = 1,
+    device_map: str | None = None,
+    cpu_moe_layers: int = 0,
 ) -> ServiceConfig:
     """The service of one model; ConfigurationError names the option that is out of range."""
     bounds = (
@@ -171,6 +204,8 @@ def service_config(
         ("--swap-tokens", swap_tokens, 0, kv_tokens_max),
         ("--target-step-ms", target_step_ms, 1, 60_000),
         ("--step-timeout", step_timeout_s, 0.1, step_timeout_max_s),
+        (tensor_parallel_size.flag, tensor_parallel, 1, ranks_max),
+        (n_cpu_moe.flag, cpu_moe_layers, 0, layers_max),
     )
     for option, value, least, most in bounds:
         if value is not None and not least <= value <= most:
@@ -195,6 +230,21 @@ def service_config(
             target_step_s=None if target_step_ms is None else target_step_ms / 1000,
             kv_cache_dtype=kv_cache_dtype.value,
             public_prompts_path=None if public_prompts is None else str(public_prompts),
-            host_tokens=kv_tokens // swap_share if swap_tokens is None else swap_tokens,
+            host_tokens=_host_tokens(kv_tokens, swap_tokens, tensor_parallel),
+            tensor_parallel=tensor_parallel,
+            device_map=device_map,
+            cpu_moe_layers=cpu_moe_layers,
         ),
     )
+
+
+def _host_tokens(kv_tokens: int, swap_tokens: int | None, tensor_parallel: int) -> int:
+    """KV that waits in host memory; of several ranks each has its part, which is computed again."""
+    if tensor_parallel == 1:
+        return kv_tokens // swap_share if swap_tokens is None else swap_tokens
+    if swap_tokens:
+        raise ConfigurationError(
+            f"--swap-tokens does not go together with {tensor_parallel_size.flag}: the KV of "
+            "preempted requests is computed again there. Leave it out."
+        )
+    return 0

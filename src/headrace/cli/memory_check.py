@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from headrace.base.errors import ConfigurationError
 from headrace.cli.model_files import QuantizeTo
 from headrace.cli.output import format_bytes, note
@@ -12,10 +14,14 @@ from headrace.engine.memory_plan import (
     MemoryPlan,
     RunnerSizes,
     kv_bytes_per_token,
+    plan_devices,
     plan_memory,
-    process_bytes,
+    plan_ranks,
+    sum_of,
     weights_bytes,
 )
+from headrace.engine.placement import Device, Placement, anywhere
+from headrace.engine_server.devices import machine_devices, placement_of
 from headrace.engine_server.messages import EngineConfig
 from headrace.kernels import block_size_tokens, default_thread_count
 from headrace.launchers.machine import read_memory
@@ -30,6 +36,15 @@ float_types = frozenset((TensorType.F32, TensorType.F16, TensorType.BF16))
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What of a model lies on one device, or in one rank."""
+
+    name: str
+    device: Device
+    plan: MemoryPlan
+
+
+@dataclass(frozen=True, slots=True)
 class Need:
     """What a model would take, and of what it is made."""
 
@@ -37,10 +52,15 @@ class Need:
     tensors: dict[str, Tensor]  # under the runner's names
     sizes: RunnerSizes
     plan: MemoryPlan
+    parts: tuple[Part, ...] = ()  # of the plan, where there are several or it is bound to a node
 
 
 def check_memory(
-    config: EngineConfig, available_bytes: int | None = None, *, quiet: bool = False
+    config: EngineConfig,
+    available_bytes: int | None = None,
+    *,
+    quiet: bool = False,
+    nodes: tuple[Device, ...] | None = None,
 ) -> None:
     """Print the plan and how quantized weights are kept; ConfigurationError says what would fit.
 
@@ -48,9 +68,10 @@ def check_memory(
     available = read_memory().available_bytes if available_bytes is None else available_bytes
     with open_model(Path(config.model_path)) as file:
         lines = [*file.notes]
-        need = _need(config, read_architecture(file), file.tensors)
+        need = _need(config, read_architecture(file), file.tensors, nodes or machine_devices())
         available -= _draft_bytes(config)
         lines.append(f"memory: {describe(need)}, of {format_bytes(available)} available")
+        lines += [_part_line(part) for part in need.parts]
         for line in [] if quiet else lines:
             note(line)
         if need.plan.total_bytes > available:
@@ -58,14 +79,59 @@ def check_memory(
                 f"This needs {describe(need)}, and {format_bytes(available)} of memory are "
                 f"available. {'; or '.join(_would_fit(need, available)) or _nothing(need)}."
             )
+        check_devices(need)
+
+
+def check_devices(need: Need) -> None:
+    """Refuse what one node's memory does not hold; ConfigurationError says what would fit."""
+    taken: dict[Device, int] = {}
+    for part in need.parts:
+        taken[part.device] = taken.get(part.device, 0) + part.plan.total_bytes
+    for device, byte_count in taken.items():
+        if device.free_bytes is None or byte_count <= device.free_bytes:
+            continue
+        raise ConfigurationError(
+            f"{device.name} has {format_bytes(device.free_bytes)} free, and what --device-map puts "
+            f"there needs {format_bytes(byte_count)}. {_other_map(need, taken)}."
+        )
+
+
+def _other_map(need: Need, taken: dict[Device, int]) -> str:
+    """A map of the same devices that would hold the model, or what else to do."""
+    fewer = "Lower --kv-tokens, or leave --device-map out to use the memory of all nodes"
+    if any(device.free_bytes is None for device in taken) or len(taken) < len(need.parts):
+        return fewer
+    layer_count = need.spec.num_layers
+    layer_bytes = (need.plan.weights_bytes + need.plan.kv_bytes) / layer_count
+    entries, first = [], 0
+    for part in need.parts:  # workspace and Python stay where they are; layers are alike
+        fixed = part.plan.workspace_bytes + part.plan.python_bytes
+        free = (part.device.free_bytes or 0) - fixed
+        end = min(layer_count, first + max(0, int(free / layer_bytes)))
+        if end > first:
+            entries.append(f"{first}-{end - 1}={part.device.name}")
+        first = end
+    return f"--device-map {','.join(entries)} would fit" if first == layer_count else fewer
+
+
+def _part_line(part: Part) -> str:
+    plan = part.plan
+    free = part.device.free_bytes
+    of_free = "" if free is None else f", of {format_bytes(free)} free"
+    return (
+        f"memory: {part.name}: {format_bytes(plan.total_bytes)} "
+        f"(weights {format_bytes(plan.weights_bytes)}, KV {format_bytes(plan.kv_bytes)}, "
+        f"workspace {format_bytes(plan.workspace_bytes)}){of_free}"
+    )
 
 
 def _draft_bytes(config: EngineConfig) -> int:
     """What the draft model takes beside the other; 0 if there is none."""
     if config.draft_model_path is None:
         return 0
+    alone = structs.replace(config, tensor_parallel=1, device_map=None, cpu_moe_layers=0)
     with open_model(Path(config.draft_model_path)) as file:
-        need = _need(config, read_architecture(file), file.tensors)
+        need = _need(alone, read_architecture(file), file.tensors, ())
     plan = need.plan
     taken = plan.weights_bytes + plan.kv_bytes + plan.workspace_bytes
     note(f"memory: {format_bytes(taken)} for the draft model")
@@ -75,7 +141,7 @@ def _draft_bytes(config: EngineConfig) -> int:
 def plan_of(config: EngineConfig) -> Need:
     """What a model would take. Cost: its header is read."""
     with open_model(Path(config.model_path)) as file:
-        return _need(config, read_architecture(file), file.tensors)
+        return _need(config, read_architecture(file), file.tensors, machine_devices())
 
 
 def describe(need: Need) -> str:
@@ -84,27 +150,51 @@ def describe(need: Need) -> str:
     return (
         f"{format_bytes(plan.total_bytes)} (weights {format_bytes(plan.weights_bytes)}, "
         f"KV {format_bytes(plan.kv_bytes)} for {need.sizes.kv_tokens:,} tokens, "
-        f"workspace {format_bytes(plan.workspace_bytes)}, Python {format_bytes(process_bytes)})"
+        f"workspace {format_bytes(plan.workspace_bytes)}, Python {format_bytes(plan.python_bytes)})"
     )
 
 
-def _need(config: EngineConfig, spec: ArchitectureSpec, tensors: Mapping[str, Tensor]) -> Need:
+def _need(
+    config: EngineConfig,
+    spec: ArchitectureSpec,
+    tensors: Mapping[str, Tensor],
+    nodes: tuple[Device, ...],
+) -> Need:
     if config.context_length is not None:
         spec = replace(spec, context_length=min(config.context_length, spec.context_length))
     rows_max, kv_tokens = config.step_rows, config.kv_tokens
     if spec.encoder:  # holds one step's texts
         rows_max = spec.context_length
         kv_tokens = rows_max + sequences_max * block_size_tokens
+    placement = placement_of(config, spec, nodes)
     threads = default_thread_count() if config.threads is None else config.threads
+    threads = max(1, threads // config.tensor_parallel)
     sizes = RunnerSizes(kv_tokens, rows_max, threads, config.kv_cache_dtype)
     named = runner_tensors(spec, tensors)
-    return Need(spec, named, sizes, plan_memory(spec, named, sizes))
+    parts = _parts(config, placement, named, sizes)
+    plan = sum_of([part.plan for part in parts]) if parts else plan_memory(spec, named, sizes)
+    return Need(placement.spec, named, sizes, plan, parts)
+
+
+def _parts(
+    config: EngineConfig, placement: Placement, tensors: dict[str, Tensor], sizes: RunnerSizes
+) -> tuple[Part, ...]:
+    devices, ranks = placement.devices, config.tensor_parallel
+    if ranks > 1:
+        plans = plan_ranks(placement.spec, tensors, sizes, ranks)
+        names = [f"rank {rank} on {device.name}" for rank, device in enumerate(devices)]
+    elif devices == (anywhere,):
+        return ()
+    else:
+        plans = plan_devices(placement.spec, tensors, sizes, len(devices))
+        names = [device.name for device in devices]
+    return tuple(Part(*fields) for fields in zip(names, devices, plans, strict=True))
 
 
 def _would_fit(need: Need, available: int) -> Iterator[str]:
     """Options under which it would fit, the one that changes least first."""
     plan, sizes = need.plan, need.sizes
-    room = available - process_bytes - plan.workspace_bytes
+    room = available - plan.python_bytes - plan.workspace_bytes
     if need.spec.encoder:
         return
     for dtype, option in ((sizes.kv_cache_dtype, ""), ("q8", " with --kv-cache-dtype q8")):
@@ -124,7 +214,7 @@ def _would_fit(need: Need, available: int) -> Iterator[str]:
 
 
 def _nothing(need: Need) -> str:
-    least = process_bytes + need.plan.workspace_bytes + need.plan.weights_bytes
+    least = need.plan.python_bytes + need.plan.workspace_bytes + need.plan.weights_bytes
     return (
         f"The weights alone need {format_bytes(least)}; take a smaller model, a file of fewer "
         "bits, or a machine with more memory"

@@ -17,7 +17,11 @@ def with_packed_weights(
 ) -> ServiceConfig:
     """The service with a place for packed weights, if the cache has room for them."""
     path = packed_path(
-        ModelCache(cache_dir), model.sha256, packed_layout(), _size_bytes(model.path)
+        ModelCache(cache_dir),
+        model.sha256,
+        packed_layout(),
+        _size_bytes(model.path),
+        config.engine.tensor_parallel,
     )
     if path is None:
         return config

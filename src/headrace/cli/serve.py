@@ -19,6 +19,8 @@ from headrace.cli.adapter_options import (
 )
 from headrace.cli.engine_settings import (
     ContextLength,
+    CpuMoe,
+    DeviceMap,
     DraftModel,
     DraftTokens,
     KvCache,
@@ -32,6 +34,7 @@ from headrace.cli.engine_settings import (
     SwapTokens,
     TargetStepMs,
     TenantCacheTokens,
+    TensorParallelSize,
     Threads,
     draft_tokens_default,
     kv_tokens_default,
@@ -115,6 +118,9 @@ def serve(
     max_lora_rank: MaxLoraRank = rank_max_default,
     admin_port: AdminPort = None,
     admin_host: AdminHost = "127.0.0.1",
+    tensor_parallel_size: TensorParallelSize = 1,
+    device_map: DeviceMap = None,
+    n_cpu_moe: CpuMoe = 0,
 ) -> None:
     """Serve one model over an OpenAI-compatible API."""
     api_key = read_api_key(api_key_env)
@@ -144,6 +150,9 @@ def serve(
             kv_cache_dtype=kv_cache_dtype,
             swap_tokens=swap_tokens,
             public_prompts=public_prompts,
+            tensor_parallel=tensor_parallel_size,
+            device_map=device_map,
+            cpu_moe_layers=n_cpu_moe,
         )
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
         check_memory(config.engine)

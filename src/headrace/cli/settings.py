@@ -47,6 +47,7 @@ class Setting:
     unit: str = ""
     secret: bool = False  # its value is never shown
     also: tuple[str, ...] = ()  # variables that others know it by
+    short: str = ""  # another name on the command line, with its dash
 
     @property
     def flag(self) -> str:
@@ -64,6 +65,7 @@ class Setting:
         factory = self.default if callable(self.default) else None
         return typer.Option(
             self.flag,
+            *([self.short] if self.short else []),
             envvar=[self.variable, *self.also],
             help=help_text,
             show_default=not self.secret and factory is None,

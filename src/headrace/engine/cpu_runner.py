@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.base.errors import ConfigurationError, ModelFileError
+from headrace.engine.placement import Device, anywhere
+from headrace.engine.ranks import RankPlace, alone, check_ranks
 from headrace.engine.runner import RunnerInfo, StepBatch, StepResult
 from headrace.kernels import CpuTransformer, block_size_tokens, default_thread_count, isa_limit
 from headrace.kernels.rotation import Rotation, rotations_of
@@ -38,7 +40,8 @@ class CpuRunner:
     """Holds a model's packed weights and KV blocks in this process and runs its steps.
 
     The weights are copied out of `file`, which may be closed afterwards, or mapped from
-    `packed_path`, where the first load leaves them (weights/packed_cache.py)."""
+    `packed_path`, where the first load leaves them (weights/packed_cache.py). Of several ranks, the
+    first is asked and the others `serve`. The spec's layers name `devices` by their places."""
 
     def __init__(
         self,
@@ -53,7 +56,10 @@ class CpuRunner:
         adapters_max: int = 0,
         adapter_rank_max: int = rank_max_default,
         packed_path: Path | None = None,
+        place: RankPlace = alone,
+        devices: Sequence[Device] = (anywhere,),
     ) -> None:
+        check_ranks(spec, place.ranks)
         thread_count = default_thread_count() if threads is None else threads
         if not 1 <= thread_count <= threads_max:
             raise ConfigurationError(
@@ -75,6 +81,8 @@ class CpuRunner:
             adapters_max=adapters_max,
             adapter_rank_max=adapter_rank_max,
             packed_path=packed_path,
+            place=place,
+            devices=devices,
         )
         self._spec = spec
         self._info = RunnerInfo(
@@ -86,7 +94,7 @@ class CpuRunner:
             sequences_max=sequences_max,
             kernel_name=self._transformer.kernel_name,
             adapters_max=adapters_max,
-            weight_bytes=self._transformer.weight_bytes,
+            weight_bytes=sum(self._transformer.device_weight_bytes),
             kv_token_bytes=self._transformer.kv_bytes // (num_blocks * block_size_tokens),
         )
 
@@ -103,7 +111,12 @@ class CpuRunner:
     @property
     def weight_bytes(self) -> int:
         """Bytes of the packed weights: what a decode step of one sequence reads, or more."""
-        return self._open().weight_bytes
+        return sum(self.device_weight_bytes)
+
+    @property
+    def device_weight_bytes(self) -> list[int]:
+        """Bytes of the packed weights on each device."""
+        return self._open().device_weight_bytes
 
     @property
     def kv_bytes(self) -> int:
@@ -148,6 +161,10 @@ class CpuRunner:
     def discard_kv(self) -> None:
         """Lose the content of all blocks, and give their memory back until it is used."""
         self._open().discard_kv()
+
+    def serve(self) -> None:
+        """Do this rank's part of what rank 0 is asked, until that is closed."""
+        self._open().serve()
 
     def close(self) -> None:
         """End the threads and free weights and KV; idempotent."""
@@ -228,6 +245,8 @@ def load_transformer(
     adapters_max: int = 0,
     adapter_rank_max: int = 0,
     packed_path: Path | None = None,
+    place: RankPlace = alone,
+    devices: Sequence[Device] = (anywhere,),
 ) -> CpuTransformer:
     """A model's weights packed for this CPU, with so many blocks of KV."""
     tensors = runner_tensors(spec, file.tensors)
@@ -236,7 +255,12 @@ def load_transformer(
     return CpuTransformer(
         spec=spec,
         layers=[
-            (layer.window_tokens, layer.rotation if rotations else -1)
+            (
+                layer.window_tokens,
+                layer.rotation if rotations else -1,
+                layer.device,
+                layer.experts_device,
+            )
             for layer in (spec.layer(index) for index in range(spec.num_layers))
         ],
         rotations=[(rotation.frequencies.tolist(), rotation.magnitude) for rotation in rotations],
@@ -244,13 +268,21 @@ def load_transformer(
         num_blocks=num_blocks,
         rows_max=rows_max,
         sequences_max=sequences_max,
-        threads=threads,
+        devices=[(device.cores, team_size(device, threads)) for device in devices],
         isa_limit=isa_limit(),
         kv_type=kv_cache_dtype,
         adapter_slots=adapters_max,
         adapter_rank_max=adapter_rank_max,
         packed_path="" if packed_path is None else str(packed_path),
+        rank=place.rank,
+        ranks=place.ranks,
+        group_descriptor=place.descriptor,
     )
+
+
+def team_size(device: Device, threads: int) -> int:
+    """The threads that compute on a device: one a core at most, where it says its cores."""
+    return min(threads, len(device.cores)) if device.cores else threads
 
 
 def _rotations(

@@ -8,10 +8,11 @@ What is written here is what the runner allocates; a test compares both. Python 
 take `process_bytes` besides.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from headrace.engine.ranks import rank_spec, rank_tensors
 from headrace.weights.architecture import ArchitectureSpec, NormPlacement
 from headrace.weights.layout import divisor_names
 from headrace.weights.tensor import Tensor, TensorType, bytes_of
@@ -68,16 +69,22 @@ class RunnerSizes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes of one engine process."""
+    """Bytes of an engine's processes, or of what lies on one of its devices."""
 
     weights_bytes: int
     kv_bytes: int
     workspace_bytes: int
+    process_count: int = 1  # of those that have their Python here
+
+    @property
+    def python_bytes(self) -> int:
+        """What Python and its libraries take."""
+        return self.process_count * process_bytes
 
     @property
     def total_bytes(self) -> int:
         """All of it, Python included."""
-        return self.weights_bytes + self.kv_bytes + self.workspace_bytes + process_bytes
+        return self.weights_bytes + self.kv_bytes + self.workspace_bytes + self.python_bytes
 
 
 def plan_memory(
@@ -89,6 +96,58 @@ def plan_memory(
         kv_bytes=sizes.kv_tokens * kv_bytes_per_token(spec, sizes.kv_cache_dtype),
         workspace_bytes=_workspace_bytes(spec, sizes),
     )
+
+
+def plan_devices(
+    spec: ArchitectureSpec, tensors: Mapping[str, Tensor], sizes: RunnerSizes, device_count: int
+) -> list[MemoryPlan]:
+    """What lies on each device of a placed model; the workspace and Python are on the first."""
+    held: list[dict[str, Tensor]] = [{} for _ in range(device_count)]
+    for tensor in tensors.values():
+        held[_device_of(spec, tensor.name)][tensor.name] = tensor
+    token_bytes = kv_bytes_per_token(spec, sizes.kv_cache_dtype) // spec.num_layers
+    places = [spec.layer(index).device for index in range(spec.num_layers)]
+    return [
+        MemoryPlan(
+            weights_bytes=weights_bytes(held[device]),
+            kv_bytes=sizes.kv_tokens * token_bytes * places.count(device),
+            workspace_bytes=0 if device else _workspace_bytes(spec, sizes),
+            process_count=0 if device else 1,
+        )
+        for device in range(device_count)
+    ]
+
+
+def plan_ranks(
+    spec: ArchitectureSpec, tensors: Mapping[str, Tensor], sizes: RunnerSizes, ranks: int
+) -> list[MemoryPlan]:
+    """What each rank's process takes; the rows that ranks share are counted with each."""
+    return [
+        plan_memory(rank_spec(spec, rank, ranks), rank_tensors(spec, tensors, rank, ranks), sizes)
+        for rank in range(ranks)
+    ]
+
+
+def sum_of(plans: Sequence[MemoryPlan]) -> MemoryPlan:
+    """All of them together."""
+    return MemoryPlan(
+        weights_bytes=sum(plan.weights_bytes for plan in plans),
+        kv_bytes=sum(plan.kv_bytes for plan in plans),
+        workspace_bytes=sum(plan.workspace_bytes for plan in plans),
+        process_count=sum(plan.process_count for plan in plans),
+    )
+
+
+def _device_of(spec: ArchitectureSpec, tensor_name: str) -> int:
+    last = spec.layer(spec.num_layers - 1)
+    end = last.experts_device if spec.expert_count else last.device
+    if not tensor_name.startswith("blk."):
+        ends = tensor_name.startswith("output") or spec.tied_output
+        return end if ends else spec.layer(0).device
+    _, index, name, *_ = tensor_name.split(".")
+    layer = spec.layer(int(index))
+    experts = spec.expert_count and name.startswith("ffn_") and name != "ffn_norm"
+    return layer.experts_device if experts else layer.device
 
 
 def weights_bytes(tensors: Mapping[str, Tensor], matrices: TensorType | None = None) -> int:

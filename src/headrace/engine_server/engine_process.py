@@ -36,6 +36,7 @@ from headrace.engine_server.loading import (
     blocks_of,
     load_cpu_runner,
     load_draft_model,
+    out_of_memory,
 )
 from headrace.engine_server.messages import EngineConfig, rejection
 from headrace.engine_server.public_prompts import read_public_prompts
@@ -43,10 +44,6 @@ from headrace.engine_server.wire import engine_request, wire_output, wire_stats
 
 read_bytes = 256 * 1024
 warm_up_prompt = (0, 0)
-out_of_memory = (
-    "There is not enough memory for this model and its KV cache; lower --kv-tokens, or use a "
-    "smaller model."
-)
 
 LoadEncoder = Callable[[EngineConfig, ReportLoading], TextEncoder | None]
 LoadRunner = Callable[[EngineConfig, ReportLoading], ModelRunner]

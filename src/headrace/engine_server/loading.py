@@ -6,23 +6,59 @@ A draft model must have the same tokens by the same ids, or its guesses would me
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.base.clock import Clock
 from headrace.base.errors import ConfigurationError
 from headrace.engine.draft_model import DraftModel
+from headrace.engine.placement import anywhere
+from headrace.engine.ranks import RankPlace, alone
 from headrace.engine.runner import ModelRunner
+from headrace.engine_server.devices import (
+    machine_devices,
+    placement_of,
+    stay_on,
+    threads_of_rank,
+)
 from headrace.engine_server.messages import EngineConfig
+from headrace.engine_server.rank_processes import RankProcesses, end_engine
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.model_file import open_model
+from headrace.weights.packed_cache import path_of_rank
+
+if TYPE_CHECKING:
+    from headrace.engine.cpu_runner import CpuRunner
 
 ReportLoading = Callable[[str, float], None]
 draft_rows_max = 128  # of one step of the draft model: a prompt's chunk
 draft_progress = 0.8  # of the start
 spare_tokens_max = 512  # that only one of two models of a family has
+out_of_memory = (
+    "There is not enough memory for this model and its KV cache; lower --kv-tokens, or use a "
+    "smaller model."
+)
 
 
 def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
-    """Open the model file and put it on this machine's CPU."""
+    """Open the model file and put it on this machine's CPU, with other ranks if there are to be.
+
+    A rank that ends later ends this process."""
+    if config.tensor_parallel == 1:
+        return open_runner(config, report, alone)
+    others = RankProcesses(config)
+    try:
+        runner = open_runner(config, report, others.place)
+        report(f"waiting for {config.tensor_parallel} ranks", 0.9)
+        others.wait_ready()
+    except BaseException:
+        others.close()
+        raise
+    others.watch(end_engine)
+    return runner
+
+
+def open_runner(config: EngineConfig, report: ReportLoading, place: RankPlace) -> "CpuRunner":
+    """One rank's part of the model, or with a single rank all of it, in this process."""
     # These imports are the slow part of the start; they belong to the progress that is reported.
     from headrace.engine.cpu_runner import CpuRunner  # noqa: PLC0415
     from headrace.weights.architecture_reader import read_architecture  # noqa: PLC0415
@@ -33,19 +69,34 @@ def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
         if config.context_length is not None:
             check_context_length(config, config.context_length, spec.context_length)
             spec = dataclasses.replace(spec, context_length=config.context_length)
+        placement = placement_of(config, spec, machine_devices())
+        devices, threads = placement.devices, config.threads
+        if place.ranks > 1:
+            threads = threads_of_rank(config, place.rank, devices)
+            stay_on(devices[place.rank])
+            devices = (anywhere,)
         report("loading weights", 0.1)
         return CpuRunner(
             file,
-            spec,
+            placement.spec,
             kv_tokens=config.kv_tokens,
             rows_max=config.step_rows,
             sequences_max=config.step_rows,  # a draft's row is a sequence of its own to it
-            threads=config.threads,
+            threads=threads,
             kv_cache_dtype=config.kv_cache_dtype,
             adapters_max=config.adapters_max,
             adapter_rank_max=config.adapter_rank_max,
-            packed_path=None if config.packed_path is None else Path(config.packed_path),
+            packed_path=_packed_path(config, place, len(devices)),
+            place=place,
+            devices=devices,
         )
+
+
+def _packed_path(config: EngineConfig, place: RankPlace, device_count: int) -> Path | None:
+    """None with several devices: each keeps its part in memory of its own."""
+    if config.packed_path is None or device_count > 1:
+        return None
+    return path_of_rank(Path(config.packed_path), place.rank, place.ranks)
 
 
 def load_draft_model(
@@ -71,10 +122,17 @@ def load_draft_model(
             kv_tokens=config.kv_tokens,
             rows_max=max(draft_rows_max, config.sequences_max),
             sequences_max=config.sequences_max,
-            threads=config.threads,
+            threads=_draft_threads(config),
             kv_cache_dtype=config.kv_cache_dtype,
         )
     return DraftModel(draft_runner, clock, runner.info.vocab_size)
+
+
+def _draft_threads(config: EngineConfig) -> int | None:
+    """Of ranks, the first alone runs the draft model, on its own threads."""
+    if config.tensor_parallel == 1 or config.threads is None:
+        return config.threads
+    return max(1, config.threads // config.tensor_parallel)
 
 
 def check_vocabularies(model_path: Path, draft_path: Path) -> None:

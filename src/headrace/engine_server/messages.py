@@ -55,6 +55,9 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     adapters: tuple[LoadAdapter, ...] = ()  # that the start must load
     late_adapters: tuple[LoadAdapter, ...] = ()  # loaded later, and again after a restart if it can
     packed_path: str | None = None  # of the packed weights' file (weights/packed_cache.py)
+    tensor_parallel: int = 1  # processes that run each layer together (engine/ranks.py)
+    device_map: str | None = None  # which part is on which device (engine/placement.py)
+    cpu_moe_layers: int = 0  # the first so many layers' experts are on any core
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):

@@ -10,18 +10,22 @@ class CpuTransformer:
         self,
         *,
         spec: object,  # an ArchitectureSpec
-        layers: Sequence[tuple[int, int]],  # window (0 is none) and rotation (-1 is none)
+        # window (0 is none), rotation (-1 is none), its device and its experts' device
+        layers: Sequence[tuple[int, int, int, int]],
         rotations: Sequence[tuple[Sequence[float], float]],  # frequencies and magnitude
         tensors: Mapping[str, tuple[int, tuple[int, ...], NDArray[np.uint8]]],
         num_blocks: int,
         rows_max: int,
         sequences_max: int,
-        threads: int,
+        devices: Sequence[tuple[Sequence[int], int]],  # cores (none: any) and threads of each
         isa_limit: str,
         kv_type: str = "f16",
         adapter_slots: int = 0,
         adapter_rank_max: int = 0,
         packed_path: str = "",  # of the packed weights' file; empty keeps them in memory only
+        rank: int = 0,  # of so many processes that run the model together
+        ranks: int = 1,
+        group_descriptor: int = -1,  # of the file whose memory they share
     ) -> None: ...
     def execute(
         self,
@@ -63,6 +67,9 @@ class CpuTransformer:
     ) -> None: ...
     def unload_adapter(self, slot: int) -> None: ...
     def discard_kv(self) -> None: ...
+    def serve(self) -> None:
+        """Take part in rank 0's calls until it is gone; for the other ranks."""
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None: ...
     def export_blocks(self, block_ids: Sequence[int]) -> bytes: ...
     def import_blocks(self, block_ids: Sequence[int], data: bytes) -> None: ...
@@ -71,7 +78,7 @@ class CpuTransformer:
     @property
     def max_model_len(self) -> int: ...
     @property
-    def weight_bytes(self) -> int: ...
+    def device_weight_bytes(self) -> list[int]: ...
     @property
     def kv_bytes(self) -> int: ...
 

@@ -56,6 +56,8 @@ class LayerSpec:
 
     window_tokens: int = 0  # 0: a row sees its whole context
     rotation: int = 0  # 0: by rope_theta and the scaling; 1: by local_rope_theta; -1: not at all
+    device: int = 0  # of the runner's devices, where it is held and computed, KV included
+    experts_device: int = 0  # the same of its router and experts
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headrace.engine.cpu_runner import CpuRunner, KvCacheType
 from headrace.engine.runner import StepBatch
 from headrace.weights.architecture import ArchitectureSpec, RopeStyle
+from headrace.weights.layout import required_shapes
 from headrace.weights.tensor import Tensor, TensorType
 
 Floats = NDArray[np.float32]
@@ -75,7 +76,11 @@ def small_model(spec: ArchitectureSpec = base_spec, type_name: str = "F32") -> S
     """The same weights at each call, stored as `type_name` says."""
     rng = np.random.default_rng(7)
     tensors, values = {}, {}
-    for name, shape in tensor_shapes(spec).items():
+    required = required_shapes(spec)
+    shapes = tensor_shapes(spec) | required  # a plain Llama's first, in the order they always had
+    for name, shape in shapes.items():
+        if name not in required:
+            continue
         kind = gguf.GGMLQuantizationType["F32" if len(shape) == 1 else type_name]
         scale = 1.0 if len(shape) == 1 else 2.0 / np.sqrt(shape[-1])
         weights = (rng.normal(size=shape) * scale).astype(np.float32)

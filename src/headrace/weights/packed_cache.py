@@ -1,6 +1,7 @@
 """Where packed weights lie between two loads: in the model cache, by the model's digest.
 
     <root>/packed/<digest>-<layout>.weights   mapped by every engine of that model and layout
+    <root>/packed/<digest>-<layout>-<rank>of<ranks>.weights   a part, where ranks share the model
     <root>/packed/*.tmp                       being written, while its writer holds a lock on it
 
 The file is written by the first load (csrc/model/packed_file.hpp). It can be lost at any time: the
@@ -14,27 +15,39 @@ from pathlib import Path
 
 from headrace.weights.cache import ModelCache
 
-packed_files_max = 8  # of models and layouts; those not loaded for longest go first
+packed_files_max = 8  # of models, layouts and ranks; those not loaded for longest go first
 free_share_min = 2.0  # of the model's size must be free before packed weights are kept
 
 
-def packed_path(cache: ModelCache, sha256: str, layout: str, model_bytes: int) -> Path | None:
+def packed_path(
+    cache: ModelCache, sha256: str, layout: str, model_bytes: int, ranks: int = 1
+) -> Path | None:
     """Where the packed weights of a model are or may be put; None if the cache has no room.
 
-    Marks them as used, and makes room by removing those that were not for longest."""
+    Marks them, or the parts of its ranks, as used, and makes room by removing those that were not
+    for longest."""
     directory = cache.root / "packed"
     path = directory / f"{sha256}-{layout}.weights"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        prune_packed(cache, packed_files_max if path.exists() else packed_files_max - 1)
-        if path.exists():
-            os.utime(path)
-            return path
-        if shutil.disk_usage(directory).free < free_share_min * model_bytes:
+        parts = [path_of_rank(path, rank, ranks) for rank in range(ranks)]
+        kept = [part for part in parts if part.exists()]
+        for part in kept:
+            os.utime(part)
+        missing = len(parts) - len(kept)
+        prune_packed(cache, packed_files_max - missing)
+        if missing and shutil.disk_usage(directory).free < free_share_min * model_bytes:
             return None
     except OSError:  # a cache that cannot be written costs a load's time, and nothing else
         return None
     return path
+
+
+def path_of_rank(path: Path, rank: int, ranks: int) -> Path:
+    """Where one rank keeps its part of what `path` names."""
+    if ranks == 1:
+        return path
+    return path.with_name(f"{path.stem}-{rank}of{ranks}{path.suffix}")
 
 
 def prune_packed(cache: ModelCache, files_max: int = 0) -> int:

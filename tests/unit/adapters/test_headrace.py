@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from headrace.adapters.headrace import HeadraceAdapter
@@ -29,6 +31,12 @@ def test_the_command_is_headrace_serve_in_the_same_python() -> None:
         *("--kv-tokens", "4096"),
     )
     assert command.environment == {"HEADRACE_API_KEY": "secret"}
+
+
+def test_a_deployments_ranks_are_passed_on() -> None:
+    for ranks, expected in ((None, []), (1, []), (2, ["--tensor-parallel-size", "2"])):
+        command = adapter.command(replace(request(), tensor_parallel=ranks))
+        assert list(command.argv[11:]) == expected
 
 
 def test_an_operator_chooses_the_weights_type() -> None:

@@ -1,19 +1,24 @@
 """What is said before a model is loaded, and what is refused because it would not fit."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from headrace.base.errors import ConfigurationError
 from headrace.cli.engine_settings import service_config
 from headrace.cli.memory_check import check_memory
+from headrace.engine.placement import Device
 from headrace.engine_server.messages import EngineConfig
+from headrace.sim.model_on_disk import write_model_file
 from headrace.weights.gguf_writer import TensorPlan, write_gguf
 from headrace.weights.tensor import TensorType, bytes_of
 
 mib = 1 << 20
+nodes = (Device("cpu:0", (0,), 1 << 30), Device("cpu:1", (1,), 1 << 30))
 hidden, ffn, vocab = 256, 512, 4096
 
 
@@ -80,3 +85,42 @@ def test_float_weights_that_are_too_large_may_be_quantized(model: Path) -> None:
 def test_what_fits_in_no_way_is_said(model: Path) -> None:
     with pytest.raises(ConfigurationError, match="The weights alone need"):
         check_memory(config(model, 64), available_bytes=10 * mib)
+
+
+def test_ranks_and_devices_are_told_one_by_one(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranks = structs.replace(config(model, 1024), tensor_parallel=2, device_map="cpu:0,cpu:1")
+    check_memory(ranks, available_bytes=1 << 30, nodes=nodes)
+    said = capsys.readouterr().err
+    assert "KV 1.0 MiB for 1,024 tokens" in said
+    assert "Python 240.0 MiB" in said
+    for rank in (0, 1):
+        assert f"memory: rank {rank} on cpu:{rank}: 12" in said
+    assert said.count("KV 512.0 KiB") == 2
+    check_memory(
+        structs.replace(config(model, 1024), device_map="cpu:1"),
+        available_bytes=1 << 30,
+        nodes=nodes,
+    )
+    assert "memory: cpu:1: 12" in capsys.readouterr().err
+
+
+def test_a_node_that_is_too_small_is_refused_with_a_map_that_fits(tmp_path: Path) -> None:
+    path = write_model_file(tmp_path / "deep.gguf", layers=8)
+    small = (replace(nodes[0], free_bytes=128 * mib), nodes[1])
+    wanted = structs.replace(config(path, 512), device_map="0-6=cpu:0,7=cpu:1")
+    with pytest.raises(ConfigurationError, match="cpu:0 has 128.0 MiB free") as raised:
+        check_memory(wanted, available_bytes=1 << 30, nodes=small)
+    fitting = raised.value.message.partition("--device-map puts")[2].partition("--device-map ")[2]
+    check_memory(
+        structs.replace(wanted, device_map=fitting.split()[0]), available_bytes=1 << 30, nodes=small
+    )
+    alone = structs.replace(wanted, device_map="cpu:0")
+    with pytest.raises(ConfigurationError, match="leave --device-map out"):
+        check_memory(alone, available_bytes=1 << 30, nodes=small)
+
+
+def test_a_model_that_cannot_be_split_is_refused_before_it_loads(model: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"4 key/value heads.*give at most 4"):
+        check_memory(structs.replace(config(model, 64), tensor_parallel=8), 1 << 30, nodes=nodes)

@@ -1,0 +1,145 @@
+"""The ranks beside the engine process, as it sees them: started, heard of, and never missed.
+
+    engine process, rank 0 ── standard input of each other rank: its start, then nothing
+            ◀── standard output: "ready", or why it could not load
+
+A rank ends when its standard input does, so none outlives the engine, however that ends. An engine
+whose rank has ended would wait for it forever: it ends too, and the HTTP process starts all again.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from headrace.base.errors import SetupError
+from headrace.engine.ranks import RankPlace
+from headrace.engine_server.messages import EngineConfig
+
+rank_command = (sys.executable, "-m", "headrace.engine_server.rank_process")
+exit_grace_s = 5.0
+
+OnDeath = Callable[[str], None]
+
+
+class RankStart(msgspec.Struct, frozen=True):
+    """What a rank is to load."""
+
+    config: EngineConfig
+    rank: int
+    ranks: int
+
+
+class RankReport(msgspec.Struct, frozen=True):
+    """What a rank says once."""
+
+    error: str = ""  # empty: it is ready
+
+
+class RankProcesses:
+    """The other ranks of a model; `close` ends them."""
+
+    def __init__(self, config: EngineConfig, command: Sequence[str] = rank_command) -> None:
+        """Start them; they load at once. OSError if the system starts no more processes."""
+        self._ranks = config.tensor_parallel
+        self._closing = False
+        self._descriptor = _shared_file()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank in range(1, self._ranks):
+                self._processes.append(self._start(RankStart(config, rank, self._ranks), command))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def place(self) -> RankPlace:
+        """Rank 0's, which is this process."""
+        return RankPlace(0, self._ranks, self._descriptor)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes, in the order of their ranks."""
+        return [process.pid for process in self._processes]
+
+    def wait_ready(self) -> None:
+        """Wait until each has loaded its part; SetupError says why one has not."""
+        for rank, process in enumerate(self._processes, 1):
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise SetupError(f"{self._name(rank)} ended while it loaded: {_ending(process)}.")
+            report = msgspec.json.decode(line, type=RankReport)
+            if report.error:
+                raise SetupError(f"{self._name(rank)}: {report.error}")
+
+    def watch(self, on_death: OnDeath) -> None:
+        """Call `on_death` with the reason, on a thread of its own, if a rank ends by itself."""
+        for rank, process in enumerate(self._processes, 1):
+            arguments = (self._name(rank), process, on_death)
+            threading.Thread(target=self._watch, args=arguments, daemon=True).start()
+
+    def close(self) -> None:
+        """End them, and wait until they have ended; safe to repeat."""
+        self._closing = True
+        for process in self._processes:
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # it is gone
+                process.stdin.close()
+        for process in self._processes:
+            try:
+                process.wait(exit_grace_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _start(self, start: RankStart, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen(  # noqa: S603 -- our own program
+            [*command, str(self._descriptor)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(self._descriptor,),
+        )
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it is gone, which `wait_ready` tells
+            process.stdin.write(msgspec.json.encode(start) + b"\n")
+            process.stdin.flush()
+        return process
+
+    def _watch(self, name: str, process: "subprocess.Popen[bytes]", on_death: OnDeath) -> None:
+        process.wait()
+        if not self._closing:
+            on_death(f"{name} ended: {_ending(process)}; the engine cannot go on without it")
+
+    def _name(self, rank: int) -> str:
+        return f"rank {rank} of {self._ranks} (process {self._processes[rank - 1].pid})"
+
+
+def end_engine(reason: str) -> None:
+    """Say why, and end this process at once, whatever it computes; its parent starts another."""
+    sys.stderr.write(f"headrace: {reason}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _ending(process: "subprocess.Popen[bytes]") -> str:
+    status = process.wait()
+    return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+
+def _shared_file() -> int:
+    """A file without a name, for memory that this process and its children share."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("headrace-ranks")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -1,0 +1,81 @@
+"""`headrace serve --tensor-parallel-size 2`: the same answers, and no rank without the others."""
+
+import json
+import os
+import signal
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headrace.sim.child_process import wait_until
+from headrace.sim.model_on_disk import write_model_file
+from headrace.sim.serve_process import ServeProcess
+
+pytestmark = pytest.mark.e2e
+
+prompts = ["the weir", "a lock", "water over stones" * 12, "x"]
+options = ("--threads", "2", "--kv-tokens", "1024", "--step-timeout", "60")
+
+
+def answer(served: ServeProcess, prompt: str) -> str:
+    body = {"model": served.model, "prompt": prompt, "max_tokens": 12, "temperature": 0}
+    request = urllib.request.Request(
+        served.url + "/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        text: str = json.load(response)["choices"][0]["text"]
+    return text
+
+
+def answers(served: ServeProcess) -> list[str]:
+    """All prompts at once, each twice: the second time from the prefix cache."""
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        first = list(pool.map(lambda prompt: answer(served, prompt), prompts))
+        assert list(pool.map(lambda prompt: answer(served, prompt), prompts)) == first
+    return first
+
+
+def children_of(pid: int) -> list[int]:
+    return [
+        int(child)
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+        for child in (thread / "children").read_text().split()
+    ]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def ranks_of(served: ServeProcess) -> tuple[int, int]:
+    """The engine process and the rank beside it."""
+    (engine,) = children_of(served.process.pid)
+    (rank,) = children_of(engine)
+    return engine, rank
+
+
+def test_two_ranks_answer_as_one_does_and_come_back_when_one_is_killed(tmp_path: Path) -> None:
+    model = str(write_model_file(tmp_path / "weir.gguf", layers=2))
+    cache = {"HEADRACE_CACHE_DIR": str(tmp_path / "cache")}
+    with ServeProcess.start(model, *options, environment=cache) as served:
+        expected = answers(served)
+    with ServeProcess.start(model, *options, "-tp", "2", environment=cache) as served:
+        assert answers(served) == expected
+        said = "\n".join(served.output)
+        assert "memory: rank 0 on cpu:" in said
+        assert "memory: rank 1 on cpu:" in said
+        engine, rank = ranks_of(served)
+        os.kill(rank, signal.SIGKILL)
+        wait_until(lambda: not is_alive(engine))
+        assert answers(served) == expected  # asked while the engine is away, they wait
+        assert f"rank 1 of 2 (process {rank}) ended: signal 9" in "\n".join(served.output)
+        last = ranks_of(served)
+        assert not {engine, rank} & set(last)
+    assert not any(is_alive(pid) for pid in last)

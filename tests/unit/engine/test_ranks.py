@@ -1,0 +1,204 @@
+"""Several ranks of one model: the bits are those of a single one, and what cannot be split is said.
+
+The ranks are threads here, over the same shared memory that processes use.
+"""
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from headrace.base.errors import ConfigurationError
+from headrace.engine.cpu_runner import CpuRunner, KvCacheType
+from headrace.engine.ranks import (
+    RankPlace,
+    alone,
+    check_ranks,
+    rank_spec,
+    rank_tensors,
+    rows_of_rank,
+)
+from headrace.sim.small_model import (
+    SmallModel,
+    Work,
+    base_spec,
+    small_model,
+    step,
+    tokens_of,
+)
+from headrace.weights.architecture import ArchitectureSpec, NormPlacement, QueryKeyNorm
+
+# Heads and widths that no number of ranks divides: 3 kv heads, 7 units of the feed-forward network.
+odd_spec = replace(base_spec, num_heads=6, num_kv_heads=3, ffn_size=224, vocab_size=103)
+# Heads narrower than a quantization group, and an output matrix of its own.
+narrow_spec = replace(base_spec, num_kv_heads=4, head_dim=16, rope_dimensions=16, tied_output=False)
+mixed_spec = replace(
+    base_spec,
+    num_kv_heads=4,
+    norm_placement=NormPlacement.BOTH,
+    attention_sinks=True,
+    expert_count=4,
+    experts_used=2,
+    expert_ffn_size=96,
+    shared_expert_ffn_size=64,
+    shared_expert_gated=True,
+)
+
+
+def runner(
+    model: SmallModel, place: RankPlace, threads: int, kv_cache_dtype: KvCacheType = "f16"
+) -> CpuRunner:
+    return CpuRunner(
+        model,
+        model.spec,
+        kv_tokens=2048,
+        rows_max=300,
+        sequences_max=40,
+        threads=threads,
+        kv_cache_dtype=kv_cache_dtype,
+        place=place,
+    )
+
+
+@contextmanager
+def ranks_of(
+    model: SmallModel, count: int, threads: int = 1, kv_cache_dtype: KvCacheType = "f16"
+) -> Iterator[CpuRunner]:
+    """Rank 0, with the others served by threads until it is closed."""
+    descriptor = os.memfd_create("ranks")
+    others = [
+        runner(model, RankPlace(rank, count, descriptor), threads, kv_cache_dtype)
+        for rank in range(1, count)
+    ]
+    serving = [threading.Thread(target=other.serve) for other in others]
+    for thread in serving:
+        thread.start()
+    try:
+        with runner(model, RankPlace(0, count, descriptor), threads, kv_cache_dtype) as first:
+            yield first
+    finally:
+        for thread in serving:
+            thread.join()
+        os.close(descriptor)
+
+
+def check_equal(one: CpuRunner, many: CpuRunner, vocab_size: int) -> None:
+    """A prompt beside a decode, then steps that go on, more samples than one block of logits."""
+    prompt, other = tokens_of(40, 1, vocab_size), tokens_of(290, 2, vocab_size)
+    steps: list[Sequence[Work]] = [
+        [Work(prompt, 0, [3, 1, 2]), Work(tokens_of(5, 3, vocab_size), 0, [10])],
+        [Work([7], 40, [3, 1, 2]), Work([8], 5, [10])],
+        [Work(other, 0, list(range(20, 40)))],
+        [Work([9], 290, list(range(20, 40))), Work([4], 41, [3, 1, 2])],
+        [Work([n % vocab_size], 0, [60 + n]) for n in range(36)],
+    ]
+    for work in steps:
+        expected, logits = one.execute_logits(step(work))
+        result, rank_logits = many.execute_logits(step(work))
+        assert (rank_logits == logits).all()
+        assert (result.token_ids == expected.token_ids).all()
+        assert (result.logprobs == expected.logprobs).all()
+
+
+@pytest.mark.parametrize(
+    ("type_name", "spec", "count", "threads"),
+    [
+        ("F32", base_spec, 2, 1),
+        ("Q4_0", base_spec, 2, 1),
+        ("Q8_0", odd_spec, 3, 1),
+        ("Q4_1", narrow_spec, 2, 1),
+        ("Q8_0", mixed_spec, 2, 1),
+        ("F16", replace(odd_spec, residual_scale=0.5), 2, 2),
+    ],
+)
+def test_logits_are_those_of_one_rank(
+    type_name: str, spec: ArchitectureSpec, count: int, threads: int
+) -> None:
+    model = small_model(spec, type_name)
+    with runner(model, alone, 2) as one, ranks_of(model, count, threads) as many:
+        check_equal(one, many, spec.vocab_size)
+        assert many.weight_bytes < one.weight_bytes
+        assert many.kv_bytes < one.kv_bytes
+
+
+def test_copied_and_discarded_blocks_are_so_on_every_rank() -> None:
+    model = small_model(base_spec, "Q8_0")
+    first, then = Work(tokens_of(16), 0, [3]), Work([5], 16, [8, 9])
+    with runner(model, alone, 1, "q8") as one, ranks_of(model, 2, 1, "q8") as many:
+        expected = []
+        for each in (one, many):
+            each.execute(step([first]))
+            each.copy_blocks([(3, 8)] * 400)  # more than one command carries
+            expected.append(each.execute_logits(step([then]))[1])
+            each.discard_kv()
+            expected.append(each.execute_logits(step([then]))[1])
+    assert (expected[0] == expected[2]).all()
+    assert (expected[1] == expected[3]).all()
+    assert not np.array_equal(expected[0], expected[1])
+
+
+def test_a_step_without_samples_and_a_refused_one_leave_the_ranks_together() -> None:
+    model = small_model()
+    with runner(model, alone, 1) as one, ranks_of(model, 2) as many:
+        prompt = step([Work(tokens_of(20), 0, [0, 1])])
+        unsampled = replace(
+            prompt,
+            **{
+                name: getattr(prompt, name)[:0]
+                for name in (
+                    "sampled",
+                    "temperature",
+                    "top_k",
+                    "top_p",
+                    "min_p",
+                    "seed",
+                    "position",
+                )
+            },
+        )
+        for each in (one, many):
+            each.execute(unsampled)
+            with pytest.raises(ValueError, match="token_ids"):
+                each.execute(step([Work([1_000], 0, [0])]))
+        after = step([Work([3], 20, [0, 1])])
+        assert (many.execute_logits(after)[1] == one.execute_logits(after)[1]).all()
+
+
+def test_one_of_several_ranks_gives_no_blocks_away() -> None:
+    with ranks_of(small_model(), 2) as many, pytest.raises(ValueError, match="exports no KV"):
+        many.export_blocks([0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "reason"),
+    [
+        ({}, 3, "2 key/value heads, and each rank needs at least one; give at most 2"),
+        ({"ffn_size": 32}, 2, "1 units of 32 feed-forward values"),
+        ({"vocab_size": 16}, 2, "1 tiles of 16 tokens"),
+        ({"query_key_norm": QueryKeyNorm.WHOLE}, 2, "norms the queries and keys of all heads"),
+        ({"encoder": True, "norm_placement": NormPlacement.AFTER}, 2, "generate text"),
+    ],
+)
+def test_what_cannot_be_split_is_said(changes: dict[str, object], ranks: int, reason: str) -> None:
+    spec = replace(base_spec, **changes)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=reason):
+        check_ranks(spec, ranks)
+    check_ranks(spec, 1)
+
+
+def test_parts_cover_everything_once_and_are_what_ranks_allocate() -> None:
+    for count, unit, ranks in ((103, 16, 3), (3, 1, 2), (224, 32, 7), (64, 16, 4)):
+        parts = [list(rows_of_rank(rank, ranks, count, unit)) for rank in range(ranks)]
+        assert [row for part in parts for row in part] == list(range(count))
+        assert all(parts)
+    model = small_model(odd_spec, "F32")
+    sizes = [rank_tensors(odd_spec, model.tensors, rank, 2) for rank in (0, 1)]
+    heads = [rank_spec(odd_spec, rank, 2).num_kv_heads for rank in (0, 1)]
+    assert heads == [1, 2]
+    for name, tensor in model.tensors.items():
+        halves = [size[name].value_count for size in sizes]
+        assert sum(halves) == tensor.value_count * (2 if "norm" in name else 1)
