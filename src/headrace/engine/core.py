@@ -56,7 +56,7 @@ class EngineCore:
         self._info = runner.info
         self._config = config
         self._clock = clock
-        self._scheduler = Scheduler(config, runner.info, proposer or NgramProposer())
+        self._scheduler = Scheduler(config, runner.info, proposer or NgramProposer(), clock)
         if config.host_blocks_max:
             step_time = self._scheduler.step_time
             self._scheduler.host = HostStore(runner, clock, step_time, config.host_blocks_max)
@@ -176,10 +176,11 @@ class EngineCore:
                 self._bandwidth.record(int(np.add.reduce(batch.context_lens)), run_s)
             self._apply_aborts(outputs)
             self._absorb(scheduled, sampled, result, outputs)
-            self._scheduler.end_step()
             self._stats.steps_total += 1
+        step_s = self._clock.monotonic_s() - start_s
+        self._scheduler.end_step(step_s)
         self._stats.step_seconds_total += run_s
-        self._stats.scheduler_seconds_total += self._clock.monotonic_s() - start_s - run_s
+        self._stats.scheduler_seconds_total += step_s - run_s
         return outputs
 
     def stats(self) -> EngineStats:
