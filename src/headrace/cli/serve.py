@@ -127,7 +127,7 @@ def serve(
     sock = server.bind(host, port)  # before a download, so that a taken port is known at once
     with sock, tracing(otlp_endpoint, "headrace-engine") as tracer:
         resolved = resolve_model(model, cache_dir, quantize)
-        draft = None if draft_model is None else resolve_model(draft_model, cache_dir).path
+        draft = None if draft_model is None else resolve_model(draft_model, cache_dir)
         config = service_config(
             resolved.path,
             served_model_name or resolved.name,
@@ -137,7 +137,7 @@ def serve(
             max_num_seqs=max_num_seqs,
             step_timeout_s=step_timeout,
             draft_tokens=draft_tokens,
-            draft_model_path=draft,
+            draft_model_path=None if draft is None else draft.path,
             target_step_ms=target_step_ms,
             prefix_key=_read_prefix_key(),
             tenant_cache_tokens=tenant_cache_tokens,
@@ -148,7 +148,7 @@ def serve(
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
         check_memory(config.engine)
         check_numbers(resolved, cache_dir)
-        config = with_packed_weights(config, resolved, cache_dir)
+        config = with_packed_weights(config, resolved, cache_dir, draft)
         config = with_adapters(config, lora, max_loras, max_lora_rank, cache_dir)
         listener = operator_listener(admin_host, admin_port)
         service = ModelService(config, SystemClock())

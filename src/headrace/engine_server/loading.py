@@ -44,7 +44,7 @@ def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
             kv_cache_dtype=config.kv_cache_dtype,
             adapters_max=config.adapters_max,
             adapter_rank_max=config.adapter_rank_max,
-            packed_path=None if config.packed_path is None else Path(config.packed_path),
+            packed_path=_path_of(config.packed_path),
         )
 
 
@@ -73,6 +73,7 @@ def load_draft_model(
             sequences_max=config.sequences_max,
             threads=config.threads,
             kv_cache_dtype=config.kv_cache_dtype,
+            packed_path=_path_of(config.draft_packed_path),
         )
     return DraftModel(draft_runner, clock, runner.info.vocab_size)
 
@@ -119,3 +120,7 @@ def check_context_length(config: EngineConfig, wanted: int, model_limit: int) ->
 def blocks_of(token_count: int | None, block_size_tokens: int) -> int | None:
     """Whole blocks of so many tokens, at least one."""
     return None if token_count is None else max(1, token_count // block_size_tokens)
+
+
+def _path_of(text: str | None) -> Path | None:
+    return None if text is None else Path(text)

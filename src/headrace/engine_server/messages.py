@@ -55,6 +55,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     adapters: tuple[LoadAdapter, ...] = ()  # that the start must load
     late_adapters: tuple[LoadAdapter, ...] = ()  # loaded later, and again after a restart if it can
     packed_path: str | None = None  # of the packed weights' file (weights/packed_cache.py)
+    draft_packed_path: str | None = None  # of the draft model's
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):

@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,10 @@ class CpuTransformer:
         spec: object,  # an ArchitectureSpec
         layers: Sequence[tuple[int, int]],  # window (0 is none) and rotation (-1 is none)
         rotations: Sequence[tuple[Sequence[float], float]],  # frequencies and magnitude
-        tensors: Mapping[str, tuple[int, tuple[int, ...], NDArray[np.uint8]]],
+        tensors: Mapping[  # type, shape, data or what makes it
+            str,
+            tuple[int, tuple[int, ...], NDArray[np.uint8] | Callable[[], NDArray[np.uint8]]],
+        ],
         num_blocks: int,
         rows_max: int,
         sequences_max: int,
