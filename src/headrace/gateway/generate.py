@@ -19,9 +19,9 @@ from headrace.base.errors import (
 )
 from headrace.gateway.access_log import AccessRecord
 from headrace.gateway.account import Account
-from headrace.gateway.admission import bytes_per_token, expected_output_tokens
+from headrace.gateway.admission import expected_output_tokens
 from headrace.gateway.admit import Admitted, Admitter, Books
-from headrace.gateway.asked import Asked
+from headrace.gateway.asked import Asked, prefill_tokens_of
 from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.endings import CallerDeadline, outcome_of
 from headrace.gateway.exchange import Exchange
@@ -45,13 +45,11 @@ from headrace.ledger.meter import Meter
 from headrace.ledger.reservation import Outcome, TokenUsage
 from headrace.observability.tracing import RequestTrace
 from headrace.protocol.errors import error_event
-from headrace.protocol.requests import ChatRequest
 from headrace.protocol.sse import done_event
 from headrace.router.lease import Work
 from headrace.router.prompt_prefix import prefix_of_body
 from headrace.spec.priority import Priority
 
-image_tokens_typical = 1024  # estimates load, never money
 fallback_header = b"x-headrace-fallback"  # the model that answered in place of the one asked for
 
 
@@ -71,6 +69,15 @@ class GenerationServices:
     counter: TokenCounter | None = None  # of prompts; None: their bytes have to do
     leases: LeaseKeeper | None = None  # of limits that several gateways share
     region: str = ""  # where this gateway is
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One of the models that may answer a request."""
+
+    served: ServedModel
+    number: int  # 0: the one that was asked for; n: its n-th fallback
+    is_last: bool
 
 
 class Generation:
@@ -127,12 +134,14 @@ class Generation:
         if asked.images:
             candidates, asked = await self._seeing(candidates, asked)
         for number, candidate in enumerate(candidates):
+            is_last = number + 1 == len(candidates)
+            turn = Turn(candidate, number, is_last=is_last)
             try:
-                await self._answer_by(candidate, number, asked, receive, send)
+                await self._answer_by(turn, asked, receive, send)
             except (Unavailable, UpstreamFailed):
                 spent_s = self._services.clock.monotonic_s() - started_s
                 is_late = self._deadline_s is not None and spent_s >= self._deadline_s
-                if number + 1 == len(candidates) or is_late:
+                if is_last or is_late:
                     raise
                 self._services.counters.fallbacks += 1
             else:
@@ -148,10 +157,9 @@ class Generation:
             raise no_images(asked.images[0])
         return able, replace(asked, body=await self._services.images.inlined(asked))
 
-    async def _answer_by(
-        self, served: ServedModel, number: int, asked: Asked, receive: Receive, send: Send
-    ) -> None:
+    async def _answer_by(self, turn: Turn, asked: Asked, receive: Receive, send: Send) -> None:
         """Answer by one model; the n-th fallback's reservation is `<request id>.n`."""
+        served, number = turn.served, turn.number
         name = served.name
         request_id = self._record.request_id
         headers: list[Header] = [(b"x-request-id", request_id.encode())]
@@ -164,7 +172,7 @@ class Generation:
         admitted = await self._admitter.admit(request_id, asked, served)
         headers += admitted.headers
         account = admitted.account
-        engine_request = self._engine_request(asked, request_id, served, admitted)
+        engine_request = self._engine_request(asked, request_id, turn, admitted)
         kind = Relay if asked.metering is Metering.RELAYS else Exchange
         exchange = kind(self._services.forwarding, engine_request, account)
         try:
@@ -183,9 +191,10 @@ class Generation:
         self,
         asked: Asked,
         request_id: str,
-        served: ServedModel,
+        turn: Turn,
         admitted: Admitted,
     ) -> EngineRequest:
+        served = turn.served
         request, output_limit = asked.request, admitted.output_limit
         work = self._work(asked, served, output_limit)
         salt = cache_salt(self._services.pepper, self._principal.tenant.id)
@@ -204,6 +213,7 @@ class Generation:
                 work=work,
                 wakes=served.wakes,
                 unable_ids=unable_ids(asked, served, self._snapshot.endpoints),
+                is_last=turn.is_last,
             ),
             answer_name=served.name,
             cache_salt=salt,
@@ -377,11 +387,3 @@ class Generation:
             streams=streams,
         )
         self._services.counters.judged(served.model.name, account.outcome, good)
-
-
-def prefill_tokens_of(asked: Asked) -> int:
-    """An estimate of the prompt's tokens; the bytes of an image say nothing of what it costs."""
-    if not asked.images or not isinstance(asked.request, ChatRequest):
-        return len(asked.body) // bytes_per_token
-    characters = sum(message.size_characters for message in asked.request.messages)
-    return characters // bytes_per_token + image_tokens_typical * len(asked.images)
