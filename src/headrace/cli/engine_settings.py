@@ -9,7 +9,7 @@ import typer
 from headrace.base.errors import ConfigurationError
 from headrace.cli.model_files import QuantizeTo
 from headrace.cli.settings import Setting
-from headrace.engine_server.messages import EngineConfig
+from headrace.engine_server.messages import EngineConfig, KvTransfers
 from headrace.engine_server.service import ServiceConfig
 
 step_rows = 128  # tokens of one step: a prefill chunk, against the pause it makes for decoders
@@ -159,6 +159,7 @@ def service_config(
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.F16,
     swap_tokens: int | None = None,
     public_prompts: Path | None = None,
+    kv_transfers: KvTransfers | None = None,
 ) -> ServiceConfig:
     """The service of one model; ConfigurationError names the option that is out of range."""
     bounds = (
@@ -196,5 +197,6 @@ def service_config(
             kv_cache_dtype=kv_cache_dtype.value,
             public_prompts_path=None if public_prompts is None else str(public_prompts),
             host_tokens=kv_tokens // swap_share if swap_tokens is None else swap_tokens,
+            kv_transfers=kv_transfers,
         ),
     )

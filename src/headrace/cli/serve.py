@@ -39,6 +39,13 @@ from headrace.cli.engine_settings import (
     service_config,
     step_timeout_default_s,
 )
+from headrace.cli.kv_options import (
+    KvLease,
+    KvTransfer,
+    KvTransferPort,
+    kv_transfers,
+    lease_default_s,
+)
 from headrace.cli.load_checks import check_numbers
 from headrace.cli.memory_check import check_memory
 from headrace.cli.model_files import resolve_model
@@ -115,6 +122,9 @@ def serve(
     max_lora_rank: MaxLoraRank = rank_max_default,
     admin_port: AdminPort = None,
     admin_host: AdminHost = "127.0.0.1",
+    kv_transfer: KvTransfer = False,
+    kv_transfer_port: KvTransferPort = 0,
+    kv_lease_s: KvLease = lease_default_s,
 ) -> None:
     """Serve one model over an OpenAI-compatible API."""
     api_key = read_api_key(api_key_env)
@@ -124,6 +134,10 @@ def serve(
             f"use the model. Set {api_key_env}, or pass --allow-public if that is wanted."
         )
     check_parsers(tool_parser, reasoning_parser)
+    prefix_key = _read_prefix_key()
+    transfers = kv_transfers(
+        host, kv_transfer_port, kv_lease_s, is_on=kv_transfer, prefix_key=prefix_key
+    )
     sock = server.bind(host, port)  # before a download, so that a taken port is known at once
     with sock, tracing(otlp_endpoint, "headrace-engine") as tracer:
         resolved = resolve_model(model, cache_dir, quantize)
@@ -139,11 +153,12 @@ def serve(
             draft_tokens=draft_tokens,
             draft_model_path=None if draft is None else draft.path,
             target_step_ms=target_step_ms,
-            prefix_key=_read_prefix_key(),
+            prefix_key=prefix_key,
             tenant_cache_tokens=tenant_cache_tokens,
             kv_cache_dtype=kv_cache_dtype,
             swap_tokens=swap_tokens,
             public_prompts=public_prompts,
+            kv_transfers=transfers,
         )
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
         check_memory(config.engine)

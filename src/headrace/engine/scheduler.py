@@ -63,6 +63,7 @@ class SchedulerConfig:
     target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
     public_prompts: tuple[tuple[int, ...], ...] = ()  # whose KV all tenants share
     host_blocks_max: int = 0  # of preempted sequences, kept in host memory; 0 keeps none
+    kv_fingerprint: bytes | None = None  # of an engine whose KV goes to others and comes from them
 
 
 class ScheduledSequence(NamedTuple):
