@@ -20,7 +20,7 @@ from headrace.base.errors import (
 from headrace.gateway.access_log import AccessRecord
 from headrace.gateway.account import Account
 from headrace.gateway.admission import expected_output_tokens
-from headrace.gateway.admit import Admitted, Admitter, Books
+from headrace.gateway.admit import Admitted, Admitter, Books, Turn
 from headrace.gateway.asked import Asked, prefill_tokens_of
 from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.endings import CallerDeadline, outcome_of
@@ -42,7 +42,7 @@ from headrace.http.asgi import DisconnectScope, EventStream, Header, Receive, Se
 from headrace.ledger.admission import Admission
 from headrace.ledger.lease_keeper import LeaseKeeper
 from headrace.ledger.meter import Meter
-from headrace.ledger.reservation import Outcome, TokenUsage
+from headrace.ledger.reservation import Outcome
 from headrace.observability.tracing import RequestTrace
 from headrace.protocol.errors import error_event
 from headrace.protocol.sse import done_event
@@ -69,15 +69,6 @@ class GenerationServices:
     counter: TokenCounter | None = None  # of prompts; None: their bytes have to do
     leases: LeaseKeeper | None = None  # of limits that several gateways share
     region: str = ""  # where this gateway is
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One of the models that may answer a request."""
-
-    served: ServedModel
-    number: int  # 0: the one that was asked for; n: its n-th fallback
-    is_last: bool
 
 
 class Generation:
@@ -112,6 +103,7 @@ class Generation:
         )
         self._admitter = Admitter(books, principal, snapshot, priority)
         self._snapshot = snapshot
+        self._out: EventStream | None = None  # a stream's client, who may know of it already
 
     def standing_headers(self) -> list[Header]:
         """`x-ratelimit-*` as of now; none where no limit of the minute counts."""
@@ -128,11 +120,25 @@ class Generation:
 
     async def answer(self, asked: Asked, receive: Receive, send: Send) -> None:
         """Answer; raises what failed before the first byte, ClientClosed if the client left."""
-        started_s = self._services.clock.monotonic_s()
         served = self._admitter.resolve(asked.request.model)
         candidates = [served, *self._admitter.fallbacks(served)]
         if asked.images:
             candidates, asked = await self._seeing(candidates, asked)
+        try:
+            await self._answer_by_any(candidates, asked, receive, send)
+        except HeadraceError as error:
+            out = self._out
+            if out is None or not out.started or isinstance(error, ClientClosed):
+                raise
+            self._record.error = error.code
+            self._record.status = 200
+            await out.close(error_event(error))
+
+    async def _answer_by_any(
+        self, candidates: list[ServedModel], asked: Asked, receive: Receive, send: Send
+    ) -> None:
+        """Answer by the first model that can; by none any more once the client has an event."""
+        started_s = self._services.clock.monotonic_s()
         for number, candidate in enumerate(candidates):
             is_last = number + 1 == len(candidates)
             turn = Turn(candidate, number, is_last=is_last)
@@ -141,7 +147,8 @@ class Generation:
             except (Unavailable, UpstreamFailed):
                 spent_s = self._services.clock.monotonic_s() - started_s
                 is_late = self._deadline_s is not None and spent_s >= self._deadline_s
-                if is_last or is_late:
+                has_events = self._out is not None and self._out.has_events
+                if is_last or is_late or has_events:
                     raise
                 self._services.counters.fallbacks += 1
             else:
@@ -282,25 +289,24 @@ class Generation:
         receive: Receive,
         send: Send,
     ) -> None:
-        out = EventStream(send, headers)
-        last_event = done_event
+        if self._out is not None and self._out.started:  # by a comment, of a model that failed
+            out = self._out
+            out.add_headers(header for header in headers if header[0] == fallback_header)
+        else:
+            out = self._out = EventStream(send, headers)
         try:
             async with self._bounded(receive):
                 exact = await exchange.stream(out)
         except HeadraceError as error:
             await self._settle_early(exchange, account, outcome_of(error))
-            if not out.started or isinstance(error, ClientClosed):
-                raise
-            self._record.error = error.code
-            last_event = error_event(error)
+            raise
+        if exact:
+            account.settle(Outcome.FINISHED, exact=True)
+            await self._durable(account)
         else:
-            if exact:
-                account.settle(Outcome.FINISHED, exact=True)
-                await self._durable(account)
-            else:
-                await self._settle_early(exchange, account, Outcome.FINISHED)
+            await self._settle_early(exchange, account, Outcome.FINISHED)
         self._record.status = 200
-        await out.close(last_event)
+        await out.close(done_event)
 
     async def _answer_relay(
         self,
@@ -320,7 +326,8 @@ class Generation:
                 raise
             self._record.error = error.code
             return  # without an end: the client sees that the answer broke off
-        account.settle(Outcome.FINISHED, usage or TokenUsage(), exact=usage is not None)
+        is_told = usage is not None
+        account.settle(Outcome.FINISHED, usage, exact=is_told, is_metered=is_told)
         await self._durable(account)
         self._record.status = 200
         await out.close()
@@ -344,9 +351,12 @@ class Generation:
             ) from None
 
     async def _settle_early(self, exchange: Exchange, account: Account, outcome: Outcome) -> None:
-        """Settle by the engine's record of the request, or by what passed if it has none."""
+        """Settle by the engine's record of the request, or by what passed if it has none.
+
+        Of a sound or an image that was broken off nothing that could be counted passed."""
         usage = await exchange.final_usage(is_awaited=outcome is not Outcome.ABORTED)
-        account.settle(outcome, usage, exact=usage is not None)
+        is_unknown = usage is None and outcome is Outcome.ABORTED and isinstance(exchange, Relay)
+        account.settle(outcome, usage, exact=usage is not None, is_metered=not is_unknown)
         await self._durable(account)
 
     async def _durable(self, account: Account) -> None:
