@@ -7,7 +7,9 @@ Real gateway processes, a real PostgreSQL, with `--redis` a real Redis for the l
 that remembers what it did. Every `--interval` seconds a gateway, what posts its journal, the
 database or Redis is killed and started again, or the database is cut off. Clients retry until they
 have an answer; some leave in the middle of a stream, some send a request twice at once.
-`--tokens` limits what the clients' key may use in a day.
+`--tokens` limits what the clients' key may use in a day. SIGTERM or Ctrl-C ends the sending; then
+everything is compared and reported as at the end. Each minute a line on standard error says how far
+it is, and the report is the last thing on standard output.
 """
 
 import argparse
@@ -15,16 +17,44 @@ import asyncio
 import json
 import math
 import shutil
+import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import msgspec
 
-from headrace.sim.chaos import ChaosPlan, ChaosSite
+from headrace.sim.chaos import ChaosPlan, ChaosReport, ChaosSite
 from headrace.spec.limits import Limits
 
 problems_shown = 20
+progress_interval_s = 60.0
+
+
+async def run(site: ChaosSite) -> ChaosReport:
+    """The plan, with a line of progress now and then, until it is done or a signal ends it."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, site.stop)
+    telling = asyncio.create_task(tell(site.report))
+    try:
+        return await site.run()
+    finally:
+        telling.cancel()
+
+
+async def tell(report: ChaosReport) -> None:
+    """Say how far it is until cancelled."""
+    begun_s = time.monotonic()
+    while True:
+        await asyncio.sleep(progress_interval_s)
+        print(
+            f"{time.monotonic() - begun_s:.0f} s: {report.answers} answers, "
+            f"{report.broken} broken connections, killed or cut {dict(report.kills)}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def main() -> int:
@@ -53,7 +83,7 @@ def main() -> int:
     directory.chmod(0o755)
     try:
         with ChaosSite(directory, plan) as site:
-            report = asyncio.run(site.run())
+            report = asyncio.run(run(site))
     finally:
         shutil.rmtree(directory, ignore_errors=True)
     found = msgspec.to_builtins(report, str_keys=True)

@@ -1,196 +1,179 @@
-"""Which engine gives more tokens a second over HTTP on this machine, from the same file?
+"""Which engine gives more tokens a second on this machine, from the same file?
 
-Starts `headrace serve` and llama.cpp's server side by side (an idle one costs nothing), asks both
-the same prompts in turns, and prints the median of the runs and their ratio. The load comes from
-`headrace bench serve`, which counts tokens by each server's own usage.
+Starts all engines side by side (an idle one costs nothing), asks them the same prompts in turns,
+and prints the medians of the runs and each peer's ratio, and where headrace loses:
 
-    python bench/engine_vs_peers.py MODEL.gguf --peer-python PEERS/bin/python --runs 3 --json OUT
+    python bench/engine_vs_peers.py MODEL.gguf --llama-python P/bin/python \\
+        --openvino-python P/bin/python --transformers-python P/bin/python \\
+        --runs 3 --json OUT.json --plot OUT
 
-`--peer-python` is a Python with the `xllamacpp` package in an environment of its own. The peer's
-wheel is built for AVX2; `--isa avx2` holds headrace to the same instructions.
+A peer's Python is an environment of its own with `xllamacpp`, `openvino-genai`, or `torch` and
+`transformers`; one that is not there is left out, with the reason. llama.cpp is a server over HTTP,
+as headrace is; the other two are libraries, without HTTP (see `peer_engines.py`). The peers' wheels
+are built for AVX2; `--isa avx2` holds headrace to the same instructions. `--short` asks for fewer
+tokens, so that a model of a billion weights is through in minutes. `--plot` writes PNG and SVG.
 """
 
 import argparse
 import json
 import os
 import platform
-import socket
 import statistics
-import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-start_timeout_s = 120.0
-
-
-@dataclass(frozen=True)
-class Engine:
-    """One server under comparison."""
-
-    name: str
-    url: str
-    process: subprocess.Popen[bytes]
-
-
-@dataclass(frozen=True)
-class Question:
-    """One row of the table."""
-
-    name: str
-    concurrency: int
-    prompt_words: int
-    shared_prefix_words: int
-    output_tokens: int
-    requests: int
-
+from peer_engines import Engine, Figures, Question, library, missing_packages, served
 
 questions = (
-    Question("1 client, 128 in, 128 out", 1, 128, 0, 128, 3),
-    Question("8 clients, 128 in, 128 out", 8, 128, 0, 128, 16),
-    Question("32 clients, 128 in, 128 out", 32, 128, 0, 128, 64),
-    Question("16 clients, 512 shared + 32 in, 64 out", 16, 544, 512, 64, 32),
+    Question(1, 128, 0, 128, 3),
+    Question(8, 128, 0, 128, 16),
+    Question(32, 128, 0, 128, 64),
+    Question(16, 544, 512, 64, 32),
 )
+short_questions = (
+    Question(1, 128, 0, 32, 2),
+    Question(8, 64, 0, 32, 8),
+    Question(32, 32, 0, 32, 32),
+    Question(8, 272, 256, 16, 8),
+)
+peers_path = Path(__file__).parent / "peers"
+libraries = {  # a library's program, and what its Python must have
+    "openvino": ("openvino_batching.py", ("openvino_genai", "openvino_tokenizers")),
+    "transformers": ("transformers_generate.py", ("torch", "transformers", "gguf")),
+}
 
 
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-@contextmanager
-def started(
-    name: str, command: list[str], port: int, environment: dict[str, str]
-) -> Iterator[Engine]:
-    """Start a server, wait until it answers a completion, and stop it at the end."""
-    log = Path(f"/tmp/headrace-bench-{name}.log").open("wb")  # noqa: SIM115
-    process = subprocess.Popen(
-        command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **environment}
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        wait_until_it_answers(process, url, Path(log.name))
-        yield Engine(name, url, process)
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
-        log.close()
-
-
-def wait_until_it_answers(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    """Ask for one token until it comes; SystemExit with the log's end if it never does."""
-    give_up_at = time.monotonic() + start_timeout_s
-    while process.poll() is None and time.monotonic() < give_up_at:
-        try:
-            model = fetch(f"{url}/v1/models")["data"][0]["id"]
-            fetch(f"{url}/v1/completions", {"model": model, "prompt": "Hello", "max_tokens": 1})
-        except OSError:
-            time.sleep(0.2)
-        else:
-            return
-    raise SystemExit(f"{process.args!r} did not start:\n{log.read_text()[-2000:]}")
-
-
-def fetch(url: str, body: dict[str, object] | None = None) -> Any:
-    """The JSON that a server answers; OSError if it does not."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
-
-
-def ask(engine: Engine, question: Question, seed: int) -> dict[str, float]:
-    """One run of a question against one engine."""
-    command = [
-        *(sys.executable, "-m", "headrace.cli.main", "bench", "serve", engine.url, "--json"),
-        *("--completions", "--ignore-eos", "--warmup", "1", "--seed", str(seed)),
-        *("--concurrency", str(question.concurrency), "--requests", str(question.requests)),
-        *("--prompt-words", str(question.prompt_words)),
-        *("--shared-prefix", str(question.shared_prefix_words)),
-        *("--output-tokens", str(question.output_tokens)),
-    ]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=900)
-    level = json.loads(done.stdout)["levels"][0]
-    if level["failed"]:
-        raise SystemExit(f"{engine.name}: {level['failed']} requests failed: {level['errors']}")
-    return {
-        "output_tokens_per_s": level["output_tokens_per_s"],
-        "ttft_p50_ms": level["ttft_ms"]["p50"],
-        "ttft_p99_ms": level["ttft_ms"]["p99"],
-        "itl_p50_ms": level["itl_ms"]["p50"],
-    }
-
-
-def medians(runs: list[dict[str, float]]) -> dict[str, float]:
+def medians(runs: list[Figures]) -> Figures:
     """The median of each figure over the runs, with the range of the rate."""
     rates = [run["output_tokens_per_s"] for run in runs]
     middle = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
     return middle | {"rate_min": min(rates), "rate_max": max(rates)}
 
 
-def compare(ours: Engine, peer: Engine, run_count: int) -> list[dict[str, object]]:
-    """Ask every question of both engines in turns; prints a row as soon as it is known."""
+def compare(
+    engines: Sequence[Engine], asked: Sequence[Question], run_count: int
+) -> list[dict[str, object]]:
+    """Ask every question of all engines in turns; prints a row as soon as it is known."""
     rows: list[dict[str, object]] = []
-    print(f"{'output tok/s':42} {ours.name:>10} {peer.name:>12} {'ratio':>6}  TTFT p50 ms")
-    for question in questions:
-        results: dict[str, list[dict[str, float]]] = {ours.name: [], peer.name: []}
+    names = [engine.name for engine in engines]
+    print(f"{'output tok/s (of headrace)':42}" + "".join(f"{name:>22}" for name in names))
+    for question in asked:
+        results: dict[str, list[Figures]] = {name: [] for name in names}
         for run in range(run_count):
-            for engine in (ours, peer) if run % 2 == 0 else (peer, ours):
-                results[engine.name].append(ask(engine, question, seed=run))
-        mine, theirs = medians(results[ours.name]), medians(results[peer.name])
-        ratio = mine["output_tokens_per_s"] / theirs["output_tokens_per_s"]
-        print(
-            f"{question.name:42} {mine['output_tokens_per_s']:10.1f} "
-            f"{theirs['output_tokens_per_s']:12.1f} {ratio:6.2f}  "
-            f"{mine['ttft_p50_ms']:.0f} / {theirs['ttft_p50_ms']:.0f}",
-            flush=True,
-        )
-        rows.append({"question": question.name, ours.name: mine, peer.name: theirs, "ratio": ratio})
+            for engine in engines if run % 2 == 0 else reversed(engines):
+                results[engine.name].append(engine.ask(question, seed=run))
+        found = {name: medians(runs) for name, runs in results.items()}
+        mine = found[names[0]]["output_tokens_per_s"]
+        rates = {name: figures["output_tokens_per_s"] for name, figures in found.items()}
+        cells = "".join(f"{rate:12.1f} ({mine / rate:6.2f}x)" for rate in rates.values())
+        print(f"{question.name:42}{cells}", flush=True)
+        ratios = {name: mine / rates[name] for name in names[1:]}
+        rows.append({"question": question.name, **found, "ratios": ratios})
     return rows
 
 
+def losses(rows: Sequence[dict[str, object]]) -> list[str]:
+    """The questions in which a peer is ahead."""
+    out = []
+    for row in rows:
+        ratios = row["ratios"]
+        assert isinstance(ratios, dict)
+        out += [
+            f"{row['question']}: {peer} is {1 / ratio:.2f} times headrace"
+            for peer, ratio in ratios.items()
+            if ratio < 1
+        ]
+    return out
+
+
+def start_engines(arguments: argparse.Namespace, stack: ExitStack) -> list[Engine]:
+    """headrace and every peer that can run; the others are named with the reason."""
+    isa = {"HEADRACE_CPU_ISA": arguments.isa} if arguments.isa else {}
+    rest = (str(arguments.model), "--threads", str(arguments.threads))
+    ours = [sys.executable, "-m", "headrace.cli.main", "serve", *rest]
+    engines = [stack.enter_context(served("headrace", ours, isa))]
+    python = arguments.llama_python
+    reason = missing_packages(python, ("xllamacpp",)) if python else "no --llama-python"
+    if reason is None:
+        command = [str(python), str(peers_path / "llama_server.py"), *rest]
+        engines.append(stack.enter_context(served("llama-server", command, {})))
+    else:
+        print(f"llama-server is left out: {reason}")
+    for name, (program, packages) in libraries.items():
+        python = getattr(arguments, f"{name}_python")
+        reason = missing_packages(python, packages) if python else f"no --{name}-python"
+        if reason is None:
+            command = [str(python), str(peers_path / program), *rest]
+            try:
+                engines.append(stack.enter_context(library(name, command)))
+            except SystemExit as error:  # it does not read this file
+                reason = str(error)
+        if reason is not None:
+            print(f"{name} is left out: {reason}")
+    return engines
+
+
+def plot(rows: Sequence[dict[str, object]], title: str, path: Path) -> None:
+    """Output tokens a second by question and engine, as PNG and SVG."""
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    names = [name for name in rows[0] if name not in {"question", "ratios"}]
+    figure, axes = plt.subplots(1, len(rows), figsize=(3.2 * len(rows), 3.4), layout="constrained")
+    for axis, row in zip(axes, rows, strict=True):
+        rates = []
+        for name in names:
+            figures = row[name]
+            assert isinstance(figures, dict)
+            rates.append(figures)
+        heights = [rate["output_tokens_per_s"] for rate in rates]
+        low = [rate["output_tokens_per_s"] - rate["rate_min"] for rate in rates]
+        high = [rate["rate_max"] - rate["output_tokens_per_s"] for rate in rates]
+        colors = [f"C{index}" for index in range(len(names))]
+        bars = axis.bar(names, heights, yerr=(low, high), color=colors, capsize=3)
+        axis.bar_label(bars, fmt="%.0f")
+        axis.set_title(str(row["question"]).replace(", ", ",\n", 1), fontsize=9)
+        axis.tick_params(axis="x", labelrotation=30, labelsize=8)
+    axes[0].set_ylabel("output tokens/s")
+    figure.suptitle(title)
+    for ending in (".png", ".svg"):
+        figure.savefig(path.with_name(path.name + ending), dpi=120)
+
+
 def main() -> None:
-    """Read the arguments, run the comparison, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Read the arguments, run the comparison, write the JSON and the plots."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", type=Path)
-    parser.add_argument("--peer-python", type=Path, required=True)
+    for peer in ("llama", *libraries):
+        parser.add_argument(f"--{peer}-python", type=Path)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--isa", help="cap headrace's instruction set: portable, avx2, avx512")
+    parser.add_argument("--short", action="store_true", help="ask for fewer tokens")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path, help="path of the plots, without an ending")
     arguments = parser.parse_args()
-    our_port, peer_port = free_port(), free_port()
-    ours_command = [
-        *(sys.executable, "-m", "headrace.cli.main", "serve", str(arguments.model)),
-        *("--port", str(our_port), "--threads", str(arguments.threads)),
-    ]
-    peer_command = [
-        *(str(arguments.peer_python), str(Path(__file__).parent / "peers" / "llama_server.py")),
-        *(str(arguments.model), "--port", str(peer_port), "--threads", str(arguments.threads)),
-    ]
-    isa = {"HEADRACE_CPU_ISA": arguments.isa} if arguments.isa else {}
-    with (
-        started("headrace", ours_command, our_port, isa) as ours,
-        started("llama-server", peer_command, peer_port, {}) as peer,
-    ):
-        rows = compare(ours, peer, arguments.runs)
+    with ExitStack() as stack:
+        engines = start_engines(arguments, stack)
+        asked = short_questions if arguments.short else questions
+        rows = compare(engines, asked, arguments.runs)
+    for line in losses(rows):
+        print(f"behind: {line}")
+    machine = f"{platform.machine()}, {os.cpu_count()} cores"
     if arguments.json:
         result = {
             "model": arguments.model.name,
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+            "machine": machine,
             "isa": arguments.isa or "best",
             "runs": arguments.runs,
             "rows": rows,
         }
         arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+    if arguments.plot:
+        plot(rows, f"{arguments.model.stem}, {machine}", arguments.plot)
 
 
 if __name__ == "__main__":

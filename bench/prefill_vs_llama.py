@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from engine_vs_peers import Engine, fetch, free_port, started
 from gguf import GGMLQuantizationType
 from kernels import Case, batch_of, load
+from peer_engines import ServedEngine, fetch, served
 from random_model import blocks, shapes, write_model
 
 from headrace import kernels
@@ -50,7 +50,7 @@ def our_rate(runner: CpuRunner) -> float:
     return prompt_tokens / (time.perf_counter() - start)
 
 
-def their_rate(engine: Engine, vocab_size: int, rng: np.random.Generator) -> float:
+def their_rate(engine: ServedEngine, vocab_size: int, rng: np.random.Generator) -> float:
     """By the peer's own clock, so that HTTP is not in it."""
     prompt = rng.integers(100, vocab_size, prompt_tokens).tolist()
     body = {"prompt": prompt, "n_predict": 1, "cache_prompt": False}
@@ -60,10 +60,9 @@ def their_rate(engine: Engine, vocab_size: int, rng: np.random.Generator) -> flo
 
 def compare(path: Path, peer_python: Path, isa: str, threads: int, turns: int) -> Row:
     """Both engines on one file."""
-    port = free_port()
     server = Path(__file__).parent / "peers" / "llama_server.py"
-    command = [str(peer_python), str(server), str(path), "--port", str(port), "--slots", "1"]
-    with started("prefill", [*command, "--threads", str(threads)], port, {}) as peer:
+    command = [str(peer_python), str(server), str(path), "--slots", "1", "--threads", str(threads)]
+    with served("prefill", command, {}) as peer:
         runner, _ = load(path, isa, threads)
         rng = np.random.default_rng(0)
         ours, theirs = [], []

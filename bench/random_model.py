@@ -14,7 +14,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES
 from numpy.typing import NDArray
-from requantize import copy_metadata
+from requantize import add_file_type, copy_metadata
 
 weight_deviation = 0.02
 # Of each type: the deviation of its stored numbers times their sub-block's scale, and where the
@@ -85,6 +85,7 @@ def write_model(tokenizer: Path, target: Path, kind: GGMLQuantizationType, shape
     reader = GGUFReader(tokenizer)
     writer = GGUFWriter(target, "llama")
     copy_metadata(reader, writer, but="llama.")
+    add_file_type(writer, kind)
     vocab = reader.get_field("tokenizer.ggml.tokens")
     assert vocab is not None
     vocab_size = len(vocab.contents())

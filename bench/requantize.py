@@ -8,7 +8,7 @@ Uses the `gguf` package alone, none of headrace's own reading or quantizing code
 import argparse
 from pathlib import Path
 
-from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
+from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType
 from gguf.quants import dequantize, quantize
 
 types = ("BF16", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
@@ -27,6 +27,12 @@ def copy_metadata(reader: GGUFReader, writer: GGUFWriter, but: str | None = None
         writer.add_key_value(field.name, field.contents(), kind, sub_type=item)
 
 
+def add_file_type(writer: GGUFWriter, kind: GGMLQuantizationType) -> None:
+    """Say what most tensors are in; OpenVINO opens no file that does not."""
+    k_suffix = "_S" if kind.name in {"Q4_K", "Q5_K"} else ""
+    writer.add_file_type(LlamaFileType[f"MOSTLY_{kind.name}{k_suffix}"])
+
+
 def requantize(source: Path, target: Path, kind: GGMLQuantizationType) -> None:
     """Write `target` with every matrix of `source` as `kind`; vectors stay as they are."""
     reader = GGUFReader(source)
@@ -34,6 +40,7 @@ def requantize(source: Path, target: Path, kind: GGMLQuantizationType) -> None:
     assert architecture is not None
     writer = GGUFWriter(target, architecture.contents())
     copy_metadata(reader, writer)
+    add_file_type(writer, kind)
     for tensor in reader.tensors:
         if len(tensor.shape) == 1:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)

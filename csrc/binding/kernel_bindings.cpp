@@ -34,7 +34,7 @@ void matmul(int ggml_type, const Vector<std::uint8_t>& weights, const Matrix<flo
   const int outputs = int_size(out.shape(1));
   require_length(out, rows.shape(0), "the output");
   const PackedMatrix matrix(
-      RawTensor{"weights", ggml_type, outputs, inputs, weights.data(), weights.size()});
+      RawTensor{"weights", ggml_type, outputs, inputs, weights.data(), weights.size(), {}});
   InputForms forms;
   forms.add(matrix.type());
   Activations input(row_count, inputs, forms);
@@ -56,7 +56,7 @@ void read_row(int ggml_type, const Vector<std::uint8_t>& weights, int outputs, i
               const OutVector<float>& out) {
   if (index < 0 || index >= outputs) throw InvalidStep("the row index is outside the matrix");
   const PackedMatrix matrix(RawTensor{"weights", ggml_type, outputs, int_size(out.shape(0)),
-                                      weights.data(), weights.size()});
+                                      weights.data(), weights.size(), {}});
   matrix.read_row(index, out.data());
 }
 

@@ -21,11 +21,11 @@ namespace headrace {
 
 namespace {
 
-// (ggml type, shape, bytes) as a raw tensor that points into the array.
+// (ggml type, shape, bytes) as a raw tensor that points into the array. A callable in the bytes'
+// place makes them when they are read, which must then happen under the interpreter's lock.
 RawTensor raw_tensor(const std::string& name, const nb::tuple& fields) {
   if (fields.size() != 3) throw nb::value_error("a tensor is (type, shape, data)");
   const auto shape = nb::cast<std::vector<int>>(fields[1]);
-  const auto data = nb::cast<Vector<std::uint8_t>>(fields[2]);
   RawTensor raw;
   raw.name = name;
   raw.ggml_type = nb::cast<int>(fields[0]);
@@ -33,12 +33,20 @@ RawTensor raw_tensor(const std::string& name, const nb::tuple& fields) {
     raw.outputs = shape.size() == 2 ? shape[0] : 1;
     raw.inputs = shape.back();
   }
+  if (nb::isinstance<nb::callable>(fields[2])) {
+    raw.make = [source = nb::object(fields[2])] {
+      const auto made = nb::cast<Vector<std::uint8_t>>(source());
+      return RawBytes{{made.data(), [made](const std::uint8_t*) {}}, made.size()};
+    };
+    return raw;
+  }
+  const auto data = nb::cast<Vector<std::uint8_t>>(fields[2]);
   raw.data = data.data();
   raw.byte_count = data.size();
   return raw;
 }
 
-// {name: (ggml type, shape, bytes)} as raw tensors.
+// {name: (ggml type, shape, bytes or what makes them)} as raw tensors.
 std::map<std::string, RawTensor> raw_tensors(const nb::dict& tensors) {
   std::map<std::string, RawTensor> out;
   for (const auto& [key, value] : tensors) {

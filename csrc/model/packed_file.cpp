@@ -83,6 +83,7 @@ PackedFile::PackedFile(int descriptor, std::uint8_t* data, std::size_t size, boo
 std::unique_ptr<PackedFile> PackedFile::open(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return nullptr;
+  flock(descriptor, LOCK_SH | LOCK_NB);   // says that it is in use, as long as it is open
   struct stat status {};
   const bool known = fstat(descriptor, &status) == 0;
   const std::size_t size = known ? static_cast<std::size_t>(status.st_size) : 0;
@@ -142,6 +143,7 @@ void PackedFile::publish() {
   const Header header = header_of(used_);
   std::memcpy(data_, &header, sizeof(Header));
   mprotect(data_, size_, PROT_READ);
+  flock(descriptor_, LOCK_SH | LOCK_NB);   // for others to map it too
   const bool cut = ftruncate(descriptor_, static_cast<off_t>(used_)) == 0;
   std::string temporary = std::move(temporary_path_);
   temporary_path_.clear();

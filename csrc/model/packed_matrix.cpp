@@ -69,17 +69,14 @@ std::size_t raw_row_bytes(int ggml_type, int inputs, const std::string& tensor) 
 PackedMatrix::PackedMatrix(const RawTensor& raw, PackedFile* file)
     : type_(weight_type_of(raw.ggml_type, raw.name)), outputs_(raw.outputs), inputs_(raw.inputs) {
   const std::size_t row_bytes = raw_row_bytes(raw.ggml_type, inputs_, raw.name);
-  if (raw.byte_count != row_bytes * static_cast<std::size_t>(outputs_))
-    throw ModelFileError("tensor " + raw.name + " has " + std::to_string(raw.byte_count) +
-                         " bytes where its shape needs " +
-                         std::to_string(row_bytes * static_cast<std::size_t>(outputs_)));
   tile_bytes_ = round_up(tile_bytes(type_, inputs_), cache_line_bytes);
   if (file == nullptr) owned_ = Buffer<std::uint8_t>(byte_count());
   std::uint8_t* out = file == nullptr ? owned_.data() : file->take(raw, byte_count());
   data_ = out;
   if (file != nullptr && !file->is_new()) return;
+  const RawBytes bytes = raw.bytes(row_bytes * static_cast<std::size_t>(outputs_));
   for (int output = 0; output < outputs_; ++output) {
-    const std::uint8_t* row = raw.data + row_bytes * static_cast<std::size_t>(output);
+    const std::uint8_t* row = bytes.data.get() + row_bytes * static_cast<std::size_t>(output);
     is_quantized(type_) ? pack_quantized_row(row, raw.ggml_type, output, out)
                         : pack_float_row(row, output, out);
   }
@@ -178,12 +175,9 @@ Buffer<float> read_vector(const RawTensor& raw, std::size_t padded_count) {
   if (is_quantized(type))
     throw ModelFileError("tensor " + raw.name + " must be F32, F16 or BF16");
   const std::size_t count = static_cast<std::size_t>(raw.inputs);
-  if (raw.byte_count != count * float_bytes(type))
-    throw ModelFileError("tensor " + raw.name + " has " + std::to_string(raw.byte_count) +
-                         " bytes where its shape needs " +
-                         std::to_string(count * float_bytes(type)));
+  const RawBytes bytes = raw.bytes(count * float_bytes(type));
   Buffer<float> out(padded_count);
-  for (std::size_t i = 0; i < count; ++i) out[i] = read_float(type, raw.data, i);
+  for (std::size_t i = 0; i < count; ++i) out[i] = read_float(type, bytes.data.get(), i);
   return out;
 }
 

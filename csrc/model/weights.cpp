@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <cmath>
+#include <functional>
 #include <tuple>
 
 #include "base/errors.hpp"
@@ -13,28 +14,33 @@ namespace headrace {
 
 namespace {
 
-// Outputs [rows.first, rows.end) of a matrix; a tensor of another size is refused when it is read.
-RawTensor rows_of(RawTensor raw, const RowSpan& rows) {
-  const std::size_t bytes = raw_row_bytes(raw.ggml_type, raw.inputs, raw.name);
-  if (raw.outputs == rows.count() ||
-      raw.byte_count != bytes * static_cast<std::size_t>(raw.outputs))
-    return raw;
-  raw.data += bytes * static_cast<std::size_t>(rows.first);
-  raw.byte_count = bytes * static_cast<std::size_t>(rows.count());
-  raw.outputs = rows.count();
-  return raw;
+// Units [part.first, part.end) of a tensor that has `count` of `unit_bytes` each.
+std::function<RawBytes()> bytes_of_part(const RawTensor& raw, std::size_t unit_bytes, int count,
+                                        const RowSpan& part) {
+  return [raw, unit_bytes, count, part] {
+    const RawBytes whole = raw.bytes(unit_bytes * static_cast<std::size_t>(count));
+    const std::uint8_t* first = whole.data.get() + unit_bytes * static_cast<std::size_t>(part.first);
+    return RawBytes{{whole.data, first}, unit_bytes * static_cast<std::size_t>(part.count())};
+  };
 }
 
-// Numbers [columns.first, columns.end) of a vector; as above.
-RawTensor columns_of(RawTensor raw, const RowSpan& columns) {
+RawTensor rows_of(const RawTensor& raw, const RowSpan& rows) {
+  if (raw.outputs == rows.count()) return raw;
+  RawTensor part = raw;
+  part.make = bytes_of_part(raw, raw_row_bytes(raw.ggml_type, raw.inputs, raw.name), raw.outputs,
+                            rows);
+  part.outputs = rows.count();
+  return part;
+}
+
+// Numbers of a vector; one that is quantized is refused when it is read.
+RawTensor columns_of(const RawTensor& raw, const RowSpan& columns) {
   if (raw.inputs == columns.count() || is_quantized(weight_type_of(raw.ggml_type, raw.name)))
     return raw;
-  const std::size_t bytes = raw_row_bytes(raw.ggml_type, 1, raw.name);
-  if (raw.byte_count != bytes * static_cast<std::size_t>(raw.inputs)) return raw;
-  raw.data += bytes * static_cast<std::size_t>(columns.first);
-  raw.byte_count = bytes * static_cast<std::size_t>(columns.count());
-  raw.inputs = columns.count();
-  return raw;
+  RawTensor part = raw;
+  part.make = bytes_of_part(raw, raw_row_bytes(raw.ggml_type, 1, raw.name), raw.inputs, columns);
+  part.inputs = columns.count();
+  return part;
 }
 
 constexpr int experts_max = 1024;

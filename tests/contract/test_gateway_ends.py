@@ -9,10 +9,20 @@ import aiohttp
 import msgspec
 import pytest
 
+from headrace.base.clock import SystemClock
 from headrace.base.errors import InvalidRequest
+from headrace.gateway.heartbeat import Heartbeat
 from headrace.ledger.reservation import Outcome
+from headrace.protocol.sse import heartbeat
 from headrace.sim.engine import Behaviour, Failure, FakeEngine
-from headrace.sim.gateway_site import GatewaySite, add_model, gateway_site, model_name, serving
+from headrace.sim.gateway_site import (
+    GatewaySite,
+    add_model,
+    gateway_site,
+    make_id,
+    model_name,
+    serving,
+)
 from headrace.spec.models import Model
 
 chat_path = "/v1/chat/completions"
@@ -64,6 +74,55 @@ async def test_a_fallback_answers_for_a_model_that_fails_and_both_are_in_the_led
         )
         assert (second.model, second.outcome) == ("spare", Outcome.FINISHED)
         assert (first.request_id, second.request_id) == (request_id, f"{request_id}.1")
+
+
+@pytest.mark.parametrize("spare_fails", [False, True])
+async def test_a_fallback_answers_in_a_stream_that_has_had_comments_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare_fails: bool
+) -> None:
+    monkeypatch.setattr(Heartbeat.start, "__defaults__", (0.0,))
+    gate = asyncio.Event()
+    broken = FakeEngine(default=Behaviour(failure=Failure.CUT, gate=gate))
+    spare = FakeEngine(default=Behaviour(failure=Failure.STATUS) if spare_fails else Behaviour())
+    async with gateway_site(tmp_path, [broken]) as site, serving(spare) as url:
+        add_model(site.database, "spare", [(url, "")], number=2)
+        model = site.database.store.list(Model)[0]
+        site.database.store.update(with_fallbacks(model, ("spare",)))
+        await site.gateway.follower.load()
+        headers = {"Authorization": f"Bearer {site.api_key}"}
+        async with (
+            aiohttp.ClientSession(site.url, headers=headers) as client,
+            client.post(chat_path, json=body(stream=True)) as answer,
+        ):
+            assert answer.status == 200
+            assert await answer.content.readuntil(b"\n\n") == heartbeat
+            gate.set()
+            said = await answer.text()
+        first, second = await site.settlements(2)
+    assert ": x-headrace-fallback: spare\n\n" in said or spare_fails
+    assert said.endswith("data: [DONE]\n\n") is not spare_fails
+    assert ('"error"' in said) is spare_fails
+    assert first.outcome is Outcome.FAILED
+    assert second.outcome is (Outcome.FAILED if spare_fails else Outcome.FINISHED)
+
+
+async def test_a_fallback_goes_before_a_replica_that_was_ejected(tmp_path: Path) -> None:
+    spare, broken = FakeEngine(), FakeEngine()
+    async with gateway_site(tmp_path, [broken]) as site, serving(spare) as url:
+        add_model(site.database, "spare", [(url, "")], number=2)
+        model = site.database.store.list(Model)[0]
+        site.database.store.update(with_fallbacks(model, ("spare",)))
+        await site.gateway.follower.load()
+        for endpoint in site.gateway.endpoints.pool(make_id("ver", 1)):
+            endpoint.breaker.fail(SystemClock().monotonic_s() + 100.0, is_probe=False)
+        headers = {"Authorization": f"Bearer {site.api_key}"}
+        async with (
+            aiohttp.ClientSession(site.url, headers=headers) as client,
+            client.post(chat_path, json=body()) as answer,
+        ):
+            assert answer.status == 200, await answer.text()
+            assert answer.headers["x-headrace-fallback"] == "spare"
+    assert (len(broken.seen), len(spare.seen)) == (0, 1)
 
 
 def with_fallbacks(model: Model, fallbacks: tuple[str, ...]) -> Model:

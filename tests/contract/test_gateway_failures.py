@@ -20,6 +20,8 @@ from headrace.ledger.journal import Journal, JournalLimits
 from headrace.ledger.meter import Meter
 from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
 from headrace.protocol.errors import error_body
+from headrace.router.breaker import BreakerState
+from headrace.router.retry_budget import reserve_retries
 from headrace.sim.disk import BoundedDisk
 from headrace.sim.engine import Behaviour, Failure, FakeEngine, Seen
 from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name, price
@@ -182,16 +184,51 @@ async def test_without_a_live_replica_the_answer_is_503_and_costs_nothing(tmp_pa
 
 
 async def test_an_engine_that_hangs_is_given_up_and_ejected(tmp_path: Path) -> None:
-    hangs = Behaviour(tokens=9, failure=Failure.HANG, fail_after=2)
-    engine = FakeEngine(default=hangs)
+    engines = [FakeEngine(), FakeEngine()]
+    engines[1].plan = engines[0].plan  # whichever is asked first hangs
+    engines[0].plan.append(Behaviour(tokens=9, failure=Failure.HANG, fail_after=2))
+    timeouts = Timeouts(first_output_s=20.0, stall_s=0.05)
+    async with gateway_site(tmp_path, engines, timeouts=timeouts) as site:
+        async with connected(site) as client:
+            _, body = await chat(client, stream=True)
+            hung = engines[0] if engines[0].seen else engines[1]
+            statuses = [(await chat(client))[0] for _ in range(4)]
+        await site.settlements(5)
+    assert b"deadline_exceeded" in body
+    assert statuses == [200] * 4
+    assert len(hung.seen) == 1
+
+
+async def test_the_only_replica_is_asked_again_whatever_it_did_before(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    engine.plan += [
+        Behaviour(failure=Failure.CUT),
+        Behaviour(tokens=9, failure=Failure.HANG, fail_after=2),
+        Behaviour(failure=Failure.STATUS, error=Unavailable("shutting down")),
+    ]
     timeouts = Timeouts(first_output_s=20.0, stall_s=0.05)
     async with gateway_site(tmp_path, [engine], timeouts=timeouts) as site:
         async with connected(site) as client:
-            _, body = await chat(client, stream=True)
-            status, _ = await chat(client)
-        await site.settlements(2)
-    assert b"deadline_exceeded" in body
-    assert status == 503
+            statuses = [(await chat(client, stream=True))[0] for _ in range(5)]
+        (endpoint,) = site.gateway.endpoints
+        assert endpoint.breaker.state is BreakerState.CLOSED
+        settlements = await site.settlements(5)
+    assert statuses == [502, 200, 503, 200, 200]
+    assert [each.outcome for each in settlements[-2:]] == [Outcome.FINISHED] * 2
+
+
+async def test_a_replica_that_is_gone_refuses_at_once_and_uses_up_no_retries(
+    tmp_path: Path,
+) -> None:
+    async with gateway_site(tmp_path, [], addresses=[closed_port()]) as site:
+        async with connected(site) as client:
+            answers = [await chat(client) for _ in range(20)]
+        await site.settlements(20)
+        retries = site.gateway.retries
+        now_s = SystemClock().monotonic_s()
+        assert sum(retries.withdraw(now_s) for _ in range(reserve_retries)) == reserve_retries
+    assert {status for status, _ in answers} == {503}
+    assert b"try again" in answers[-1][1]
 
 
 async def test_prepaid_credit_is_never_overrun_and_free_again_after_settling(

@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.gateway import hedging
+from headrace.gateway.heartbeat import Heartbeat
 from headrace.ledger.reservation import Outcome, Settlement, TokenUsage, UsageSource
 from headrace.sim.engine import Behaviour, Failure, FakeEngine
 from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name
@@ -180,6 +181,25 @@ async def test_a_caller_who_leaves_stops_both(tmp_path: Path) -> None:
     assert billed.usage == TokenUsage(first.seen[0].prompt_tokens, 0, 0)
     assert borne.outcome is Outcome.ABORTED
     assert loads == [0, 0]
+
+
+async def test_who_won_is_said_in_a_comment_where_the_headers_went_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Heartbeat.start, "__defaults__", (0.0,))
+    engines = slow_engines()
+    async with hedged(tmp_path, engines) as (site, client):
+        body = {"model": model_name, "messages": messages, "stream": True}
+        async with client.post("/v1/chat/completions", json=body) as answer:
+            assert "x-headrace-hedge" not in answer.headers
+            first, second = await arrivals(engines)
+            release(second)
+            said = await answer.read()
+        await site.settlements(2)
+    comment, event = said.index(b": x-headrace-hedge: won\n\n"), said.index(b"data: ")
+    assert comment < event
+    assert said.count(b"x-headrace-hedge") == 1
+    assert first is not second
 
 
 async def test_a_spent_retry_budget_asks_nobody_else(

@@ -12,9 +12,10 @@ import openai
 import pytest
 
 from headrace.gateway import media_form
-from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
-from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name, serving
+from headrace.ledger.reservation import Charge, Outcome, TokenUsage, UsageSource
+from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name, price, serving
 from headrace.sim.media_engine import MediaEngine, picture, sound
+from headrace.spec.prices import PriceVersion
 
 
 @asynccontextmanager
@@ -75,13 +76,20 @@ async def test_a_sound_is_written_down_and_charged_by_the_engines_tokens(tmp_pat
     assert settlement.source is UsageSource.ENGINE
 
 
-async def test_seconds_are_counted_as_one_request(tmp_path: Path) -> None:
+async def test_what_no_engine_counted_is_unrated_and_never_0(tmp_path: Path) -> None:
     async with heard(tmp_path, MediaEngine(counts_tokens=False)) as (site, client):
         await post_form(client, "/audio/translations")
         (settlement,) = await site.settlements(1)
+        await site.booked(1)
+        rated = site.database.late_rating.rate(
+            lambda *_: PriceVersion("prb", price), lambda *_: Charge(), 0.0, 2.0**40
+        )
+        assert site.database.ledger.check() == []
     assert settlement.outcome is Outcome.FINISHED
     assert settlement.usage == TokenUsage()
-    assert settlement.source is UsageSource.COUNTED
+    assert settlement.source is UsageSource.UNMETERED
+    assert settlement.amount_nanousd is settlement.price_book_id is None
+    assert rated == 0
 
 
 async def test_plain_text_and_events_pass_as_they_are(tmp_path: Path) -> None:
@@ -96,7 +104,7 @@ async def test_plain_text_and_events_pass_as_they_are(tmp_path: Path) -> None:
         plain_settled, streamed = await site.settlements(2)
     assert str(plain) == "Hello there.\n"
     assert events == ["transcript.text.delta", "transcript.text.done"]
-    assert plain_settled.source is UsageSource.COUNTED
+    assert plain_settled.source is UsageSource.UNMETERED
     assert streamed.usage == TokenUsage(30, 0, 5)
 
 
@@ -118,6 +126,7 @@ async def test_speech_comes_as_it_is_made_and_an_abort_ends_it(tmp_path: Path) -
         engine.gate.set()
     assert engine.seen[0].fields == {"model": "fake", "voice": "a", "input": "Hello"}
     assert (finished.outcome, aborted.outcome) == (Outcome.FINISHED, Outcome.ABORTED)
+    assert aborted.source is UsageSource.UNMETERED
 
 
 async def test_images_are_made_and_changed(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def answer(served: ServeProcess, prompt: str) -> str:
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=60) as response:
+    with urllib.request.urlopen(request, timeout=100) as response:
         text: str = json.load(response)["choices"][0]["text"]
     return text
 

@@ -46,19 +46,36 @@ class RouterMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now_s += seconds
 
-    @rule(prefill=tokens, decode=tokens, excluded=st.sets(st.sampled_from(replica_ids), max_size=3))
-    def request_arrives(self, prefill: int, decode: int, excluded: set[str]) -> None:
+    @rule(
+        prefill=tokens,
+        decode=tokens,
+        excluded=st.sets(st.sampled_from(replica_ids), max_size=3),
+        tries_ejected=st.booleans(),
+    )
+    def request_arrives(
+        self, prefill: int, decode: int, excluded: set[str], *, tries_ejected: bool
+    ) -> None:
         usable = [
             endpoint
             for endpoint in self.endpoints
             if endpoint.is_available(self.now_s) and endpoint.spec.id not in excluded
         ]
         able = [endpoint for endpoint in usable if endpoint.spec.pool == "ver_1"]
+        if not able and tries_ejected:
+            able = [
+                endpoint
+                for endpoint in self.endpoints.pool("ver_1")
+                if endpoint.spec.accepts_requests and endpoint.spec.id not in excluded
+            ]
         in_pool = [endpoint for endpoint in able if not endpoint.is_full()]
         least = min((endpoint.in_flight_tokens for endpoint in in_pool), default=None)
         try:
             lease = self.picker.lease(
-                [("ver_1", 1)], Work(prefill, decode), self.now_s, frozenset(excluded)
+                [("ver_1", 1)],
+                Work(prefill, decode),
+                self.now_s,
+                frozenset(excluded),
+                tries_ejected=tries_ejected,
             )
         except Saturated:
             assert able

@@ -30,6 +30,7 @@ from headrace.cli.engine_settings import ModelArgument, Threads
 from headrace.cli.engine_timing import StepTimer
 from headrace.cli.engine_work import ModelWork, model_work
 from headrace.cli.model_files import resolve_model
+from headrace.cli.packed_weights import packed_place
 from headrace.cli.settings import AsJson, CacheDir
 from headrace.engine.cpu_runner import CpuRunner
 from headrace.kernels import default_thread_count, measure_matrix_gops, measure_memory_gbps
@@ -70,7 +71,8 @@ def engine(
         rows_max=in_bounds("--chunk-tokens", chunk_tokens, 8192),
     )
     resolved = resolve_model(model, cache_dir)
-    result = time_model(resolved.path, resolved.name, sizes, threads)
+    packed_path = packed_place(resolved, cache_dir)
+    result = time_model(resolved.path, resolved.name, sizes, threads, packed_path)
     if as_json:
         output.write_json(result)
     else:
@@ -93,10 +95,12 @@ def in_bounds(option: str, value: int, most: int) -> int:
     return value
 
 
-def time_model(path: Path, name: str, sizes: Sizes, threads: int | None) -> EngineBench:
-    """Load a model, measure the machine, time every size."""
+def time_model(
+    path: Path, name: str, sizes: Sizes, threads: int | None, packed_path: Path | None
+) -> EngineBench:
+    """Load a model, by its packed weights if it can, measure the machine, time every size."""
     thread_count = threads or default_thread_count()
-    with open_runner(path, sizes, thread_count) as (runner, work):
+    with open_runner(path, sizes, thread_count, packed_path) as (runner, work):
         rates = MachineRates(measure_memory_gbps(thread_count), measure_matrix_gops(thread_count))
         timer = StepTimer(runner, SystemClock())
         return EngineBench(
@@ -120,7 +124,9 @@ def time_model(path: Path, name: str, sizes: Sizes, threads: int | None) -> Engi
 
 
 @contextmanager
-def open_runner(path: Path, sizes: Sizes, threads: int) -> Iterator[tuple[CpuRunner, ModelWork]]:
+def open_runner(
+    path: Path, sizes: Sizes, threads: int, packed_path: Path | None
+) -> Iterator[tuple[CpuRunner, ModelWork]]:
     """The runner of a model file, with room for the largest size."""
     with open_model(path) as file:
         spec = read_architecture(file)
@@ -136,6 +142,7 @@ def open_runner(path: Path, sizes: Sizes, threads: int) -> Iterator[tuple[CpuRun
             rows_max=max(sizes.rows_max, *sizes.batches),
             sequences_max=max(sizes.batches),
             threads=threads,
+            packed_path=packed_path,
         )
         with runner:
             kv_tokens = runner.info.num_blocks * runner.info.block_size_tokens

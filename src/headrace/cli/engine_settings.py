@@ -10,7 +10,7 @@ from headrace.base.errors import ConfigurationError
 from headrace.cli.model_files import QuantizeTo
 from headrace.cli.settings import Setting
 from headrace.engine.ranks import ranks_max
-from headrace.engine_server.messages import EngineConfig
+from headrace.engine_server.messages import EngineConfig, KvTransfers
 from headrace.engine_server.service import ServiceConfig
 
 step_rows = 128  # tokens of one step: a prefill chunk, against the pause it makes for decoders
@@ -189,6 +189,7 @@ def service_config(
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.F16,
     swap_tokens: int | None = None,
     public_prompts: Path | None = None,
+    kv_transfers: KvTransfers | None = None,
     tensor_parallel: int = 1,
     device_map: str | None = None,
     cpu_moe_layers: int = 0,
@@ -210,6 +211,8 @@ def service_config(
     for option, value, least, most in bounds:
         if value is not None and not least <= value <= most:
             raise ConfigurationError(f"{option} is {value}; it must be {least} to {most}.")
+    if tensor_parallel > 1:
+        _check_with_ranks(swap_tokens, kv_transfers)
     return ServiceConfig(
         model_path=model_path,
         served_name=served_name,
@@ -234,17 +237,23 @@ def service_config(
             tensor_parallel=tensor_parallel,
             device_map=device_map,
             cpu_moe_layers=cpu_moe_layers,
+            kv_transfers=kv_transfers,
         ),
     )
 
 
 def _host_tokens(kv_tokens: int, swap_tokens: int | None, tensor_parallel: int) -> int:
-    """KV that waits in host memory; of several ranks each has its part, which is computed again."""
-    if tensor_parallel == 1:
-        return kv_tokens // swap_share if swap_tokens is None else swap_tokens
-    if swap_tokens:
-        raise ConfigurationError(
-            f"--swap-tokens does not go together with {tensor_parallel_size.flag}: the KV of "
-            "preempted requests is computed again there. Leave it out."
-        )
-    return 0
+    """KV that waits in host memory; none with several ranks, which compute it again."""
+    if tensor_parallel > 1:
+        return 0
+    return kv_tokens // swap_share if swap_tokens is None else swap_tokens
+
+
+def _check_with_ranks(swap_tokens: int | None, kv_transfers: KvTransfers | None) -> None:
+    """Refuse what needs the whole KV of a request, of which each rank has a part."""
+    for given, name in ((bool(swap_tokens), "--swap-tokens"), (kv_transfers, "--kv-transfer")):
+        if given:
+            raise ConfigurationError(
+                f"{name} does not go together with {tensor_parallel_size.flag}: each rank has a "
+                "part of the KV. Leave one of them out."
+            )

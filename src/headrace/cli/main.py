@@ -34,6 +34,7 @@ entries = (
     CommandEntry(("serve",), "Serve one model over an OpenAI-compatible API.", "serve"),
     CommandEntry(("quantize",), "Write a model's weights in another type, as GGUF.", "quantize"),
     CommandEntry(("check",), "Whether a model is whole and sound.", "check"),
+    CommandEntry(("cache",), "Model files and packed weights on this disk: list, prune.", "cache"),
     CommandEntry(("up",), "Start the platform: gateway, control plane and replicas.", "up"),
     CommandEntry(
         ("bench", "serve"), "Load an OpenAI-compatible server, and time it.", "bench_serve"

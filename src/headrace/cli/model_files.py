@@ -6,7 +6,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from headrace.base.errors import SourceError
 from headrace.cli.output import note
+from headrace.weights.file_use import hold_for_life
 from headrace.weights.quantized_copy import quantized_copy
 from headrace.weights.sources import ResolvedModel, resolve
 from headrace.weights.tensor import TensorType
@@ -20,6 +22,7 @@ class QuantizeTo(StrEnum):
     Q4_0 = "q4_0"
 
 
+tries_max = 3  # to have a model that somebody removes meanwhile
 line_bytes_min = 256 * 1024 * 1024  # steps below this are over before a line is read
 
 
@@ -28,8 +31,19 @@ def resolve_model(
 ) -> ResolvedModel:
     """The model's file, fetched and verified if it is not in the cache; SourceError if it cannot.
 
-    With `quantize` its copy in that type, made if it is not in the cache. Progress goes to
-    standard error."""
+    With `quantize` its copy in that type, made if it is not in the cache. `headrace cache prune`
+    leaves it alone while this process lives. Progress goes to standard error."""
+    for _ in range(tries_max):
+        model = _resolved(reference, cache_dir, quantize)
+        if hold_for_life(model.path):
+            return model
+    raise SourceError(
+        f"{reference}: another process removes it from the model cache each time it is fetched; "
+        "see who runs `headrace cache prune`, or point HEADRACE_CACHE_DIR at another directory."
+    )
+
+
+def _resolved(reference: str, cache_dir: Path, quantize: QuantizeTo | None) -> ResolvedModel:
     progress = ProgressBar()
     try:
         model = resolve(reference, cache_dir, progress)

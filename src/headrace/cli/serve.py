@@ -42,6 +42,13 @@ from headrace.cli.engine_settings import (
     service_config,
     step_timeout_default_s,
 )
+from headrace.cli.kv_options import (
+    KvLease,
+    KvTransfer,
+    KvTransferPort,
+    kv_transfers,
+    lease_default_s,
+)
 from headrace.cli.load_checks import check_numbers
 from headrace.cli.memory_check import check_memory
 from headrace.cli.model_files import resolve_model
@@ -118,6 +125,9 @@ def serve(
     max_lora_rank: MaxLoraRank = rank_max_default,
     admin_port: AdminPort = None,
     admin_host: AdminHost = "127.0.0.1",
+    kv_transfer: KvTransfer = False,
+    kv_transfer_port: KvTransferPort = 0,
+    kv_lease_s: KvLease = lease_default_s,
     tensor_parallel_size: TensorParallelSize = 1,
     device_map: DeviceMap = None,
     n_cpu_moe: CpuMoe = 0,
@@ -130,10 +140,14 @@ def serve(
             f"use the model. Set {api_key_env}, or pass --allow-public if that is wanted."
         )
     check_parsers(tool_parser, reasoning_parser)
+    prefix_key = _read_prefix_key()
+    transfers = kv_transfers(
+        host, kv_transfer_port, kv_lease_s, is_on=kv_transfer, prefix_key=prefix_key
+    )
     sock = server.bind(host, port)  # before a download, so that a taken port is known at once
     with sock, tracing(otlp_endpoint, "headrace-engine") as tracer:
         resolved = resolve_model(model, cache_dir, quantize)
-        draft = None if draft_model is None else resolve_model(draft_model, cache_dir).path
+        draft = None if draft_model is None else resolve_model(draft_model, cache_dir)
         config = service_config(
             resolved.path,
             served_model_name or resolved.name,
@@ -143,13 +157,14 @@ def serve(
             max_num_seqs=max_num_seqs,
             step_timeout_s=step_timeout,
             draft_tokens=draft_tokens,
-            draft_model_path=draft,
+            draft_model_path=None if draft is None else draft.path,
             target_step_ms=target_step_ms,
-            prefix_key=_read_prefix_key(),
+            prefix_key=prefix_key,
             tenant_cache_tokens=tenant_cache_tokens,
             kv_cache_dtype=kv_cache_dtype,
             swap_tokens=swap_tokens,
             public_prompts=public_prompts,
+            kv_transfers=transfers,
             tensor_parallel=tensor_parallel_size,
             device_map=device_map,
             cpu_moe_layers=n_cpu_moe,
@@ -157,7 +172,7 @@ def serve(
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
         check_memory(config.engine)
         check_numbers(resolved, cache_dir)
-        config = with_packed_weights(config, resolved, cache_dir)
+        config = with_packed_weights(config, resolved, cache_dir, draft)
         config = with_adapters(config, lora, max_loras, max_lora_rank, cache_dir)
         listener = operator_listener(admin_host, admin_port)
         service = ModelService(config, SystemClock())

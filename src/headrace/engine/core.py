@@ -18,6 +18,8 @@ from headrace.engine.block_pool import CacheChange
 from headrace.engine.drain_rate import DrainRate
 from headrace.engine.host_store import HostStore
 from headrace.engine.intake import context_limit, output_limits
+from headrace.engine.kv_parcel import KvParcel
+from headrace.engine.kv_transfer import KvPort
 from headrace.engine.ngram_proposer import NgramProposer
 from headrace.engine.request import (
     EngineRequest,
@@ -56,10 +58,12 @@ class EngineCore:
         self._info = runner.info
         self._config = config
         self._clock = clock
-        self._scheduler = Scheduler(config, runner.info, proposer or NgramProposer())
-        if config.host_blocks_max:
+        self._scheduler = Scheduler(config, runner.info, proposer or NgramProposer(), clock)
+        if config.host_blocks_max or config.kv_fingerprint is not None:
             step_time = self._scheduler.step_time
             self._scheduler.host = HostStore(runner, clock, step_time, config.host_blocks_max)
+        self._port = KvPort(runner, self._scheduler, config.kv_fingerprint)
+        self._parcels: dict[Sequence, KvParcel] = {}  # of arrivals
         self._builder = BatchBuilder(
             self._scheduler.rows_max,
             self._scheduler.running_max,
@@ -79,11 +83,13 @@ class EngineCore:
         self._bandwidth = Bandwidth(runner.info)
         self._stats = EngineStats()
 
-    def submit(self, request: EngineRequest) -> None:
+    def submit(self, request: EngineRequest, parcel: KvParcel | None = None) -> None:
         """Queue a request; its first tokens come from one of the next steps.
 
         Raises InvalidRequest, ContextLengthExceeded, Conflict for an id that is live, RateLimited
-        if the queue is full. `max_tokens` is cut to what the context leaves after the prompt."""
+        if the queue is full. `max_tokens` is cut to what the context leaves after the prompt.
+        `parcel` is the first prompt's KV that another engine computed; what does not fit the
+        request is counted, and computed here."""
         limits = output_limits(request, self._info)
         if request.request_id in self._choices:
             raise Conflict(
@@ -108,6 +114,8 @@ class EngineCore:
                 leader = leader or sequence
                 choices.append(sequence)
         self._choices[request.request_id] = choices
+        if parcel is not None:
+            self._parcels[choices[0]] = parcel
         if request.deadline_s is not None:
             due = (request.deadline_s, self._arrival_count, request.request_id)
             self._new_deadlines.append(due)
@@ -176,10 +184,11 @@ class EngineCore:
                 self._bandwidth.record(int(np.add.reduce(batch.context_lens)), run_s)
             self._apply_aborts(outputs)
             self._absorb(scheduled, sampled, result, outputs)
-            self._scheduler.end_step()
             self._stats.steps_total += 1
+        step_s = self._clock.monotonic_s() - start_s
+        self._scheduler.end_step(step_s)
         self._stats.step_seconds_total += run_s
-        self._stats.scheduler_seconds_total += self._clock.monotonic_s() - start_s - run_s
+        self._stats.scheduler_seconds_total += step_s - run_s
         return outputs
 
     def stats(self) -> EngineStats:
@@ -196,6 +205,9 @@ class EngineCore:
             host_blocks=0 if host is None else host.block_count,
             saved_tokens_total=0 if host is None else host.saved_tokens_total,
             restored_tokens_total=0 if host is None else host.restored_tokens_total,
+            imported_tokens_total=0 if host is None else host.imported_tokens_total,
+            exported_tokens_total=self._port.exported_tokens_total,
+            kv_transfers=dict(self._port.results),
             waiting_by_reason=waiting_by_reason(self._scheduler, len(self._arrivals)),
             waiting_by_class=waiting_by_class(self._scheduler),
             achieved_bytes_per_s=self._bandwidth.bytes_per_s,
@@ -238,8 +250,11 @@ class EngineCore:
             heappush(self._deadlines, self._new_deadlines.popleft())
         while self._arrivals:
             sequence = self._arrivals.popleft()
+            parcel = self._parcels.pop(sequence, None) if self._parcels else None
             if sequence.state is SequenceState.WAITING:  # not aborted on its way here
                 self._scheduler.add(sequence)
+                if parcel is not None:
+                    self._port.adopt(sequence, parcel)
 
     def _apply_aborts(self, outputs: list[RequestOutput]) -> None:
         while self._aborts:
@@ -274,10 +289,11 @@ class EngineCore:
         stats = self._stats
         for sequence, row_count in scheduled:
             if sequence.queue_s is None:
-                sequence.start(now_s - sequence.arrival_s)
+                hit_tokens = sequence.committed_blocks * self._info.block_size_tokens
+                sequence.start(now_s - sequence.arrival_s, hit_tokens)
                 if sequence.counts_prompt:
                     stats.prompt_tokens_total += sequence.prompt_count
-                    stats.cached_tokens_total += sequence.computed
+                    stats.cached_tokens_total += sequence.cached_tokens
                 self._drain_rate.record(now_s)
             if sequence.computed < sequence.peak_computed:
                 again = min(sequence.computed + row_count, sequence.peak_computed)
@@ -315,11 +331,14 @@ class EngineCore:
         if sequence.drafts and self._scheduler.speculator is not None:
             self._scheduler.speculator.record_drafts(sequence, taken.accepted)
         noted, sequence.prompt_logprobs = sequence.prompt_logprobs, None
-        outputs.append(_output(sequence, taken, noted))
+        output = _output(sequence, taken, noted)
         if taken.error == not_finite_error:
             self._scheduler.kv.forget(sequence)
         if taken.reason is not None:
+            if taken.error is None and sequence.request.hands_over:
+                output = replace(output, parcel=self._port.export(sequence))
             self._remove(sequence, taken.reason)
+        outputs.append(output)
 
     def _finish(
         self,

@@ -3,7 +3,7 @@
 See csrc/model/transformer.hpp for what a step does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Protocol, Self
@@ -20,7 +20,7 @@ from headrace.kernels.rotation import Rotation, rotations_of
 from headrace.weights.architecture import ArchitectureSpec
 from headrace.weights.layout import divisor_names, runner_tensors
 from headrace.weights.lora.adapter import LoraAdapter, rank_max_default, targets
-from headrace.weights.tensor import Tensor, TensorType
+from headrace.weights.tensor import Bytes, Tensor, TensorType
 
 threads_max = 256
 
@@ -149,7 +149,7 @@ class CpuRunner:
 
         ModelFileError if it does not fit the model, ValueError if there is no such slot."""
         parts = [
-            (part.layer, targets.index(part.target), part.scale, _raw(part.down), _raw(part.up))
+            (part.layer, targets.index(part.target), part.scale, _read(part.down), _read(part.up))
             for part in adapter.parts
         ]
         self._open().load_adapter(slot, parts)
@@ -219,8 +219,13 @@ class CpuRunner:
         return StepResult(token_ids, logprobs, top[1], top[2])
 
 
-def _raw(tensor: Tensor) -> tuple[int, tuple[int, ...], NDArray[np.uint8]]:
+def _read(tensor: Tensor) -> tuple[int, tuple[int, ...], Bytes]:
     return int(tensor.type), tensor.shape, tensor.data
+
+
+def _unread(tensor: Tensor) -> tuple[int, tuple[int, ...], Bytes | Callable[[], Bytes]]:
+    """Bytes that the file stores otherwise are made one tensor at a time, unless packed already."""
+    return int(tensor.type), tensor.shape, tensor.source
 
 
 def _top_outputs(
@@ -264,7 +269,7 @@ def load_transformer(
             for layer in (spec.layer(index) for index in range(spec.num_layers))
         ],
         rotations=[(rotation.frequencies.tolist(), rotation.magnitude) for rotation in rotations],
-        tensors={name: _raw(tensor) for name, tensor in tensors.items()},
+        tensors={name: _unread(tensor) for name, tensor in tensors.items()},
         num_blocks=num_blocks,
         rows_max=rows_max,
         sequences_max=sequences_max,

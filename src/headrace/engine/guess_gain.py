@@ -1,4 +1,4 @@
-"""Whether guessing pays, by the clock: seconds a token of steps with guesses against steps without.
+"""Whether guessing pays, by the clock: steps with guesses against steps without.
 
 The estimates that choose how many guesses to make (`speculation.py`) take a step's time for linear
 in its rows; where that is wrong, or a draft model costs more than it seems, this notices:
@@ -7,13 +7,17 @@ in its rows; where that is wrong, or a draft model costs more than it seems, thi
     measure  2 steps without guesses after the first 8, and after each 64
     pause    when a token takes longer: 32 steps, then 8 as a trial; if it fails, twice as many
 
-Steps are compared with those of about as many sequences: by powers of two.
+Steps are compared with those of about as many sequences: by powers of two. So that guessing costs
+no more than a known share whatever happens, an account is kept over all steps (`guess_account.py`).
 """
 
 from dataclasses import dataclass
 
+from headrace.engine.guess_account import GuessAccount, PlainSteps
+
 plain_steps_min = 2  # without guesses, to compare with
 refresh_steps = 64  # with guesses, until others are measured again
+stale_steps = 256  # of any kind, after which steps without guesses are measured anew
 trial_steps = 8  # with guesses, before they are judged
 hopeless_steps = 3  # after so many, a token that takes far longer ends a trial
 hopeless_share = 1.2
@@ -46,38 +50,37 @@ class _Bucket:
     def __init__(self, plain_steps_due: int) -> None:
         self.plain = _Rate()
         self.guessed = _Rate()
+        self.measured = PlainSteps(plain_steps_min)
         self.plain_steps_due = plain_steps_due
         self.pause_left = 0
         self.pause_steps = pause_steps_min
 
+    @property
     def allows(self) -> bool:
-        """Whether the next step may have guesses."""
         return not self.plain_steps_due and not self.pause_left
 
-    def record(self, tokens: int, seconds: float, *, has_guesses: bool) -> None:
-        if not has_guesses:
-            self.plain.add(tokens, seconds)
-            self.plain_steps_due = max(0, self.plain_steps_due - 1)
-            self.pause_left = max(0, self.pause_left - 1)
-            return
+    def record_plain(self, tokens: int, seconds: float) -> None:
+        self.plain.add(tokens, seconds)
+        self.plain_steps_due = max(0, self.plain_steps_due - 1)
+        self.pause_left = max(0, self.pause_left - 1)
+
+    def record_guessed(self, tokens: int, seconds: float) -> None:
         self.guessed.add(tokens, seconds)
-        if self.guessed.steps == hopeless_steps and self._is_hopeless:
-            self._pause()
-        if self.guessed.steps < trial_steps:
-            return
-        if not self.plain.steps:
+        self._judge()
+        unsettled = self.measured.unsettled_count
+        if unsettled >= (refresh_steps if self.measured.is_known else trial_steps):
             self.plain_steps_due = plain_steps_min
+
+    def _judge(self) -> None:
+        limit_s = hopeless_share * self.plain.token_s
+        if self.guessed.steps == hopeless_steps and 0 < limit_s < self.guessed.token_s:
+            self._pause()
+        elif self.guessed.steps < trial_steps or not self.plain.steps:
+            return
         elif self.guessed.token_s > self.plain.token_s:
             self._pause()
         elif self.guessed.steps >= refresh_steps:
             self.pause_steps = pause_steps_min
-            self.plain_steps_due = plain_steps_min
-            self.guessed.steps = trial_steps
-
-    @property
-    def _is_hopeless(self) -> bool:
-        limit_s = hopeless_share * self.plain.token_s
-        return self.plain.steps > 0 and self.guessed.token_s > limit_s
 
     def _pause(self) -> None:
         self.pause_left = self.pause_steps
@@ -92,10 +95,16 @@ class GuessGain:
         """`plain_first`: guesses that cost something wait until there is what to compare with."""
         self._plain_steps_due = plain_steps_min if plain_first else 0
         self._buckets: dict[int, _Bucket] = {}
+        self._account = GuessAccount()
+        self._steps = 0
 
     def allows(self, sequence_count: int) -> bool:
         """Whether the next step, of so many sequences, may have guesses."""
-        return self._bucket(sequence_count).allows()
+        bucket = self._bucket(sequence_count)
+        measured = bucket.measured
+        if measured.is_known and self._steps - measured.last_step > stale_steps:
+            return False
+        return bucket.allows and self._account.allows(sequence_count, measured)
 
     def saving_s(self, sequence_count: int) -> float | None:
         """What guessing saves of a token's time; None before it is known."""
@@ -105,10 +114,30 @@ class GuessGain:
         return bucket.plain.token_s - bucket.guessed.token_s
 
     def record(
-        self, sequence_count: int, tokens: int, seconds: float, *, has_guesses: bool
+        self,
+        sequence_count: int,
+        tokens: int,
+        seconds: float,
+        *,
+        has_guesses: bool,
+        looking_s: float = 0.0,
+        read_s: float = 0.0,
     ) -> None:
-        """Take in a step: its tokens, and its time with that of making the guesses."""
-        self._bucket(sequence_count).record(tokens, seconds, has_guesses=has_guesses)
+        """Take in a step: its tokens and its whole time, of which `looking_s` went into guesses.
+
+        Of that, `read_s` went into reading sequences for later guesses: it is accounted for, and
+        not held against these ones."""
+        self._steps += 1
+        bucket = self._bucket(sequence_count)
+        if has_guesses:
+            credit_s = bucket.measured.credit_s(sequence_count, tokens, seconds)
+            self._account.record(seconds, credit_s)
+            bucket.record_guessed(tokens, max(0.0, seconds - read_s))
+            return
+        plain_s = max(0.0, seconds - looking_s)
+        self._account.record(seconds, plain_s)
+        self._account.charge(bucket.measured.add(sequence_count, plain_s, self._steps))
+        bucket.record_plain(tokens, plain_s)
 
     def _bucket(self, sequence_count: int) -> _Bucket:
         size = sequence_count.bit_length()

@@ -6,8 +6,12 @@
 A device's memory is small and its arithmetic fast; on a CPU the KV lies in host memory already,
 and the copy costs what `memcpy` does, a hundredth of computing it. Neither is assumed: the first
 copy is made to be measured. What does not fit is computed again.
+
+What another engine computed (`kv_transfer.py`) waits here too until its request is admitted; it is
+bounded by whoever fetches it.
 """
 
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 from headrace.base.clock import Clock
@@ -22,8 +26,9 @@ learning_rate = 0.2  # of the copies' rate
 class _Kept:
     """A sequence's KV, block by block, and how many tokens of it are computed."""
 
-    blocks: list[bytes]
+    blocks: Items[bytes]
     token_count: int
+    is_foreign: bool = False  # computed by another engine, and not counted here
 
 
 class HostStore:
@@ -41,6 +46,7 @@ class HostStore:
         self.block_count = 0
         self.saved_tokens_total = 0
         self.restored_tokens_total = 0
+        self.imported_tokens_total = 0  # the same of what others computed
 
     def save(self, sequence: Sequence, block_size_tokens: int) -> None:
         """Copy what a sequence has computed, if there is room and it is the cheaper way.
@@ -58,6 +64,10 @@ class HostStore:
         self.block_count += count
         self.saved_tokens_total += sequence.computed
 
+    def adopt(self, sequence: Sequence, blocks: Items[bytes], token_count: int) -> None:
+        """Keep what another engine computed of a sequence that waits."""
+        self._kept[sequence] = _Kept(blocks, token_count, is_foreign=True)
+
     def token_count(self, sequence: Sequence) -> int:
         """How many of a sequence's tokens can be restored."""
         kept = self._kept.get(sequence)
@@ -70,18 +80,23 @@ class HostStore:
         for index in range(first, len(kept.blocks)):
             self._runner.import_blocks([sequence.blocks[index]], kept.blocks[index])
         self._learn(len(kept.blocks) - first, start_s)
-        self.restored_tokens_total += kept.token_count
+        if kept.is_foreign:
+            self.imported_tokens_total += kept.token_count
+        else:
+            self.restored_tokens_total += kept.token_count
         self.forget(sequence)
 
     def forget(self, sequence: Sequence) -> None:
         """Free what is kept of a sequence. Idempotent."""
         kept = self._kept.pop(sequence, None)
-        if kept is not None:
+        if kept is not None and not kept.is_foreign:
             self.block_count -= len(kept.blocks)
 
     def check_invariants(self, waiting: list[Sequence]) -> None:
         """Assert what must hold between steps; for tests."""
-        assert self.block_count == sum(len(kept.blocks) for kept in self._kept.values())
+        assert self.block_count == sum(
+            len(kept.blocks) for kept in self._kept.values() if not kept.is_foreign
+        )
         assert self.block_count <= self._blocks_max
         for sequence, kept in self._kept.items():
             assert any(sequence is other for other in waiting), "kept for one that does not wait"

@@ -170,6 +170,21 @@ class KvCache:
         """Never offer the sequence's blocks to others: something in them was not finite."""
         self.pool.forget(sequence.blocks)
 
+    def names(self, sequence: Sequence, token_count: int) -> tuple[bytes, ...]:
+        """What tells the content of the blocks of a sequence's first tokens from any other.
+
+        A last block that is not full has a name, too, which is the tenant's own in any case."""
+        full = token_count // self.block_size_tokens
+        self._extend_hashes(sequence, full)
+        names = tuple(sequence.block_hashes[:full])
+        tail = sequence.tokens[full * self.block_size_tokens : token_count]
+        if not tail:
+            return names
+        assert self._prefix_key is not None
+        namespace = names[-1].hex() if names else self._namespace
+        root = self._root(sequence, namespace, sequence.request.cache_salt)
+        return (*names, next_hash(self._prefix_key, root, tail))
+
     def check_invariants(self, running: Iterable[Sequence]) -> None:
         """Assert what must hold when `running` are all sequences that have blocks; for tests."""
         sequences = list(running)

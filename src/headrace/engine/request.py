@@ -11,6 +11,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.engine.kv_parcel import KvParcel
+
 
 class FinishReason(StrEnum):
     """Why a request ended."""
@@ -113,6 +115,7 @@ class EngineRequest:
     more_prompts: tuple[tuple[int, ...], ...] = ()
     deadline_s: float | None = None  # by the engine's clock; what is unfinished then ends
     adapter: Adapter | None = None
+    hands_over: bool = False  # its prompt's KV goes to another engine with the last output
 
     @property
     def prompts(self) -> tuple[tuple[int, ...], ...]:
@@ -155,6 +158,7 @@ class RequestOutput:
     cumulative_logprob: float = 0.0  # of all tokens of the choice so far
     is_callers_error: bool = False  # `error` is the request's own fault, and would come again
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()  # once, with a prompt's first output
+    parcel: KvParcel | None = None  # of a request that hands over, with its last output
 
 
 @dataclass(slots=True)
@@ -184,3 +188,6 @@ class EngineStats:
     draft_seconds_total: float = 0.0  # of a draft model's steps, part of the scheduler's
     drafted_by_position: tuple[int, ...] = ()  # guesses, by their place in a draft
     accepted_by_position: tuple[int, ...] = ()  # those that were right
+    exported_tokens_total: int = 0  # whose KV was made ready for another engine
+    imported_tokens_total: int = 0  # whose KV came from another engine
+    kv_transfers: dict[str, int] = field(default_factory=dict)  # by result; see `kv_transfer.py`

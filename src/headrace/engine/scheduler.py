@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
+from headrace.base.clock import Clock
 from headrace.engine.growth import GrowthEstimate
 from headrace.engine.host_store import HostStore
 from headrace.engine.kv_cache import KvCache
@@ -62,6 +63,7 @@ class SchedulerConfig:
     target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
     public_prompts: tuple[tuple[int, ...], ...] = ()  # whose KV all tenants share
     host_blocks_max: int = 0  # of preempted sequences, kept in host memory; 0 keeps none
+    kv_fingerprint: bytes | None = None  # of an engine whose KV goes to others and comes from them
 
 
 class ScheduledSequence(NamedTuple):
@@ -74,7 +76,9 @@ class ScheduledSequence(NamedTuple):
 class Scheduler:
     """The waiting queue, the running list and the rules between them; computes nothing itself."""
 
-    def __init__(self, config: SchedulerConfig, info: RunnerInfo, proposer: Proposer) -> None:
+    def __init__(
+        self, config: SchedulerConfig, info: RunnerInfo, proposer: Proposer, clock: Clock
+    ) -> None:
         self.kv = KvCache(
             info.num_blocks,
             info.block_size_tokens,
@@ -90,7 +94,7 @@ class Scheduler:
         self.parts_max = min(info.sequences_max, self.rows_max)
         self.speculator: Speculator | None = None
         if config.draft_tokens_max:
-            self.speculator = Speculator(proposer, config.draft_tokens_max)
+            self.speculator = Speculator(proposer, config.draft_tokens_max, clock)
         self.step_time = StepTime()
         self.host: HostStore | None = None
         self._admitted: set[Sequence] = set()  # by the schedule that is being made
@@ -149,10 +153,10 @@ class Scheduler:
         if self.speculator is not None and self.only_decodes:
             self.speculator.record_step(rows, run_s)
 
-    def end_step(self) -> None:
-        """The step's samples are taken in."""
+    def end_step(self, seconds: float) -> None:
+        """The step's samples are taken in; it took so long in all."""
         if self.speculator is not None and self.only_decodes:
-            self.speculator.end_step()
+            self.speculator.end_step(seconds)
 
     def check_invariants(self) -> None:
         """Assert what must hold between steps; for tests."""

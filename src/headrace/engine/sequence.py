@@ -49,6 +49,7 @@ class Sequence:
         "cumulative_logprob",
         "draft_acceptance",
         "drafts",
+        "foreign_cached",
         "index",
         "leader",
         "max_tokens",
@@ -112,6 +113,7 @@ class Sequence:
         self.computed = 0  # tokens whose KV is in the blocks
         self.peak_computed = 0  # the most that `computed` ever was: below it is recomputation
         self.cached_tokens = 0  # of the prompt, found in the cache at first admission
+        self.foreign_cached: int | None = None  # what the engine that sent its KV had cached
         self.preemption_count = 0
         self.queue_s: float | None = None  # how long it waited for its first step
         self.prompt_is_counted = False  # of a leader: one of the choices counts the prompt
@@ -168,11 +170,15 @@ class Sequence:
             return 0
         return max(0, min(row_count, self.prompt_count - 1 - self.computed))
 
-    def start(self, queue_s: float) -> None:
-        """Note the first step, and count the prompt unless another choice of it does."""
+    def start(self, queue_s: float, hit_tokens: int) -> None:
+        """Note the first step, and count the prompt unless another choice of it does.
+
+        So many of its tokens were found in the prefix cache here."""
         head = self.leader or self
         self.queue_s = queue_s
         self.cached_tokens = self.computed
+        if self.foreign_cached is not None:  # what came from there was not cached, but computed
+            self.cached_tokens = min(self.computed, max(hit_tokens, self.foreign_cached))
         self.counts_prompt, head.prompt_is_counted = not head.prompt_is_counted, True
 
     @property

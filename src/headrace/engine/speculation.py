@@ -15,7 +15,8 @@ arithmetic bounds the step, it comes near 1 and nothing is drafted. `base` and `
 draft model's step for it. `acceptance` is learnt for each sequence, and creeps up while nothing is
 drafted, so that it is tried again.
 
-All this rests on estimates; whether guessing pays at all is measured (`guess_gain.py`).
+All this rests on estimates; whether guessing pays at all is measured (`guess_gain.py`), and what it
+may cost is bounded (`guess_account.py`).
 
 Where a grammar leaves only one way to go on, that is the guess, and it is nearly always right;
 other guesses are cut where the grammar does not allow them.
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from math import log
 from typing import Protocol, runtime_checkable
 
+from headrace.base.clock import Clock
 from headrace.engine.guess_gain import GuessGain
 from headrace.engine.sequence import Sequence
 from headrace.engine.step_time import StepTime
@@ -93,15 +95,17 @@ class _Step:
     """What a step comes to."""
 
     sequences: int
-    seconds: float = 0.0
-    accepted: int = 0
     has_guesses: bool = False
+    accepted: int = 0
+    looking_s: float = 0.0  # for guesses
+    read_s: float = 0.0  # of it, by a draft model, for later guesses
 
 
 class Speculator:
     """Gives the decodes of a step their drafts, and learns from what became of them."""
 
-    def __init__(self, proposer: Proposer, draft_max: int) -> None:
+    def __init__(self, proposer: Proposer, draft_max: int, clock: Clock) -> None:
+        self._clock = clock
         self._proposer = proposer
         self._computing = proposer if isinstance(proposer, ComputingProposer) else None
         self._draft_max = draft_max
@@ -115,13 +119,19 @@ class Speculator:
     def draft(self, decodes: Rows[Sequence], rows_left: int, extend: Extend) -> None:
         """Give these sequences drafts, `rows_left` at most in all."""
         self._step = step = _Step(len(decodes))
-        if not decodes or not self._gain.allows(len(decodes)):
-            return
+        if decodes and self._gain.allows(len(decodes)):
+            start_s = self._clock.monotonic_s()
+            self._look(decodes, rows_left, extend, step)
+            step.looking_s = self._clock.monotonic_s() - start_s
+
+    def _look(self, decodes: Rows[Sequence], rows_left: int, extend: Extend, step: _Step) -> None:
         guess_s = 0.0
         if self._computing is not None:
             guess_s = self._computing.token_s(len(decodes))
             wanted = self._wanted(decodes, rows_left, guess_s)
-            step.seconds += self._computing.prepare(wanted)
+            before_s = self._computing.seconds_total
+            own_s = self._computing.prepare(wanted)
+            step.read_s = self._computing.seconds_total - before_s - own_s
         rows = expected = float(len(decodes))
         for sequence in decodes:
             worth = self._least_acceptance(rows, expected, guess_s)
@@ -143,18 +153,20 @@ class Speculator:
     def record_step(self, rows: int, seconds: float) -> None:
         """Learn what a step without a prompt's chunk cost; its drafts are recorded after it."""
         self._time.record(rows, seconds)
-        if self._step is not None:
-            self._step.seconds += seconds
 
-    def end_step(self) -> None:
-        """All drafts of a step without a prompt's chunk are recorded."""
+    def end_step(self, seconds: float) -> None:
+        """All drafts of a step without a prompt's chunk are recorded; its whole time, with guesses.
+
+        What looking for them took is part of it, n-grams' included."""
         step, self._step = self._step, None
         if step is not None and step.sequences:
             self._gain.record(
                 step.sequences,
                 step.sequences + step.accepted,
-                step.seconds,
+                seconds,
                 has_guesses=step.has_guesses,
+                looking_s=step.looking_s,
+                read_s=step.read_s,
             )
 
     def record_drafts(self, sequence: Sequence, accepted: int) -> None:

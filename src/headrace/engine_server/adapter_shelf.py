@@ -29,6 +29,7 @@ from headrace.weights.lora.adapter import LoraAdapter
 from headrace.weights.lora.opening import open_adapter
 
 load_progress = 0.9  # of the start
+slot_patience_s = 0.5  # the step loop frees a slot after the last answer of its adapter was sent
 out_of_memory = "There is not enough memory for this adapter; unload another first."
 
 
@@ -48,6 +49,7 @@ class AdapterShelf:
     ) -> None:
         """Loads what the configuration names; raises what is wrong with one that must be there."""
         self.lock = threading.Lock()
+        self._freed = threading.Condition(self.lock)
         self._runner = runner if isinstance(runner, AdapterRunner) else None
         self._slot_count = runner.info.adapters_max if self._runner else 0
         self._rank_max = config.adapter_rank_max
@@ -127,10 +129,12 @@ class AdapterShelf:
                 self._runner.unload_adapter(slot)
                 self._free.append(slot)
             self._retired &= in_use
+            self._freed.notify_all()
 
     def _carry_out(self, call: AdapterCall, send: Callable[[FromEngine], None]) -> None:
         try:
             if isinstance(call, LoadAdapter):
+                self._await_slot()
                 self.load(call)
             else:
                 self.unload(call.name)
@@ -142,6 +146,11 @@ class AdapterShelf:
             send(rejection(call.call_id, Conflict(out_of_memory)))
         else:
             send(Done(call.call_id, self.loaded()))
+
+    def _await_slot(self) -> None:
+        """Give the step loop a moment to free what was unloaded, where nothing else is free."""
+        with self.lock:
+            self._freed.wait_for(lambda: self._free or not self._retired, slot_patience_s)
 
     def _retire(self, name: str) -> None:
         held = self._named.pop(name, None)

@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 from headrace.base.clock import Clock
 from headrace.engine_server.choices import Choice, best
 from headrace.engine_server.dialect import Dialect
+from headrace.engine_server.kv_params import answered_params
 from headrace.engine_server.logprobs import (
     PlacedToken,
     chat_logprobs,
@@ -21,6 +22,7 @@ from headrace.engine_server.text_stream import TextPiece
 from headrace.engine_server.usage_log import usage_of
 from headrace.protocol.chunks import ChunkWriter
 from headrace.protocol.deltas import CallDelta, ContentDelta, Delta
+from headrace.protocol.kv_transfer import KvTransferParams
 from headrace.protocol.requests import ChatRequest, CompletionRequest
 from headrace.protocol.responses import (
     ChatChoice,
@@ -82,10 +84,11 @@ class AnswerBodies:
                     usage,
                     prompt_logprobs=self._prompt_logprobs(0, prompt_tokens),
                     prompt_token_ids=self._prompt_token_ids(0),
+                    kv_transfer_params=_kv_params(last),
                 )
             )
         texts = [self._text_choice(i, choice, prompt_tokens) for i, choice in enumerate(sent)]
-        return _encode(TextCompletion(*identity, texts, usage))
+        return _encode(TextCompletion(*identity, texts, usage, kv_transfer_params=_kv_params(last)))
 
     def _chat_choice(self, index: int, choice: Choice) -> ChatChoice:
         listed = None
@@ -244,3 +247,7 @@ class AnswerBodies:
         )
         details = CompletionTokensDetails(min(thought, usage.completion_tokens))
         return msgspec.structs.replace(usage, completion_tokens_details=details)
+
+
+def _kv_params(last: Output) -> KvTransferParams | UnsetType:
+    return UNSET if last.handover is None else answered_params(last.handover)

@@ -10,6 +10,7 @@ from headrace.base.errors import ClientClosed, HeadraceError
 from headrace.engine_server.answer_bodies import AnswerBodies
 from headrace.engine_server.choices import Choice
 from headrace.engine_server.dialect import prompt_tail
+from headrace.engine_server.kv_params import hands_over, prefill_only
 from headrace.engine_server.messages import Output
 from headrace.engine_server.metrics import Timings
 from headrace.engine_server.service import ModelService
@@ -56,10 +57,12 @@ class Answer:
         *,
         trace_id: str = "",
     ) -> None:
-        """`trace_id` is the request's trace, for exemplars; empty where there is none."""
+        """`trace_id` is the request's trace, for exemplars; empty where there is none.
+
+        InvalidRequest if the request hands KV over and cannot."""
         self._service = service
         self._timings = timings
-        self._request = request
+        self._request = prefill_only(request) if hands_over(request) else request
         self._caller = caller
         self._trace_id = trace_id
         self.progress = Progress(service.clock.monotonic_s())

@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -23,7 +24,13 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import HeadraceError
 from headrace.engine.core import EngineCore
 from headrace.engine.intake import context_limit
-from headrace.engine.request import EngineRequest, SamplingParams, TokenConstraint
+from headrace.engine.kv_parcel import KvParcel
+from headrace.engine.request import (
+    EngineRequest,
+    RequestOutput,
+    SamplingParams,
+    TokenConstraint,
+)
 from headrace.engine.runner import ModelRunner
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.engine_server import messages
@@ -31,6 +38,7 @@ from headrace.engine_server.adapter_shelf import AdapterShelf
 from headrace.engine_server.encoder_process import EncoderLoop, TextEncoder, load_encoder
 from headrace.engine_server.grammar_queue import GrammarActions, GrammarQueue
 from headrace.engine_server.grammars import GrammarCompiler
+from headrace.engine_server.kv_exchange import KvExchange, make_fingerprint
 from headrace.engine_server.loading import (
     ReportLoading,
     blocks_of,
@@ -64,6 +72,7 @@ class EngineProcess:
         self._load_encoder = load_encoder
         self._grammars: GrammarQueue | None = None
         self._shelf: AdapterShelf | None = None
+        self._exchange: KvExchange | None = None  # of an engine that moves KV
         self._send_lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = threading.Event()
@@ -94,7 +103,7 @@ class EngineProcess:
             if core.has_work():
                 outputs = core.step()
                 if outputs:
-                    self._send(messages.Outputs([wire_output(output) for output in outputs]))
+                    self._send(messages.Outputs([self._wire(output) for output in outputs]))
                 if changes := core.take_cache_changes():
                     pairs = [(change.stored, change.content_hash) for change in changes]
                     self._send(messages.CacheChanges(pairs))
@@ -127,6 +136,9 @@ class EngineProcess:
         )
         self._shelf = AdapterShelf(runner, config, self._report_loading)
         _warm_up(EngineCore(runner, scheduler, self._clock))
+        if config.kv_transfers is not None:
+            fingerprint = make_fingerprint(runner, scheduler, self._clock)
+            scheduler = replace(scheduler, kv_fingerprint=fingerprint)
         # A core of its own, so that the warm-up is in no counter and in no cache.
         draft_model = load_draft_model(config, self._report_loading, runner, self._clock)
         core = EngineCore(runner, scheduler, self._clock, draft_model)
@@ -134,6 +146,15 @@ class EngineProcess:
         info = runner.info
         compiler = GrammarCompiler(Path(config.model_path), info.vocab_size)
         self._grammars = self._start_grammars(core, compiler)
+        if scheduler.kv_fingerprint is not None:
+            self._exchange = KvExchange(
+                config,
+                runner,
+                scheduler.kv_fingerprint,
+                self._clock,
+                go_on=lambda message, parcel: self._accept(core, message, parcel),
+                aborted=self._send_aborted,
+            )
         self._send(
             messages.Ready(
                 context_length=context_limit(info),
@@ -181,16 +202,12 @@ class EngineProcess:
 
     def _handle(self, core: EngineCore, message: messages.ToEngine) -> None:
         if isinstance(message, messages.Submit):
-            try:
-                if message.grammar is None:
-                    self._submit(core, message, None)
-                else:
-                    assert self._grammars is not None, "requests come after the start"
-                    self._grammars.put(message)
-            except HeadraceError as error:
-                self._send(rejection(message.request_id, error))
+            if message.kv_source is None or self._exchange is None:
+                self._accept(core, message, None)
+            else:
+                self._exchange.queue.put(message)
         elif isinstance(message, messages.Abort):
-            if self._grammars is None or not self._grammars.abort(message.request_id):
+            if not self._abort_early(message.request_id):
                 core.abort(message.request_id, message.index)
         elif isinstance(message, messages.ResetCache):
             core.reset_cache(message.salt)
@@ -202,15 +219,38 @@ class EngineProcess:
         else:
             assert isinstance(message, messages.AskStats), "the configuration comes once"
             waiting = 0 if self._grammars is None else self._grammars.count
-            self._send(wire_stats(core, waiting))
+            fetching = 0 if self._exchange is None else self._exchange.queue.count
+            results = {} if self._exchange is None else self._exchange.results
+            self._send(wire_stats(core, waiting, fetching, results))
+
+    def _accept(self, core: EngineCore, message: messages.Submit, parcel: KvParcel | None) -> None:
+        """Let a request go on, with the KV that came for it, to its grammar or the engine."""
+        try:
+            if message.grammar is None:
+                self._submit(core, message, None, parcel)
+            else:
+                assert self._grammars is not None, "requests come after the start"
+                self._grammars.put(message, parcel)
+        except HeadraceError as error:
+            self._send(rejection(message.request_id, error))
+
+    def _abort_early(self, request_id: str) -> bool:
+        """Whether a request had not come to the engine yet, and was given up before it did."""
+        if self._exchange is not None and self._exchange.queue.abort(request_id):
+            return True
+        return self._grammars is not None and self._grammars.abort(request_id)
 
     def _submit(
-        self, core: EngineCore, message: messages.Submit, constraint: TokenConstraint | None
+        self,
+        core: EngineCore,
+        message: messages.Submit,
+        constraint: TokenConstraint | None,
+        parcel: KvParcel | None,
     ) -> None:
         now_s, shelf = self._clock.monotonic_s(), self._adapters
         with shelf.lock:  # two threads come here
             adapter = shelf.find(message.adapter)
-            core.submit(engine_request(message, constraint, now_s, adapter))
+            core.submit(engine_request(message, constraint, now_s, adapter), parcel)
         self._wake.set()
 
     def _answer_call(self, message: messages.FromEngine) -> None:
@@ -225,13 +265,22 @@ class EngineProcess:
     def _start_grammars(self, core: EngineCore, compiler: GrammarCompiler) -> GrammarQueue:
         actions = GrammarActions(
             compile=compiler.compile,
-            submit=lambda message, constraint: self._submit(core, message, constraint),
-            reject=lambda request_id, error: self._send(rejection(request_id, error)),
-            aborted=lambda request_id: self._send(
-                messages.Outputs([messages.Output(request_id, [], "abort", 0, 0, 0)])
+            submit=lambda message, constraint, parcel: self._submit(
+                core, message, constraint, parcel
             ),
+            reject=lambda request_id, error: self._send(rejection(request_id, error)),
+            aborted=self._send_aborted,
         )
         return GrammarQueue(actions, self._clock)
+
+    def _send_aborted(self, request_id: str) -> None:
+        self._send(messages.Outputs([messages.Output(request_id, [], "abort", 0, 0, 0)]))
+
+    def _wire(self, output: RequestOutput) -> messages.Output:
+        handover = None
+        if output.parcel is not None and self._exchange is not None:
+            handover = self._exchange.hand_over(output.parcel)
+        return wire_output(output, handover)
 
     def _send(self, message: messages.FromEngine) -> None:
         """Write one frame; blocks while the HTTP process does not keep up."""

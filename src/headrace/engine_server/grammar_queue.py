@@ -12,6 +12,7 @@ from queue import Full, Queue
 
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError, RateLimited
+from headrace.engine.kv_parcel import KvParcel
 from headrace.engine.request import TokenConstraint
 from headrace.engine_server.messages import Grammar, Submit
 
@@ -25,7 +26,7 @@ class GrammarActions:
     """What happens with a request; called from the thread that compiles."""
 
     compile: Callable[[Grammar], TokenConstraint]
-    submit: Callable[[Submit, TokenConstraint], None]
+    submit: Callable[[Submit, TokenConstraint, KvParcel | None], None]
     reject: Callable[[str, HeadraceError], None]
     aborted: Callable[[str], None]
 
@@ -36,17 +37,19 @@ class GrammarQueue:
     def __init__(self, actions: GrammarActions, clock: Clock) -> None:
         self._actions = actions
         self._clock = clock
-        self._queue: Queue[tuple[Submit, float]] = Queue(waiting_max)
+        self._queue: Queue[tuple[Submit, KvParcel | None, float]] = Queue(waiting_max)
         self._lock = threading.Lock()
         self._is_wanted: dict[str, bool] = {}  # requests that are not submitted yet
         threading.Thread(target=self._work, name="grammars", daemon=True).start()
 
-    def put(self, message: Submit) -> None:
-        """Take a request with a grammar; RateLimited if too many wait."""
+    def put(self, message: Submit, parcel: KvParcel | None = None) -> None:
+        """Take a request with a grammar, and the KV that came for it.
+
+        RateLimited if too many wait."""
         with self._lock:
             self._is_wanted[message.request_id] = True
         try:
-            self._queue.put_nowait((message, self._clock.monotonic_s()))
+            self._queue.put_nowait((message, parcel, self._clock.monotonic_s()))
         except Full:
             with self._lock:
                 del self._is_wanted[message.request_id]
@@ -67,9 +70,9 @@ class GrammarQueue:
 
     def _work(self) -> None:
         while True:
-            message, since_s = self._queue.get()
+            message, parcel, since_s = self._queue.get()
             try:
-                self._compile(message, since_s)
+                self._compile(message, parcel, since_s)
             except HeadraceError as error:
                 with self._lock:
                     wanted = self._is_wanted.pop(message.request_id, True)
@@ -78,7 +81,7 @@ class GrammarQueue:
                 else:
                     self._actions.aborted(message.request_id)
 
-    def _compile(self, message: Submit, since_s: float) -> None:
+    def _compile(self, message: Submit, parcel: KvParcel | None, since_s: float) -> None:
         assert message.grammar is not None, "only those with a grammar come here"
         if self._clock.monotonic_s() - since_s > wait_s_max:
             raise _overload()
@@ -86,7 +89,7 @@ class GrammarQueue:
         with self._lock:  # an abort comes before the submission, or finds it done
             wanted = self._is_wanted.pop(message.request_id)
             if wanted:
-                self._actions.submit(message, constraint)
+                self._actions.submit(message, constraint, parcel)
         if not wanted:
             self._actions.aborted(message.request_id)
 

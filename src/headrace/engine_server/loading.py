@@ -124,6 +124,7 @@ def load_draft_model(
             sequences_max=config.sequences_max,
             threads=_draft_threads(config),
             kv_cache_dtype=config.kv_cache_dtype,
+            packed_path=_path_of(config.draft_packed_path),
         )
     return DraftModel(draft_runner, clock, runner.info.vocab_size)
 
@@ -177,3 +178,7 @@ def check_context_length(config: EngineConfig, wanted: int, model_limit: int) ->
 def blocks_of(token_count: int | None, block_size_tokens: int) -> int | None:
     """Whole blocks of so many tokens, at least one."""
     return None if token_count is None else max(1, token_count // block_size_tokens)
+
+
+def _path_of(text: str | None) -> Path | None:
+    return None if text is None else Path(text)

@@ -29,6 +29,14 @@ class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter", array_like=Tr
     replaces: bool = False  # another of that name, which its requests keep
 
 
+class KvTransfers(msgspec.Struct, frozen=True, array_like=True):
+    """How an engine gives its KV to others, and takes theirs."""
+
+    host: str  # to listen on
+    port: int  # 0: a free one
+    lease_s: float  # how long KV waits to be fetched
+
+
 class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     """What the engine process is to load; settings that are None are chosen from the machine."""
 
@@ -58,6 +66,8 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     tensor_parallel: int = 1  # processes that run each layer together (engine/ranks.py)
     device_map: str | None = None  # which part is on which device (engine/placement.py)
     cpu_moe_layers: int = 0  # the first so many layers' experts are on any core
+    draft_packed_path: str | None = None  # of the draft model's
+    kv_transfers: KvTransfers | None = None  # None: KV neither leaves nor comes in
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):
@@ -74,6 +84,24 @@ class ThoughtBudget(msgspec.Struct, frozen=True, array_like=True):
     token_count: int
     closing_id: int
     opening_id: int | None = None
+
+
+class KvSource(msgspec.Struct, frozen=True, array_like=True):
+    """Where a prompt's KV waits."""
+
+    transfer_id: str
+    engine_id: str
+    host: str  # empty: on this machine or nowhere
+    port: int
+
+
+class KvHandover(msgspec.Struct, frozen=True, array_like=True):
+    """A prompt's KV that waits to be fetched."""
+
+    transfer_id: str
+    engine_id: str
+    port: int
+    block_ids: tuple[int, ...]
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
@@ -113,6 +141,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
     xtc_threshold: float = 0.1
     xtc_probability: float = 0.0
     adapter: str | None = None  # the name of a loaded one
+    hands_over: bool = False  # its prompt's KV is to wait for another engine
+    kv_source: KvSource | None = None  # where its prompt's KV waits
 
     @property
     def choices(self) -> int:
@@ -241,6 +271,7 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
     # Of a prompt's tokens but the first, once, with the first output of its first choice.
     prompt_logprobs: tuple[WireLogprobs, ...] = ()
     is_callers_error: bool = False  # `error` is the request's fault, and would come again
+    handover: KvHandover | None = None  # of a request that hands over, with its last output
 
 
 class Outputs(msgspec.Struct, frozen=True, tag="outputs", array_like=True):
@@ -264,6 +295,9 @@ class Stats(msgspec.Struct, frozen=True, tag="stats", array_like=True):
     host_blocks: int = 0
     saved_tokens_total: int = 0
     restored_tokens_total: int = 0
+    exported_tokens_total: int = 0
+    imported_tokens_total: int = 0
+    kv_transfers: dict[str, int] = {}
     waiting_by_reason: dict[str, int] = {}
     waiting_by_class: dict[str, int] = {}
     achieved_bytes_per_s: float = 0.0

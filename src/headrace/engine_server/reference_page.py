@@ -102,6 +102,8 @@ notes = """## What parameters mean where it is not plain
 * `truncate_prompt_tokens` keeps the prompt's last tokens; the header
   `x-headrace-dropped-prompt-tokens` says how many were cut. Without it nothing is ever cut.
 * `priority` is for callers with the key; 0 is the highest class.
+* `kv_transfer_params` is for callers with the key: it names an engine to connect to
+  (docs/concepts/disaggregation.md).
 * `deadline_ms` counts from the arrival; what is unfinished then fails with 504.
 * `max_tokens: 0` with `echo` computes the prompt alone, for its log-probabilities.
 * `/v1/responses` keeps responses in memory, 1,000 of them or 64 MiB; the oldest go first.

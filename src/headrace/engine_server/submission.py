@@ -11,6 +11,7 @@ from headrace.engine_server.answer_shape import answer_grammar
 from headrace.engine_server.dialect import Dialect, prompt_tail
 from headrace.engine_server.dry_breakers import default_breakers
 from headrace.engine_server.forced_calls import forced_calls
+from headrace.engine_server.kv_params import with_transfer
 from headrace.engine_server.messages import Grammar, Submit, ThoughtBudget
 from headrace.engine_server.prompts import Prompt
 from headrace.protocol.requests import (
@@ -51,7 +52,7 @@ def submission(
         if isinstance(request, CompletionRequest) and request.suffix and tokenizer.fill:
             stop_token_ids |= tokenizer.fill.end_ids
     seed = secrets.randbits(64) if request.seed is None else request.seed & seed_mask
-    return Submit(
+    submit = Submit(
         request_id=request_id,
         prompt_token_ids=first,
         temperature=1.0 if request.temperature is None else request.temperature,
@@ -87,6 +88,7 @@ def submission(
         xtc_threshold=_or_default(request.xtc_threshold, xtc_threshold_default),
         xtc_probability=_or_default(request.xtc_probability, 0.0),
     )
+    return with_transfer(submit, request.kv_transfer_params)
 
 
 def _breakers(request: GenerationRequest, find_breakers: FindBreakers) -> tuple[int, ...]:

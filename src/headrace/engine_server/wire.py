@@ -1,5 +1,9 @@
 """The engine's own values as messages, and messages as the engine's own values."""
 
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import msgspec
 
 from headrace.engine.core import EngineCore
@@ -59,6 +63,7 @@ def engine_request(
         more_prompts=message.more_prompts,
         deadline_s=None if message.timeout_s is None else now_s + message.timeout_s,
         adapter=adapter,
+        hands_over=message.hands_over,
     )
 
 
@@ -72,8 +77,10 @@ def _frozen(token_ids: tuple[int, ...] | None) -> frozenset[int] | None:
     return None if token_ids is None else frozenset(token_ids)
 
 
-def wire_output(output: RequestOutput) -> messages.Output:
-    """An output as it is sent."""
+def wire_output(
+    output: RequestOutput, handover: messages.KvHandover | None = None
+) -> messages.Output:
+    """An output as it is sent, with where its prompt's KV waits, if it does."""
     usage = output.usage
     return messages.Output(
         output.request_id,
@@ -89,6 +96,7 @@ def wire_output(output: RequestOutput) -> messages.Output:
         output.cumulative_logprob,
         _wire_logprobs(output.prompt_logprobs),
         output.is_callers_error,
+        handover=handover,
     )
 
 
@@ -96,14 +104,27 @@ def _wire_logprobs(tokens: tuple[TokenLogprobs, ...]) -> tuple[messages.WireLogp
     return tuple((token.logprob, token.top) for token in tokens)
 
 
-def wire_stats(core: EngineCore, grammars_waiting: int) -> messages.Stats:
-    """The counters as they are sent; so many requests wait for their grammar, too."""
+def wire_stats(
+    core: EngineCore,
+    grammars_waiting: int,
+    fetches_waiting: int = 0,
+    transfers: Mapping[str, int] = MappingProxyType({}),
+) -> messages.Stats:
+    """The counters as they are sent.
+
+    So many requests wait for their grammar, so many for their KV; `transfers` of KV ended, by
+    result, that the engine itself does not count."""
     stats = core.stats()
     sent = messages.Stats(
         **{name: getattr(stats, name) for name in messages.Stats.__struct_fields__}
     )
     return msgspec.structs.replace(
         sent,
-        waiting_requests=sent.waiting_requests + grammars_waiting,
-        waiting_by_reason={**sent.waiting_by_reason, "grammar": grammars_waiting},
+        waiting_requests=sent.waiting_requests + grammars_waiting + fetches_waiting,
+        waiting_by_reason={
+            **sent.waiting_by_reason,
+            "grammar": grammars_waiting,
+            "kv_transfer": fetches_waiting,
+        },
+        kv_transfers=dict(Counter(sent.kv_transfers) + Counter(transfers)),
     )

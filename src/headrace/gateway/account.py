@@ -53,15 +53,23 @@ class Account:
             self._meter.checkpoint(self.reservation, self.usage)
 
     def settle(
-        self, outcome: Outcome, usage: TokenUsage | None = None, *, exact: bool = False
+        self,
+        outcome: Outcome,
+        usage: TokenUsage | None = None,
+        *,
+        exact: bool = False,
+        is_metered: bool = True,
     ) -> None:
-        """End the request at `usage`, or at what was observed; later calls change nothing."""
+        """End the request at `usage`, or at what was observed; later calls change nothing.
+
+        Not `is_metered`: the engine worked, and nothing tells how much."""
         if self.outcome is not None:
             return
         self.outcome = outcome
         if usage is not None:
             self.usage = usage
-        self.source = UsageSource.ENGINE if exact else UsageSource.COUNTED
+        counted = UsageSource.COUNTED if is_metered else UsageSource.UNMETERED
+        self.source = UsageSource.ENGINE if exact else counted
         self.sequence = self._meter.settle(
             self.reservation, self.usage, outcome, self.source, self.replica_id
         )

@@ -47,6 +47,15 @@ class Admitted(NamedTuple):
     output_limit: int | None  # to send to the engine, if we set one
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One of the models that may answer a request."""
+
+    served: ServedModel
+    number: int  # 0: the one that was asked for; n: its n-th fallback
+    is_last: bool
+
+
 class Admitter:
     """Admits one caller's request, by a snapshot."""
 

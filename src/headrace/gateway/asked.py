@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from headrace.gateway.admission import GeneratingRequest
+from headrace.gateway.admission import GeneratingRequest, bytes_per_token
 from headrace.gateway.media_form import MediaForm
 from headrace.gateway.metering import Metering
 from headrace.gateway.route_table import ErrorBody
@@ -13,6 +13,9 @@ from headrace.http.asgi import Send
 from headrace.protocol.errors import error_body
 from headrace.protocol.images import PlacedImage, checked_images
 from headrace.protocol.parsing import parse_chat_request, parse_completion_request
+from headrace.protocol.requests import ChatRequest
+
+image_tokens_typical = 1024  # estimates load, never money
 
 
 def unchanged(send: Send) -> Send:
@@ -76,3 +79,11 @@ openai_apis = (
     GeneratingApi("/v1/chat/completions", read_chat),
     GeneratingApi("/v1/completions", read_completion),
 )
+
+
+def prefill_tokens_of(asked: Asked) -> int:
+    """An estimate of the prompt's tokens; the bytes of an image say nothing of what it costs."""
+    if not asked.images or not isinstance(asked.request, ChatRequest):
+        return len(asked.body) // bytes_per_token
+    characters = sum(message.size_characters for message in asked.request.messages)
+    return characters // bytes_per_token + image_tokens_typical * len(asked.images)

@@ -136,7 +136,7 @@ class Exchange:
             except HeadraceError as error:
                 if trace is not None:
                     trace.failed(error.code)
-                if not self._is_worth_another(error):
+                if not self._is_worth_another(error, excluded):
                     raise
                 failure = error
             self._account.restart()
@@ -227,16 +227,22 @@ class Exchange:
             return await forwarding.room.lease(errand)
         now_s = forwarding.clock.monotonic_s()
         return forwarding.picker.lease(
-            errand.pools, errand.work, now_s, excluded, over_capacity=True
+            errand.pools,
+            errand.work,
+            now_s,
+            excluded,
+            over_capacity=True,
+            tries_ejected=errand.tries_ejected,
         )
 
-    def _is_worth_another(self, error: HeadraceError) -> bool:
+    def _is_worth_another(self, error: HeadraceError, excluded: set[str]) -> bool:
         """Whether another endpoint may be tried; takes from the budget if so."""
         return (
             self._may_retry
             and error.retryable
             and not isinstance(error, DeadlineExceeded)  # the time is spent
             and self.attempts < attempts_max
+            and self._forwarding.picker.has_others(self._request.errand.pools, excluded)
             and self._forwarding.retries.withdraw(self._forwarding.clock.monotonic_s())
         )
 

@@ -19,9 +19,9 @@ from headrace.base.errors import (
 )
 from headrace.gateway.access_log import AccessRecord
 from headrace.gateway.account import Account
-from headrace.gateway.admission import bytes_per_token, expected_output_tokens
-from headrace.gateway.admit import Admitted, Admitter, Books
-from headrace.gateway.asked import Asked
+from headrace.gateway.admission import expected_output_tokens
+from headrace.gateway.admit import Admitted, Admitter, Books, Turn
+from headrace.gateway.asked import Asked, prefill_tokens_of
 from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.endings import CallerDeadline, outcome_of
 from headrace.gateway.exchange import Exchange
@@ -42,16 +42,14 @@ from headrace.http.asgi import DisconnectScope, EventStream, Header, Receive, Se
 from headrace.ledger.admission import Admission
 from headrace.ledger.lease_keeper import LeaseKeeper
 from headrace.ledger.meter import Meter
-from headrace.ledger.reservation import Outcome, TokenUsage
+from headrace.ledger.reservation import Outcome
 from headrace.observability.tracing import RequestTrace
 from headrace.protocol.errors import error_event
-from headrace.protocol.requests import ChatRequest
 from headrace.protocol.sse import done_event
 from headrace.router.lease import Work
 from headrace.router.prompt_prefix import prefix_of_body
 from headrace.spec.priority import Priority
 
-image_tokens_typical = 1024  # estimates load, never money
 fallback_header = b"x-headrace-fallback"  # the model that answered in place of the one asked for
 
 
@@ -105,6 +103,7 @@ class Generation:
         )
         self._admitter = Admitter(books, principal, snapshot, priority)
         self._snapshot = snapshot
+        self._out: EventStream | None = None  # a stream's client, who may know of it already
 
     def standing_headers(self) -> list[Header]:
         """`x-ratelimit-*` as of now; none where no limit of the minute counts."""
@@ -121,18 +120,35 @@ class Generation:
 
     async def answer(self, asked: Asked, receive: Receive, send: Send) -> None:
         """Answer; raises what failed before the first byte, ClientClosed if the client left."""
-        started_s = self._services.clock.monotonic_s()
         served = self._admitter.resolve(asked.request.model)
         candidates = [served, *self._admitter.fallbacks(served)]
         if asked.images:
             candidates, asked = await self._seeing(candidates, asked)
+        try:
+            await self._answer_by_any(candidates, asked, receive, send)
+        except HeadraceError as error:
+            out = self._out
+            if out is None or not out.started or isinstance(error, ClientClosed):
+                raise
+            self._record.error = error.code
+            self._record.status = 200
+            await out.close(error_event(error))
+
+    async def _answer_by_any(
+        self, candidates: list[ServedModel], asked: Asked, receive: Receive, send: Send
+    ) -> None:
+        """Answer by the first model that can; by none any more once the client has an event."""
+        started_s = self._services.clock.monotonic_s()
         for number, candidate in enumerate(candidates):
+            is_last = number + 1 == len(candidates)
+            turn = Turn(candidate, number, is_last=is_last)
             try:
-                await self._answer_by(candidate, number, asked, receive, send)
+                await self._answer_by(turn, asked, receive, send)
             except (Unavailable, UpstreamFailed):
                 spent_s = self._services.clock.monotonic_s() - started_s
                 is_late = self._deadline_s is not None and spent_s >= self._deadline_s
-                if number + 1 == len(candidates) or is_late:
+                has_events = self._out is not None and self._out.has_events
+                if is_last or is_late or has_events:
                     raise
                 self._services.counters.fallbacks += 1
             else:
@@ -148,10 +164,9 @@ class Generation:
             raise no_images(asked.images[0])
         return able, replace(asked, body=await self._services.images.inlined(asked))
 
-    async def _answer_by(
-        self, served: ServedModel, number: int, asked: Asked, receive: Receive, send: Send
-    ) -> None:
+    async def _answer_by(self, turn: Turn, asked: Asked, receive: Receive, send: Send) -> None:
         """Answer by one model; the n-th fallback's reservation is `<request id>.n`."""
+        served, number = turn.served, turn.number
         name = served.name
         request_id = self._record.request_id
         headers: list[Header] = [(b"x-request-id", request_id.encode())]
@@ -164,7 +179,7 @@ class Generation:
         admitted = await self._admitter.admit(request_id, asked, served)
         headers += admitted.headers
         account = admitted.account
-        engine_request = self._engine_request(asked, request_id, served, admitted)
+        engine_request = self._engine_request(asked, request_id, turn, admitted)
         kind = Relay if asked.metering is Metering.RELAYS else Exchange
         exchange = kind(self._services.forwarding, engine_request, account)
         try:
@@ -183,9 +198,10 @@ class Generation:
         self,
         asked: Asked,
         request_id: str,
-        served: ServedModel,
+        turn: Turn,
         admitted: Admitted,
     ) -> EngineRequest:
+        served = turn.served
         request, output_limit = asked.request, admitted.output_limit
         work = self._work(asked, served, output_limit)
         salt = cache_salt(self._services.pepper, self._principal.tenant.id)
@@ -204,6 +220,7 @@ class Generation:
                 work=work,
                 wakes=served.wakes,
                 unable_ids=unable_ids(asked, served, self._snapshot.endpoints),
+                is_last=turn.is_last,
             ),
             answer_name=served.name,
             cache_salt=salt,
@@ -272,25 +289,24 @@ class Generation:
         receive: Receive,
         send: Send,
     ) -> None:
-        out = EventStream(send, headers)
-        last_event = done_event
+        if self._out is not None and self._out.started:  # by a comment, of a model that failed
+            out = self._out
+            out.add_headers(header for header in headers if header[0] == fallback_header)
+        else:
+            out = self._out = EventStream(send, headers)
         try:
             async with self._bounded(receive):
                 exact = await exchange.stream(out)
         except HeadraceError as error:
             await self._settle_early(exchange, account, outcome_of(error))
-            if not out.started or isinstance(error, ClientClosed):
-                raise
-            self._record.error = error.code
-            last_event = error_event(error)
+            raise
+        if exact:
+            account.settle(Outcome.FINISHED, exact=True)
+            await self._durable(account)
         else:
-            if exact:
-                account.settle(Outcome.FINISHED, exact=True)
-                await self._durable(account)
-            else:
-                await self._settle_early(exchange, account, Outcome.FINISHED)
+            await self._settle_early(exchange, account, Outcome.FINISHED)
         self._record.status = 200
-        await out.close(last_event)
+        await out.close(done_event)
 
     async def _answer_relay(
         self,
@@ -310,7 +326,8 @@ class Generation:
                 raise
             self._record.error = error.code
             return  # without an end: the client sees that the answer broke off
-        account.settle(Outcome.FINISHED, usage or TokenUsage(), exact=usage is not None)
+        is_told = usage is not None
+        account.settle(Outcome.FINISHED, usage, exact=is_told, is_metered=is_told)
         await self._durable(account)
         self._record.status = 200
         await out.close()
@@ -334,9 +351,12 @@ class Generation:
             ) from None
 
     async def _settle_early(self, exchange: Exchange, account: Account, outcome: Outcome) -> None:
-        """Settle by the engine's record of the request, or by what passed if it has none."""
+        """Settle by the engine's record of the request, or by what passed if it has none.
+
+        Of a sound or an image that was broken off nothing that could be counted passed."""
         usage = await exchange.final_usage(is_awaited=outcome is not Outcome.ABORTED)
-        account.settle(outcome, usage, exact=usage is not None)
+        is_unknown = usage is None and outcome is Outcome.ABORTED and isinstance(exchange, Relay)
+        account.settle(outcome, usage, exact=usage is not None, is_metered=not is_unknown)
         await self._durable(account)
 
     async def _durable(self, account: Account) -> None:
@@ -377,11 +397,3 @@ class Generation:
             streams=streams,
         )
         self._services.counters.judged(served.model.name, account.outcome, good)
-
-
-def prefill_tokens_of(asked: Asked) -> int:
-    """An estimate of the prompt's tokens; the bytes of an image say nothing of what it costs."""
-    if not asked.images or not isinstance(asked.request, ChatRequest):
-        return len(asked.body) // bytes_per_token
-    characters = sum(message.size_characters for message in asked.request.messages)
-    return characters // bytes_per_token + image_tokens_typical * len(asked.images)

@@ -40,5 +40,5 @@ class Heartbeat:
 
     def _beat(self) -> None:
         if self._writing is None or self._writing.done():
-            self._writing = self._loop.create_task(self._stream.write(heartbeat))
+            self._writing = self._loop.create_task(self._stream.comment(heartbeat))
         self._timer = self._loop.call_later(self._interval_s, self._beat)

@@ -6,7 +6,7 @@ all that costs.
     /v1/images/generations                     JSON; images come back
     /v1/images/edits, /variations              a form with images; images come back
 
-What an engine reports of its use is charged; one that reports none is counted as one request.
+What an engine reports of its use is charged; what it does not report is unrated, and never 0.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping

@@ -42,7 +42,7 @@ class GatewayCounters:
         self.prompt_tokens += usage.prompt_tokens
         self.cached_tokens += usage.cached_tokens
         self.completion_tokens += usage.completion_tokens
-        if source is UsageSource.COUNTED:
+        if source in (UsageSource.COUNTED, UsageSource.UNMETERED):
             self.counted_settlements += 1
 
     def judged(self, model_name: str, outcome: Outcome, good: bool) -> None:

@@ -45,6 +45,12 @@ class Errand:
     work: Work
     wakes: bool = False  # a deployment is starting, or will for this: wait for it
     unable_ids: frozenset[str] = frozenset()  # endpoints that can't do what it asks
+    is_last: bool = True  # no other model answers if this one can't
+
+    @property
+    def tries_ejected(self) -> bool:
+        """Whether an endpoint that failed lately is better than none."""
+        return self.is_last and not self.wakes
 
 
 @dataclass(eq=False, slots=True)
@@ -129,7 +135,9 @@ class WaitingRoom:
         return await self._wait(errand, now_s)
 
     async def _lease_at_once(self, errand: Errand) -> Lease | None:
-        """A lease, or None if the request is to wait; looks at the store before it refuses."""
+        """A lease, or None if the request is to wait; looks at the store before it refuses.
+
+        What the store knows goes before what is ejected."""
         try:
             return self._lease_now(errand)
         except Saturated:
@@ -138,13 +146,15 @@ class WaitingRoom:
             if self._refresh is not None:
                 await self._refresh()
         try:
-            return self._lease_now(errand)
+            return self._lease_now(errand, tries_ejected=errand.tries_ejected)
         except Unavailable as error:
             if isinstance(error, Saturated) or errand.wakes:
                 return None
             raise
 
-    def _lease_now(self, errand: Errand, *, is_overdue: bool = False) -> Lease:
+    def _lease_now(
+        self, errand: Errand, *, is_overdue: bool = False, tries_ejected: bool = False
+    ) -> Lease:
         """A lease; what can wait leaves some places free, until it has waited for too long."""
         return self._picker.lease(
             errand.pools,
@@ -152,6 +162,7 @@ class WaitingRoom:
             self._clock.monotonic_s(),
             errand.unable_ids,
             leaves_spare=errand.priority is Priority.BATCH and not is_overdue,
+            tries_ejected=tries_ejected,
         )
 
     async def _wait(self, errand: Errand, now_s: float) -> Lease:
@@ -196,7 +207,11 @@ class WaitingRoom:
                 queue.discard(ticket)
                 continue
             try:
-                lease = self._lease_now(errand, is_overdue=queue.is_overdue(ticket))
+                lease = self._lease_now(
+                    errand,
+                    is_overdue=queue.is_overdue(ticket),
+                    tries_ejected=errand.tries_ejected,
+                )
             except HeadraceError as error:
                 if isinstance(error, Saturated) or errand.wakes:
                     return

@@ -149,17 +149,28 @@ class EventStream:
     def __init__(self, send: Send, headers: Iterable[Header] = ()) -> None:
         self._send = send
         self._headers = [*stream_headers, *headers]
+        self._late = b""  # headers that came after theirs were sent
         self.started = False
+        self.has_events = False  # comments are none
 
     def add_headers(self, headers: Iterable[Header]) -> None:
-        """Send these too, unless the headers are sent already."""
-        if not self.started:
+        """Send these too; in comments before the next event if the headers are sent already."""
+        if self.started:
+            self._late += b"".join(b": %b: %b\n\n" % header for header in headers)
+        else:
             self._headers += headers
 
     async def write(self, data: bytes) -> None:
         """Send whole events; the first call sends the status and headers before them.
 
         Waits while the client's connection is congested."""
+        self.has_events = True
+        if self._late:
+            data, self._late = self._late + data, b""
+        await self.comment(data)
+
+    async def comment(self, data: bytes) -> None:
+        """Send what clients skip, as `write` does events."""
         if not self.started:
             self.started = True
             await self._send(

@@ -26,7 +26,9 @@ from urllib.parse import urlsplit
 from headrace.base.errors import Unavailable, UpstreamFailed
 from headrace.http.connection import Connection, SizedBody
 
-connect_timeout_s_default = 1.0  # a live host answers in far less
+# A lost SYN is sent again after 1 s and after 3 s (RFC 6298): a limit below that takes one dropped
+# packet, or one full backlog of a busy machine, for a dead host.
+connect_timeout_s_default = 3.5
 connections_per_upstream_max = 16_384  # as many as requests may run
 keep_alive_s = 15.0  # far shorter than most servers keep idle connections, so that we close first
 default_ports = {"http": 80, "https": 443}

@@ -8,6 +8,8 @@ when it rings: one for each wait would cost more than the chunk that is waited f
 
 import asyncio
 import math
+import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, cast
 
@@ -19,6 +21,12 @@ buffer_bytes = 64 * 1024  # of an answer that is not read yet; the socket waits 
 header_bytes_max = 64 * 1024  # of an answer
 joined_body_bytes_max = 64 * 1024  # copying so much is cheaper than a second piece to write
 final_status_min = 200  # below are words on the way, such as 100 Continue
+# A machine that lost its power or its cable says nothing, and an answer may be awaited for minutes.
+# So the kernel asks the other one's after 4 s of silence, and gives the connection up 8 s after it
+# last heard of it. A server that computes for long is not concerned: its kernel answers.
+probe_after_s = 4
+probe_interval_s = 2
+silent_machine_s = 8
 
 
 class SizedBody(NamedTuple):
@@ -189,6 +197,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is there."""
         self._transport = cast(asyncio.Transport, transport)
+        notice_silent_machine(transport.get_extra_info("socket"))
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
@@ -267,3 +276,18 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """The answer is whole, unless it was a word on the way."""
         self.is_whole = self.status != 0
+
+
+def notice_silent_machine(sock: socket.socket) -> None:
+    """Have the kernel break a connection whose other machine is gone."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, probe_interval_s)
+    sock.setsockopt(
+        socket.IPPROTO_TCP,
+        socket.TCP_KEEPCNT,
+        (silent_machine_s - probe_after_s) // probe_interval_s,
+    )
+    if sys.platform == "linux":
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, probe_after_s)
+        # What was sent and not acknowledged is sent again for 15 minutes otherwise.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silent_machine_s * 1000)

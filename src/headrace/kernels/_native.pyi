@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,10 @@ class CpuTransformer:
         # window (0 is none), rotation (-1 is none), its device and its experts' device
         layers: Sequence[tuple[int, int, int, int]],
         rotations: Sequence[tuple[Sequence[float], float]],  # frequencies and magnitude
-        tensors: Mapping[str, tuple[int, tuple[int, ...], NDArray[np.uint8]]],
+        tensors: Mapping[  # type, shape, data or what makes it
+            str,
+            tuple[int, tuple[int, ...], NDArray[np.uint8] | Callable[[], NDArray[np.uint8]]],
+        ],
         num_blocks: int,
         rows_max: int,
         sequences_max: int,

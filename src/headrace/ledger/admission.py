@@ -318,8 +318,9 @@ def settle_reservation(
 ) -> Settlement:
     """The settlement of a reservation at the price that was fixed at admission; pure.
 
-    Counts beyond `request_tokens_max`, which only a broken engine reports, are cut to it."""
-    price = reservation.price
+    Counts beyond `request_tokens_max`, which only a broken engine reports, are cut to it. What was
+    done and not metered is unrated, and stays so."""
+    price = None if source is UsageSource.UNMETERED else reservation.price
     usage = usage.at_most(request_tokens_max)
     return Settlement(
         request_id=reservation.request_id,

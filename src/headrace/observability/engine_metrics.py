@@ -23,7 +23,8 @@ waiting_requests_by_reason = MetricDeclaration(
     "headrace_engine_waiting_requests_by_reason",
     gauge,
     "Requests that wait: for a slot or blocks (capacity), for another to compute their prefix "
-    "(deferred), for their place after they lost it (preempted), for their grammar (grammar).",
+    "(deferred), for their place after they lost it (preempted), for their grammar (grammar), "
+    "for their KV from another engine (kv_transfer).",
     label="reason",
     alias="vllm:num_requests_waiting_by_reason",
 )
@@ -102,6 +103,24 @@ restored_tokens_total = MetricDeclaration(
     "headrace_engine_restored_tokens_total",
     counter,
     "Tokens whose KV was copied back instead of computed again.",
+)
+exported_tokens_total = MetricDeclaration(
+    "headrace_engine_exported_tokens_total",
+    counter,
+    "Tokens of prompts whose KV was made ready for another engine.",
+)
+imported_tokens_total = MetricDeclaration(
+    "headrace_engine_imported_tokens_total",
+    counter,
+    "Tokens of prompts whose KV came from another engine instead of being computed.",
+)
+kv_transfers_total = MetricDeclaration(
+    "headrace_engine_kv_transfers_total",
+    counter,
+    "Transfers of KV by result. At the giver: exported, given, expired, full, gone, denied. At the "
+    "taker: imported; computed instead because the KV was unreachable, broken, gone, denied, full "
+    "(no room), of another fingerprint, layout or content, or unwanted.",
+    label="result",
 )
 host_kv_blocks = MetricDeclaration(
     "headrace_engine_host_kv_blocks", gauge, "KV blocks of preempted requests in host memory."

@@ -78,7 +78,8 @@ _named_field = re.compile(r"Object (?:missing required|contains unknown) field `
 def parse_chat_request(body: bytes, *, strict: bool = True, trusted: bool = False) -> ChatRequest:
     """The chat request in `body`; InvalidRequest names the first field that is wrong.
 
-    Only `trusted` callers may set a priority. It may have images: see `protocol.images`."""
+    Only `trusted` callers may set a priority or move KV. It may have images: see
+    `protocol.images`."""
     request = _parse(body, _chat, ChatRequest, strict)
     _check_caller(request, trusted)
     if request.max_tokens == 0:
@@ -101,7 +102,7 @@ def parse_completion_request(
 ) -> CompletionRequest:
     """The text completion request in `body`; InvalidRequest names the first wrong field.
 
-    Only `trusted` callers may set a priority."""
+    Only `trusted` callers may set a priority or move KV."""
     request = _parse(body, _completion, CompletionRequest, strict)
     _check_caller(request, trusted)
     if request.max_tokens == 0 and not request.echo:
@@ -301,6 +302,11 @@ def _check_caller(request: GenerationRequest, trusted: bool) -> None:
         raise InvalidRequest(
             "priority is for trusted callers; leave it out, or set it where requests come from.",
             param="priority",
+        )
+    if request.kv_transfer_params is not None and not trusted:
+        raise InvalidRequest(
+            "kv_transfer_params is for trusted callers: it names addresses that an engine asks.",
+            param="kv_transfer_params",
         )
 
 

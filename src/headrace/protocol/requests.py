@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from headrace.protocol.kv_transfer import KvTransferParams
 from headrace.protocol.structural_tags import Format, LegacyTag, Triggers, tags_max
 from headrace.protocol.tools import (
     Tool,
@@ -195,6 +196,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: Annotated[int, Meta(ge=0, le=top_logprobs_max)] | None = None
     priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None  # of trusted callers; 0 first
     deadline_ms: Annotated[int, Meta(ge=1, le=86_400_000)] | None = None  # for the whole answer
+    kv_transfer_params: KvTransferParams | None = None  # of trusted callers
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None  # this and the next ones are for the caller's records only

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from headrace.protocol.kv_transfer import KvTransferParams
 from headrace.protocol.tools import ToolCall
 
 
@@ -122,6 +123,7 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     object: Literal["chat.completion"] = "chat.completion"
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    kv_transfer_params: KvTransferParams | UnsetType = UNSET  # where the prompt's KV waits
 
 
 class TextChoice(msgspec.Struct, frozen=True):
@@ -146,6 +148,7 @@ class TextCompletion(msgspec.Struct, frozen=True):
     choices: list[TextChoice]
     usage: Usage
     object: Literal["text_completion"] = "text_completion"
+    kv_transfer_params: KvTransferParams | UnsetType = UNSET  # where the prompt's KV waits
 
 
 class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):

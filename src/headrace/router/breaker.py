@@ -5,7 +5,9 @@
 
 The n-th ejection in a row lasts `ejection_s_min * 2**(n - 1)`, at most `ejection_s_max`. A request
 that began before the ejection says nothing about the endpoint of now, so its end changes nothing:
-otherwise one crash under 30 requests would count 30 times.
+otherwise one crash under 30 requests would count 30 times. One that went to the ejected endpoint
+because nothing else was left (decision 0031) readmits it when it is answered; that it fails too is
+no news.
 """
 
 from enum import StrEnum
@@ -26,11 +28,12 @@ class BreakerState(StrEnum):
 class Breaker:
     """The state above, for one endpoint."""
 
-    __slots__ = ("_ejections", "_open_until_s", "state")
+    __slots__ = ("_ejected_s", "_ejections", "_open_until_s", "state")
 
     def __init__(self) -> None:
         self.state = BreakerState.CLOSED
         self._ejections = 0  # in a row
+        self._ejected_s = 0.0  # when it was last
         self._open_until_s = 0.0
 
     def permits(self, now_s: float) -> bool:
@@ -40,16 +43,17 @@ class Breaker:
         return self.state is BreakerState.OPEN and now_s >= self._open_until_s
 
     def begin(self, now_s: float) -> bool:
-        """A request goes there; True if it is the probe, whose verdict is awaited."""
-        assert self.permits(now_s), "an ejected endpoint was chosen"
-        if self.state is BreakerState.CLOSED:
+        """A request goes there; True if it is the probe, whose verdict is awaited.
+
+        False for one that goes there although the endpoint is ejected."""
+        if self.state is BreakerState.CLOSED or not self.permits(now_s):
             return False
         self.state = BreakerState.HALF_OPEN
         return True
 
-    def succeed(self, *, is_probe: bool) -> None:
-        """A request got an answer."""
-        if is_probe:
+    def succeed(self, began_s: float, *, is_probe: bool) -> None:
+        """A request that began then got an answer."""
+        if is_probe or (self.state is not BreakerState.CLOSED and began_s > self._ejected_s):
             self.state = BreakerState.CLOSED
             self._ejections = 0
 
@@ -59,13 +63,16 @@ class Breaker:
             return
         duration_s = min(ejection_s_max, ejection_s_min * 2 ** min(self._ejections, doublings_max))
         self._ejections += 1
+        self._ejected_s = now_s
         self._open_until_s = now_s + duration_s
         self.state = BreakerState.OPEN
 
     def abandon_probe(self) -> None:
-        """The probe ended without a verdict, as when its client went away; the next one decides."""
-        assert self.state is BreakerState.HALF_OPEN
-        self.state = BreakerState.OPEN
+        """The probe ended without a verdict, as when its client went away; the next one decides.
+
+        Unless another request was answered meanwhile, which readmitted the endpoint."""
+        if self.state is BreakerState.HALF_OPEN:
+            self.state = BreakerState.OPEN
 
     def retry_after_s(self, now_s: float) -> float:
         """How long from now until a request may go there; 0 if one may now."""

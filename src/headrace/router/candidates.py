@@ -57,6 +57,19 @@ def usable(
     return [e for e in able if e.spec.id not in excluded] if excluded else able
 
 
+def last_resort(
+    accepting: Sequence[Endpoint], now_s: float, excluded: Collection[str], *, over_capacity: bool
+) -> list[Endpoint]:
+    """The ejected ones that were not tried and have room, for when nothing else is left."""
+    return [
+        e
+        for e in accepting
+        if not e.breaker.permits(now_s)
+        and e.spec.id not in excluded
+        and (over_capacity or not e.is_full())
+    ]
+
+
 def overbooked_owners(
     pool: Pool, work: Work, matched: Sequence[int], now_s: float, excluded: Collection[str]
 ) -> list[Endpoint]:

@@ -42,7 +42,7 @@ class Lease:
         predicted_tokens: int = 0,
         told_tokens: int | None = None,
     ) -> None:
-        """Count the request; the endpoint must be available.
+        """Count the request.
 
         `predicted_tokens` of the prompt should be in its cache, and cost nothing; `told_tokens` is
         the same in the engine's own tokens, where it tells what it holds."""
@@ -82,7 +82,7 @@ class Lease:
 
     def succeed(self) -> None:
         """The endpoint answered; call it early, so that a long stream is no long probe."""
-        self.endpoint.breaker.succeed(is_probe=self._is_probe)
+        self.endpoint.breaker.succeed(self._taken_s, is_probe=self._is_probe)
         self._is_probe = False
 
     def fail(self, now_s: float) -> None:

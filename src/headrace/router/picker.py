@@ -14,6 +14,7 @@ from headrace.router.candidates import (
     Candidates,
     Place,
     anywhere,
+    last_resort,
     narrow,
     overbooked_owners,
     usable,
@@ -29,6 +30,7 @@ from headrace.router.prompt_prefix import PromptPrefix
 from headrace.router.stickiness import preferred
 
 retry_after_s_default = 1.0  # when nothing tells when an endpoint will be there
+all_full = "every replica of this model is full; try again"
 
 
 class Saturated(Unavailable):
@@ -98,9 +100,11 @@ class Picker:
         *,
         over_capacity: bool = False,
         leaves_spare: bool = False,
+        tries_ejected: bool = False,
     ) -> Lease:
         """Choose an endpoint and count the request on it; `excluded` ids are not chosen.
 
+        Where every endpoint is ejected, `tries_ejected` goes to one of them all the same.
         Saturated if those that could take it are full, which `over_capacity` ignores, or nearly so
         where it `leaves_spare`.
         Unavailable, with the time to wait, if no endpoint of any pool may be used."""
@@ -115,10 +119,23 @@ class Picker:
                 return self._lease_one_of(able, search)
             left.remove(drawn)
         if any(self._has_available(name, now_s, excluded) for name, weight in pools if weight > 0):
-            raise Saturated("every replica of this model is full; try again")
+            raise Saturated(all_full)
+        if tries_ejected:
+            lease = self._lease_ejected(pools, work, now_s, excluded, over_capacity=over_capacity)
+            if lease is not None:
+                return lease
         raise Unavailable(
             "no replica of this model can take the request now; try again",
             retry_after_s=self._retry_after_s(pools, now_s),
+        )
+
+    def has_others(self, pools: Sequence[WeightedPool], excluded: Collection[str]) -> bool:
+        """Whether an endpoint is left that was not tried, ejected or not."""
+        return any(
+            endpoint.spec.id not in excluded
+            for name, weight in pools
+            if weight > 0 and (pool := self._endpoints.whole_pool(name)) is not None
+            for endpoint in pool.accepting
         )
 
     def answered(self, lease: Lease, cached_tokens: int) -> None:
@@ -136,6 +153,32 @@ class Picker:
         record.surprise_tokens += max(0, cached_tokens - predicted)
         if not is_told:
             pool.index.observe(lease.endpoint.slot, predicted, cached_tokens)
+
+    def _lease_ejected(
+        self,
+        pools: Sequence[WeightedPool],
+        work: Work,
+        now_s: float,
+        excluded: Collection[str],
+        *,
+        over_capacity: bool,
+    ) -> Lease | None:
+        """A lease on an ejected endpoint, None if there is none; Saturated if they are all full.
+
+        The pools are taken in their order: which of them has a live one is not known."""
+        is_there = False
+        for name, weight in pools:
+            search = self._search(name, work, now_s, excluded) if weight > 0 else None
+            if search is None:
+                continue
+            accepting = search.pool.accepting
+            able = last_resort(accepting, now_s, excluded, over_capacity=over_capacity)
+            if able:
+                return self._lease_one_of(able, search)
+            is_there |= any(endpoint.spec.id not in excluded for endpoint in accepting)
+        if is_there:
+            raise Saturated(all_full)
+        return None
 
     def _search(
         self, pool_name: str, work: Work, now_s: float, excluded: Collection[str]

@@ -2,12 +2,14 @@
 
     python -m headrace.sim.counting_engine LISTENING_DESCRIPTOR
 
-`/oracle` tells all it knows: for each request id the tokens of every attempt that reached it.
+`/oracle` tells all it knows: for each request id the tokens of every attempt that reached it. A
+request that ended takes some hundred bytes, so that a million of them fit.
 """
 
 import socket
 import sys
 from collections import defaultdict
+from dataclasses import dataclass
 
 import msgspec
 
@@ -15,7 +17,7 @@ from headrace.base.errors import NotFound
 from headrace.http import server
 from headrace.http.asgi import Receive, Scope, Send, header, send_json
 from headrace.protocol.errors import error_body
-from headrace.protocol.responses import EndedRequest
+from headrace.protocol.responses import EndedRequest, Usage
 from headrace.sim.engine import Behaviour, FakeEngine, FakeRequest, Seen
 
 oracle_path = "/oracle"
@@ -24,12 +26,22 @@ _encode = msgspec.json.Encoder().encode
 Oracle = dict[str, list[tuple[int, int]]]  # prompt and completion tokens by request id
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What is kept of an attempt that is over."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    finish_reason: str
+
+
 class CountingEngine(FakeEngine):
     """Keeps the counts of every request and nothing else of it."""
 
     def __init__(self, tokens: int) -> None:
         super().__init__(default=Behaviour(tokens=tokens), remembers=False)
-        self._attempts: dict[str, list[Seen]] = defaultdict(list)
+        self._attempts: dict[str, list[Seen | Ended]] = defaultdict(list)
+        self._prompt_tokens = self._completion_tokens = 0  # of those that ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request (ASGI)."""
@@ -47,23 +59,38 @@ class CountingEngine(FakeEngine):
         self._attempts[header(scope, b"x-request-id") or ""].append(seen)
         return seen
 
+    async def _generate(self, scope: Scope, receive: Receive, send: Send, *, is_chat: bool) -> None:
+        try:
+            await super()._generate(scope, receive, send, is_chat=is_chat)
+        finally:
+            self._shorten(self._attempts.get(header(scope, b"x-request-id") or "", []))
+
+    def _shorten(self, attempts: list[Seen | Ended]) -> None:
+        """Keep no more than the numbers of those that ended."""
+        for at, one in enumerate(attempts):
+            if isinstance(one, Seen) and one.ended.is_set():
+                attempts[at] = Ended(one.prompt_tokens, one.completion_tokens, one.finish_reason)
+                self._prompt_tokens += one.prompt_tokens
+                self._completion_tokens += one.completion_tokens
+
     async def _send_usage(self, request_id: str, send: Send) -> None:
         attempts = self._attempts.get(request_id)
         if not attempts:
             await send_json(send, 404, error_body(NotFound("no such request")))
             return
-        await attempts[-1].ended.wait()
-        record = EndedRequest(request_id, attempts[-1].usage, attempts[-1].finish_reason)
-        await send_json(send, 200, _encode(record))
+        last = attempts[-1]
+        if isinstance(last, Seen):
+            await last.ended.wait()
+        usage = Usage.of(last.prompt_tokens, 0, last.completion_tokens)
+        await send_json(send, 200, _encode(EndedRequest(request_id, usage, last.finish_reason)))
 
     def _metrics(self) -> bytes:
-        every = [seen for attempts in self._attempts.values() for seen in attempts]
+        """The load, and the tokens of the attempts that ended."""
         return (
             super()._metrics()
             + (
-                f"headrace_engine_prompt_tokens_total {sum(one.prompt_tokens for one in every)}\n"
-                "headrace_engine_generation_tokens_total "
-                f"{sum(one.completion_tokens for one in every)}\n"
+                f"headrace_engine_prompt_tokens_total {self._prompt_tokens}\n"
+                f"headrace_engine_generation_tokens_total {self._completion_tokens}\n"
             ).encode()
         )
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-ready_timeout_s = 20.0
+ready_timeout_s = 120.0  # of a machine that does much else
 user = "headrace"
 settings = {
     # A killed server must keep what it said it kept; but a test machine's disk is nobody's money.

@@ -31,6 +31,7 @@ class UsageSource(StrEnum):
     ENGINE = "engine"  # the engine said so, exactly
     COUNTED = "counted"  # the gateway counted what passed
     RECOVERED = "recovered"  # the last checkpoint before a crash
+    UNMETERED = "unmetered"  # nobody: there is nothing to rate it by, which is not the same as 0
 
 
 class TokenUsage(msgspec.Struct, frozen=True):

@@ -39,11 +39,15 @@ class LateRating:
     def rate(self, price_of: PriceOf, rate: Rate, since_s: float, until_s: float) -> int:
         """Rate what has no price in `[since_s, until_s)` and return how many got one.
 
+        What nobody metered is left alone: it would be rated at 0.
         Each page is its own transaction: what is stopped in the middle is gone on with."""
         rated = 0
         position = before_all
         while True:
-            query = page_of(position, since_s, until_s).where(settlements.c.price_book_id.is_(None))
+            query = page_of(position, since_s, until_s).where(
+                settlements.c.price_book_id.is_(None),
+                settlements.c.source != UsageSource.UNMETERED.value,
+            )
             with self._sessions.write() as connection:
                 rows = connection.execute(query).mappings().all()
                 rated += rate_rows(connection, rows, price_of, rate)

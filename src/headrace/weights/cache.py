@@ -51,12 +51,19 @@ class ModelCache:
         digest = record.get("sha256") if isinstance(record, dict) else None
         return digest if isinstance(digest, str) and digest_pattern.fullmatch(digest) else None
 
-    def remember(self, key: str, reference: str, sha256: str) -> None:
-        """Write down what a key led to; SourceError if the cache cannot be written."""
+    def remember(
+        self, key: str, reference: str, sha256: str, *, quantizer: int | None = None
+    ) -> None:
+        """Write down what a key led to; SourceError if the cache cannot be written.
+
+        `quantizer` is the version that made a quantized copy."""
         directory = self._directory("index")
         temporary = directory / f"{key}.{os.getpid()}.tmp"
         try:
-            temporary.write_text(json.dumps({"reference": reference, "sha256": sha256}))
+            record: dict[str, str | int] = {"reference": reference, "sha256": sha256}
+            if quantizer is not None:
+                record["quantizer"] = quantizer
+            temporary.write_text(json.dumps(record))
             temporary.replace(directory / f"{key}.json")
         except OSError as error:
             raise write_failed(temporary, error) from error

@@ -5,15 +5,14 @@
     <root>/packed/*.tmp                       being written, while its writer holds a lock on it
 
 The file is written by the first load (csrc/model/packed_file.hpp). It can be lost at any time: the
-next load makes it again, and a process that has it mapped keeps it.
+next load makes it again, and a process that has it mapped keeps it, and holds a lock that says so.
 """
 
-import fcntl
-import os
 import shutil
 from pathlib import Path
 
 from headrace.weights.cache import ModelCache
+from headrace.weights.file_use import mark_used, remove_unless_used, used_time_s
 
 packed_files_max = 8  # of models, layouts and ranks; those not loaded for longest go first
 free_share_min = 2.0  # of the model's size must be free before packed weights are kept
@@ -33,7 +32,7 @@ def packed_path(
         parts = [path_of_rank(path, rank, ranks) for rank in range(ranks)]
         kept = [part for part in parts if part.exists()]
         for part in kept:
-            os.utime(part)
+            mark_used(part)
         missing = len(parts) - len(kept)
         prune_packed(cache, packed_files_max - missing)
         if missing and shutil.disk_usage(directory).free < free_share_min * model_bytes:
@@ -50,37 +49,11 @@ def path_of_rank(path: Path, rank: int, ranks: int) -> Path:
     return path.with_name(f"{path.stem}-{rank}of{ranks}{path.suffix}")
 
 
-def prune_packed(cache: ModelCache, files_max: int = 0) -> int:
-    """Remove what writers left unfinished, and all but the last used files; how many went."""
+def prune_packed(cache: ModelCache, files_max: int) -> int:
+    """Remove what writers left unfinished, and all but the last used files; how many went.
+
+    What a process has mapped stays."""
     directory = cache.root / "packed"
-    removed = 0
-    for unfinished in directory.glob("*.tmp"):
-        removed += _remove_abandoned(unfinished)
-    files = sorted(directory.glob("*.weights"), key=_used_time, reverse=True)
-    for file in files[files_max:]:
-        file.unlink(missing_ok=True)
-        removed += 1
-    return removed
-
-
-def _used_time(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # another process removed it just now
-        return 0.0
-
-
-def _remove_abandoned(unfinished: Path) -> bool:
-    """A writer's lock ends with its process."""
-    try:
-        descriptor = os.open(unfinished, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        unfinished.unlink(missing_ok=True)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
+    files = sorted(directory.glob("*.weights"), key=used_time_s, reverse=True)
+    goners = [*directory.glob("*.tmp"), *files[files_max:]]
+    return sum(remove_unless_used([file]) for file in goners)

@@ -44,7 +44,8 @@ def quantized_copy(
             quantize_model(file, partial, target, progress, name=model.name)
             sha256 = _digest(partial)
             blob = cache.adopt(partial, sha256)
-            cache.remember(key, f"{model.path} as {target.name}", sha256)
+            origin = f"{model.path} as {target.name}"
+            cache.remember(key, origin, sha256, quantizer=quantizer_version)
     return ResolvedModel(blob, sha256, model.name)
 
 

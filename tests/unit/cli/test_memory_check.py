@@ -110,7 +110,7 @@ def test_a_node_that_is_too_small_is_refused_with_a_map_that_fits(tmp_path: Path
     path = write_model_file(tmp_path / "deep.gguf", layers=8)
     small = (replace(nodes[0], free_bytes=128 * mib), nodes[1])
     wanted = structs.replace(config(path, 512), device_map="0-6=cpu:0,7=cpu:1")
-    with pytest.raises(ConfigurationError, match="cpu:0 has 128.0 MiB free") as raised:
+    with pytest.raises(ConfigurationError, match=r"cpu:0 has 128\.0 MiB free") as raised:
         check_memory(wanted, available_bytes=1 << 30, nodes=small)
     fitting = raised.value.message.partition("--device-map puts")[2].partition("--device-map ")[2]
     check_memory(

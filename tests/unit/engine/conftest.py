@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.engine.core import EngineCore
+from headrace.engine.kv_parcel import KvParcel
 from headrace.engine.request import EngineRequest, FinishReason, RequestOutput, SamplingParams
 from headrace.engine.runner import StepBatch
 from headrace.engine.scheduler import SchedulerConfig
@@ -69,6 +70,7 @@ class Harness:
         salt: str = "",
         sampling: SamplingParams | None = None,
         max_tokens: int = 8,
+        parcel: KvParcel | None = None,
         **fields: Any,
     ) -> None:
         if isinstance(prompt, int):  # a prompt of that length that shares nothing with others
@@ -76,7 +78,7 @@ class Harness:
             prompt = tuple(range(start, start + prompt))
         sampling = sampling or SamplingParams(temperature=0, max_tokens=max_tokens)
         request = EngineRequest(request_id, prompt, sampling, priority, salt, **fields)
-        self.core.submit(request)
+        self.core.submit(request, parcel)
         self.requests[request_id] = request
         self.tokens[request_id] = []
         for index in range(1, len(request.prompts) * request.choice_count):

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from headrace.base.errors import ModelFileError
 from headrace.engine.cpu_runner import CpuRunner
 from headrace.sim.small_model import SmallModel, Work, base_spec, small_model, step
-from headrace.weights.tensor import Tensor
+from headrace.weights.file_use import is_in_use
+from headrace.weights.tensor import Bytes, Tensor
 
 
 def loaded(model: SmallModel, path: Path | None) -> CpuRunner:
@@ -44,6 +46,51 @@ def test_a_second_load_maps_what_the_first_packed(tmp_path: Path, type_name: str
     assert (logits_of(model, path) == expected).all()
     assert [file.name for file in tmp_path.iterdir()] == ["model.weights"]
     assert (logits_of(without_matrices(model), path) == expected).all()
+
+
+def test_weights_that_are_to_be_made_are_made_once_and_not_where_they_are_packed(
+    tmp_path: Path,
+) -> None:
+    model = small_model(type_name="Q8_0")
+    made: list[str] = []
+
+    def unmade(tensor: Tensor) -> Tensor:
+        def make() -> Bytes:
+            made.append(tensor.name)
+            return tensor.data
+
+        return Tensor(tensor.name, tensor.type, tensor.shape, make)
+
+    matrices = {name for name, tensor in model.tensors.items() if len(tensor.shape) == 2}
+    tensors = {
+        name: unmade(tensor) if name in matrices else tensor
+        for name, tensor in model.tensors.items()
+    }
+    stored_otherwise = SmallModel(model.spec, tensors, model.values)
+    path = tmp_path / "model.weights"
+    expected = logits_of(model, None)
+    assert (logits_of(stored_otherwise, path) == expected).all()
+    assert sorted(made) == sorted(matrices)
+    assert (logits_of(stored_otherwise, path) == expected).all()
+    assert sorted(made) == sorted(matrices)
+
+
+def test_weights_that_come_out_in_another_size_are_refused() -> None:
+    model = small_model()
+    name = "blk.0.ffn_up.weight"
+    tensor = model.tensors[name]
+    short = Tensor(name, tensor.type, tensor.shape, lambda: tensor.data[:-4])
+    with pytest.raises(ModelFileError, match=r"tensor blk\.0\.ffn_up\.weight has"):
+        loaded(SmallModel(model.spec, {**model.tensors, name: short}, model.values), None)
+
+
+def test_a_mapped_file_is_in_use(tmp_path: Path) -> None:
+    model = small_model()
+    path = tmp_path / "model.weights"
+    logits_of(model, path)
+    with loaded(model, path):
+        assert is_in_use([path])
+    assert not is_in_use([path])
 
 
 def test_a_file_of_another_model_is_made_anew(tmp_path: Path) -> None:

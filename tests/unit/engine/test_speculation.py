@@ -8,6 +8,7 @@ import pytest
 from headrace.engine.request import EngineRequest, FinishReason, RequestUsage, SamplingParams
 from headrace.engine.sequence import Sequence
 from headrace.engine.speculation import Speculator
+from headrace.sim.clock import ManualClock
 
 Make = Callable[..., Any]
 
@@ -118,7 +119,7 @@ def drafted(speculator: Speculator, decodes: list[Sequence]) -> list[int]:
 
 
 def measured(base_s: float, row_s: float) -> Speculator:
-    speculator = Speculator(Anything(), draft_max=8)
+    speculator = Speculator(Anything(), 8, ManualClock())
     for rows in [1, 4, 8, 16, 32] * 20:
         speculator.record_step(rows, base_s + rows * row_s)
     return speculator

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.base.errors import HeadraceError, InvalidRequest, RateLimited
+from headrace.engine.kv_parcel import KvParcel
 from headrace.engine.request import TokenConstraint
 from headrace.engine_server.grammar_queue import (
     GrammarActions,
@@ -49,7 +50,9 @@ class Site:
             raise InvalidRequest("wrong")
         return Anything()
 
-    def _submit(self, message: Submit, constraint: TokenConstraint) -> None:
+    def _submit(
+        self, message: Submit, constraint: TokenConstraint, parcel: KvParcel | None
+    ) -> None:
         self.happened.put(("submitted", message.request_id))
 
     def _reject(self, request_id: str, error: HeadraceError) -> None:

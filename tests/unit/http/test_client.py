@@ -5,6 +5,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import pytest
 import trustme
@@ -12,7 +13,12 @@ import trustme
 from headrace.base.errors import DeadlineExceeded, Unavailable, UpstreamFailed
 from headrace.http import client as client_module
 from headrace.http.client import HttpClient
-from headrace.http.connection import buffer_bytes, header_bytes_max, joined_body_bytes_max
+from headrace.http.connection import (
+    Connection,
+    buffer_bytes,
+    header_bytes_max,
+    joined_body_bytes_max,
+)
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -99,6 +105,25 @@ async def test_a_body_over_its_bound_is_upstream_failed(client: HttpClient) -> N
     async with peer(handler) as url:
         with pytest.raises(UpstreamFailed):
             await client.fetch("GET", url, headers={}, timeout_s=5, limit_bytes=49)
+
+
+async def test_a_machine_that_is_gone_is_noticed_though_nothing_is_sent() -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with peer(handler) as url:
+        transport, _ = await asyncio.get_running_loop().create_connection(
+            lambda: Connection(lambda _: None), "127.0.0.1", urlsplit(url).port
+        )
+        sock = transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 8000
+        first, interval, count = (
+            sock.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        transport.abort()
+    assert first + interval * count == 8
 
 
 @pytest.mark.parametrize("before", [b"", chunked])

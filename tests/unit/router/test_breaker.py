@@ -11,7 +11,7 @@ def test_a_failure_ejects_at_once_and_time_lets_one_probe_in() -> None:
     assert breaker.permits(10.0 + ejection_s_min)
     assert breaker.begin(10.0 + ejection_s_min)
     assert not breaker.permits(10.0 + ejection_s_min)
-    breaker.succeed(is_probe=True)
+    breaker.succeed(10.0 + ejection_s_min, is_probe=True)
     assert breaker.permits(10.0 + ejection_s_min)
 
 
@@ -38,7 +38,7 @@ def test_failed_probes_double_the_ejection_up_to_the_bound() -> None:
 def test_an_older_success_does_not_end_an_ejection() -> None:
     breaker = Breaker()
     breaker.fail(0.0, is_probe=False)
-    breaker.succeed(is_probe=False)
+    breaker.succeed(0.0, is_probe=False)
     assert breaker.state is BreakerState.OPEN
 
 
@@ -48,3 +48,32 @@ def test_an_abandoned_probe_leaves_the_next_one_free() -> None:
     assert breaker.begin(ejection_s_min)
     breaker.abandon_probe()
     assert breaker.permits(ejection_s_min)
+
+
+def test_an_answer_to_a_request_that_went_there_all_the_same_readmits() -> None:
+    breaker = Breaker()
+    breaker.fail(0.0, is_probe=False)
+    assert not breaker.begin(0.1)
+    breaker.succeed(0.1, is_probe=False)
+    assert breaker.state is BreakerState.CLOSED
+    breaker.fail(1.0, is_probe=False)
+    assert breaker.retry_after_s(1.0) == ejection_s_min
+
+
+def test_a_failure_of_such_a_request_does_not_lengthen_the_ejection() -> None:
+    breaker = Breaker()
+    breaker.fail(0.0, is_probe=False)
+    for moment in range(1, 5):
+        assert not breaker.begin(moment / 10)
+        breaker.fail(moment / 10, is_probe=False)
+    assert breaker.permits(ejection_s_min)
+
+
+def test_a_probe_that_is_abandoned_after_another_answer_changes_nothing() -> None:
+    breaker = Breaker()
+    breaker.fail(0.0, is_probe=False)
+    assert breaker.begin(ejection_s_min)
+    assert not breaker.begin(ejection_s_min)
+    breaker.succeed(ejection_s_min, is_probe=False)
+    breaker.abandon_probe()
+    assert breaker.state is BreakerState.CLOSED

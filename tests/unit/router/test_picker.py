@@ -90,6 +90,51 @@ def test_a_pool_of_weight_zero_gets_nothing() -> None:
         make_picker(make_set("a")).lease([("ver_1", 0)], work, 0.0)
 
 
+def eject(endpoints: EndpointSet, *names: str) -> None:
+    for name in names:
+        endpoint = endpoints.find(name)
+        assert endpoint is not None
+        endpoint.breaker.fail(0.0, is_probe=False)
+
+
+def test_an_ejected_endpoint_is_tried_where_it_is_the_last() -> None:
+    endpoints = make_set("a")
+    eject(endpoints, "a")
+    assert (
+        make_picker(endpoints).lease(pools, work, 0.1, tries_ejected=True).endpoint.spec.id == "a"
+    )
+
+
+def test_an_ejected_endpoint_gets_nothing_beside_one_that_is_not() -> None:
+    endpoints = make_set("a", "b", "c")
+    eject(endpoints, "a", "b")
+    picker = make_picker(endpoints)
+    chosen = {picker.lease(pools, work, 0.1, tries_ejected=True).endpoint.spec.id for _ in range(9)}
+    assert chosen == {"c"}
+    healthy = endpoints.find("c")
+    assert healthy is not None
+    healthy.capacity.requests_max = healthy.in_flight_requests
+    with pytest.raises(Saturated):
+        picker.lease(pools, work, 0.1, tries_ejected=True)
+
+
+def test_ejected_endpoints_are_tried_once_each_and_not_beyond_their_room() -> None:
+    endpoints = make_set("a", "b")
+    eject(endpoints, "a", "b")
+    picker = make_picker(endpoints)
+    first = picker.lease(pools, work, 0.1, tries_ejected=True).endpoint.spec.id
+    second = picker.lease(pools, work, 0.1, {first}, tries_ejected=True).endpoint.spec.id
+    assert {first, second} == {"a", "b"}
+    assert not picker.has_others(pools, {first, second})
+    with pytest.raises(Unavailable) as caught:
+        picker.lease(pools, work, 0.1, {first, second}, tries_ejected=True)
+    assert not isinstance(caught.value, Saturated)
+    for endpoint in endpoints:
+        endpoint.capacity.requests_max = 1
+    with pytest.raises(Saturated):
+        picker.lease(pools, work, 0.1, tries_ejected=True)
+
+
 def test_refusal_says_when_an_ejection_ends() -> None:
     picker = make_picker(make_set("a"))
     picker.lease(pools, work, 100.0).fail(100.0)

@@ -58,8 +58,10 @@ def test_what_a_writer_left_is_removed_and_what_one_writes_is_not(tmp_path: Path
         assert [left.exists(), written.exists()] == [False, True]
 
 
-def test_pruning_to_nothing_removes_all(tmp_path: Path) -> None:
+def test_what_a_process_has_mapped_stays(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
-    file = kept(cache, "abc", 1.0)
-    assert prune_packed(cache) == 1
-    assert not file.exists()
+    mapped, free = kept(cache, "abc", 1.0), kept(cache, "def", 2.0)
+    with mapped.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert prune_packed(cache, files_max=0) == 1
+    assert [mapped.exists(), free.exists()] == [True, False]
