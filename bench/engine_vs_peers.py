@@ -19,10 +19,12 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from peer_engines import Engine, Figures, Question, library, missing_packages, served
 
@@ -55,21 +57,33 @@ def medians(runs: list[Figures]) -> Figures:
 def compare(
     engines: Sequence[Engine], asked: Sequence[Question], run_count: int
 ) -> list[dict[str, object]]:
-    """Ask every question of all engines in turns; prints a row as soon as it is known."""
+    """Ask every question of all engines in turns; prints a row as soon as it is known.
+
+    A peer that fails is left out from then on, with the reason."""
     rows: list[dict[str, object]] = []
+    ours, remaining = engines[0], list(engines)
     names = [engine.name for engine in engines]
     print(f"{'output tok/s (of headrace)':42}" + "".join(f"{name:>22}" for name in names))
     for question in asked:
         results: dict[str, list[Figures]] = {name: [] for name in names}
         for run in range(run_count):
-            for engine in engines if run % 2 == 0 else reversed(engines):
-                results[engine.name].append(engine.ask(question, seed=run))
-        found = {name: medians(runs) for name, runs in results.items()}
-        mine = found[names[0]]["output_tokens_per_s"]
+            for engine in list(remaining if run % 2 == 0 else reversed(remaining)):
+                try:
+                    results[engine.name].append(engine.ask(question, seed=run))
+                except (SystemExit, OSError, subprocess.SubprocessError) as error:
+                    if engine is ours:
+                        raise
+                    print(f"{engine.name} is left out from here: {error}")
+                    remaining.remove(engine)
+        found = {name: medians(runs) for name, runs in results.items() if runs}
+        mine = found[ours.name]["output_tokens_per_s"]
         rates = {name: figures["output_tokens_per_s"] for name, figures in found.items()}
-        cells = "".join(f"{rate:12.1f} ({mine / rate:6.2f}x)" for rate in rates.values())
-        print(f"{question.name:42}{cells}", flush=True)
-        ratios = {name: mine / rates[name] for name in names[1:]}
+        cells = [
+            f"{rates[name]:12.1f} ({mine / rates[name]:6.2f}x)" if name in rates else f"{'-':>22}"
+            for name in names
+        ]
+        print(f"{question.name:42}{''.join(cells)}", flush=True)
+        ratios = {name: mine / rate for name, rate in rates.items() if name != ours.name}
         rows.append({"question": question.name, **found, "ratios": ratios})
     return rows
 
@@ -119,14 +133,10 @@ def plot(rows: Sequence[dict[str, object]], title: str, path: Path) -> None:
     """Output tokens a second by question and engine, as PNG and SVG."""
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
-    names = [name for name in rows[0] if name not in {"question", "ratios"}]
     figure, axes = plt.subplots(1, len(rows), figsize=(3.2 * len(rows), 3.4), layout="constrained")
     for axis, row in zip(axes, rows, strict=True):
-        rates = []
-        for name in names:
-            figures = row[name]
-            assert isinstance(figures, dict)
-            rates.append(figures)
+        names = [name for name in row if name not in {"question", "ratios"}]
+        rates: list[Any] = [row[name] for name in names]
         heights = [rate["output_tokens_per_s"] for rate in rates]
         low = [rate["output_tokens_per_s"] - rate["rate_min"] for rate in rates]
         high = [rate["rate_max"] - rate["output_tokens_per_s"] for rate in rates]

@@ -1,15 +1,14 @@
-"""Writes the console's screenshots into this folder, from a platform that runs, and gives it work.
+"""Writes the console's screenshots into this folder: python docs/console/screenshots.py
 
-headrace up --demo --data-dir DIR --ready-file ready.json
-python docs/console/screenshots.py ready.json
-
-It makes two tenants with projects, keys, limits, objectives and prices of devices, and asks the
-demo model as them for a minute: use an empty data directory.
+It starts the demo in a directory of its own, beside a server that speaks Stripe's API, makes two
+tenants with projects, keys, limits, terms, taxes and payments, and asks the model as them for a
+minute.
 """
 
 import json
+import os
 import random
-import sys
+import tempfile
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -17,7 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from headrace.sim.platform_process import PlatformProcess
+from headrace.sim.stripe_server import running_stripe
 
 folder = Path(__file__).parent
 chromium = "/usr/bin/chromium"
@@ -40,20 +42,21 @@ warm_up_s = 60.0
 class Platform:
     """The platform that runs, by its admin API and its gateway."""
 
-    def __init__(self, ready_file: Path) -> None:
-        self.ready = json.loads(ready_file.read_text())
-        self.model = "smollm2-135m-instruct"
+    model = "smollm2-135m-instruct"
+
+    def __init__(self, process: PlatformProcess) -> None:
+        self.process = process
 
     def admin(self, method: str, path: str, body: object = None) -> Any:
         """Ask the admin API."""
-        return self._ask(f"{self.ready['admin_url']}/admin/v1{path}", method, body,
-                         self.ready["admin_token"])  # fmt: skip
+        return self._ask(f"{self.process.admin_url}/admin/v1{path}", method, body,
+                         self.process.admin_token)  # fmt: skip
 
     def chat(self, key: str, question: str) -> None:
         """Ask the model as somebody."""
         body = {"model": self.model, "max_tokens": dice.randint(8, 48), "stream": True,
                 "messages": [{"role": "user", "content": question}]}  # fmt: skip
-        self._ask(f"{self.ready['gateway_url']}/v1/chat/completions", "POST", body, key)
+        self._ask(f"{self.process.gateway_url}/v1/chat/completions", "POST", body, key)
 
     @staticmethod
     def _ask(url: str, method: str, body: object, token: str) -> Any:
@@ -73,8 +76,7 @@ def furnish(platform: Platform) -> list[str]:
     platform.admin("PATCH", f"/models/{model['id']}",
                    {"objectives": {"ttft_s": 2.0, "inter_token_s": 0.5}})  # fmt: skip
     platform.admin("POST", "/device-prices", {"prices": {"CPU": {"usd_per_hour": "0.04"}}})
-    platform.admin("PUT", "/seller", {"name": "Mill Race GmbH", "address": ["Am Wehr 1", "Ulm"],
-                                      "country": "DE"})  # fmt: skip
+    furnish_seller(platform)
     keys = []
     for tenant, credit, projects in (
         ("acme", "50", {"web": ("website", 600), "lab": ("notebooks", 120)}),
@@ -88,7 +90,41 @@ def furnish(platform: Platform) -> list[str]:
                 "limits": {"requests_per_minute": rpm, "budget_usd": "5", "budget_period": "month"},
             })  # fmt: skip
             keys.append(made["key"])
+    furnish_billing(platform)
     return keys
+
+
+def furnish_seller(platform: Platform) -> None:
+    """Say who writes the invoices, what taxes there are, and who may pay in euros."""
+    platform.admin("PUT", "/seller", {
+        "name": "Mill Race GmbH", "address": ["Am Wehr 1", "89073 Ulm"], "country": "DE",
+        "tax_id": "DE123456789", "exchange_rates": {"EUR": "0.92", "GBP": "0.79"},
+        "payment_note": "IBAN DE02 1203 0000 0000 2020 51",
+        "taxes": [
+            {"name": "VAT 19%", "percent": 19, "countries": ["DE"]},
+            {"name": "VAT 0%", "percent": 0, "countries": ["AT", "FR", "IE", "NL"],
+             "note": "Reverse charge: the recipient owes the tax."},
+        ],
+    })  # fmt: skip
+
+
+def furnish_billing(platform: Platform) -> None:
+    """Agree on terms, give addresses, and have the provider take some money."""
+    platform.admin("PUT", "/terms", {"discount_percent": 0,
+                                     "free_tokens": {platform.model: 100_000}})  # fmt: skip
+    platform.admin("PUT", "/tenants/acme/terms", {
+        "minimum_usd": "500", "discount_percent": 3, "free_tokens": {platform.model: 1_000_000},
+        "volume": [{"over_usd": "1000", "percent": 5}, {"over_usd": "10000", "percent": 12}],
+    })  # fmt: skip
+    platform.admin("PUT", "/tenants/acme/billing-profile", {
+        "name": "Acme Instruments Ltd", "address": ["4 Quay Street", "Galway"], "country": "IE",
+        "currency": "EUR", "email": "accounts@acme.example",
+    })  # fmt: skip
+    for tenant, customer in (("acme", "cus_4kQ9"), ("watermill", "cus_declined")):
+        platform.admin("PUT", f"/tenants/{tenant}/payment-agreement", {
+            "customer": customer,
+            "recharge": {"below_usd": "100", "amount_usd": "250", "a_day_max": 2},
+        })  # fmt: skip
 
 
 @contextmanager
@@ -113,39 +149,75 @@ def traffic(platform: Platform, keys: list[str]) -> Iterator[None]:
             thread.join()
 
 
-def main(ready_file: Path) -> None:
+@contextmanager
+def running_platform() -> Iterator[Platform]:
+    """The demo in an empty directory, with a payment provider."""
+    with tempfile.TemporaryDirectory() as directory, running_stripe() as stripe:
+        payments = Path(directory) / "payments.json"
+        settings = {"provider": "stripe", "api_key": stripe.api_key, "api_base": stripe.url}
+        payments.write_text(json.dumps(settings))
+        payments.chmod(0o600)
+        os.environ["HEADRACE_PAYMENTS_FILE"] = str(payments)
+        with PlatformProcess.start(Path(directory), "--demo") as process:
+            yield Platform(process)
+
+
+def main() -> None:
     """Sign in, let some requests run, and take the pictures."""
-    platform = Platform(ready_file)
-    keys = furnish(platform)
-    with sync_playwright() as playwright:
+    with running_platform() as platform, sync_playwright() as playwright:
+        keys = furnish(platform)
         browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
         page = browser.new_page(viewport={"width": 1360, "height": 900}, color_scheme="light")
-        page.goto(f"{platform.ready['admin_url']}/#token={platform.ready['admin_token']}")
+        page.goto(f"{platform.process.admin_url}/#token={platform.process.admin_token}")
         page.get_by_role("heading", name="Overview").wait_for()
         with traffic(platform, keys):
-            shoot(page, "overview", whole=True)
-            page.click("#theme")
-            shoot(page, "overview", "overview-dark", whole=True)
-            page.click("#theme")
-            show(page, "usage")
-            page.click("#by-key")
-            page.wait_for_timeout(settle_ms)
-            page.screenshot(path=folder / "usage.png")
-            for name in ("models", "requests", "keys", "limits", "nodes", "costs"):
-                shoot(page, name)
-            show(page, "deployments")
-            page.locator("tbody a").first.click()
-            page.get_by_role("heading", name="Rollout").wait_for()
-            page.wait_for_timeout(settle_ms)
-            page.screenshot(path=folder / "deployment.png", full_page=True)
+            shoot_pages(page)
             chat(page, keys[0])
             page.screenshot(path=folder / "playground.png")
             page.get_by_role("link", name="why there").first.click()
             page.get_by_text("chosen", exact=True).wait_for()
             page.screenshot(path=folder / "explain.png")
+            shoot_customer(platform, browser)
             page.set_viewport_size({"width": 390, "height": 844})
             shoot(page, "overview", "overview-phone")
+            shoot(page, "payments", "payments-phone", whole=True)
         browser.close()
+
+
+def shoot_pages(page: Page) -> None:
+    """The operator's pages."""
+    shoot(page, "overview", whole=True)
+    page.click("#theme")
+    shoot(page, "overview", "overview-dark", whole=True)
+    shoot(page, "terms", "terms-dark", whole=True)
+    page.click("#theme")
+    show(page, "usage")
+    page.click("#by-key")
+    page.wait_for_timeout(settle_ms)
+    page.screenshot(path=folder / "usage.png")
+    for name in ("models", "requests", "keys", "limits", "nodes", "costs"):
+        shoot(page, name)
+    for name in ("terms", "payments"):
+        shoot(page, name, whole=True)
+    show(page, "deployments")
+    page.locator("tbody a").first.click()
+    page.get_by_role("heading", name="Rollout").wait_for()
+    page.wait_for_timeout(settle_ms)
+    page.screenshot(path=folder / "deployment.png", full_page=True)
+
+
+def shoot_customer(platform: Platform, browser: Browser) -> None:
+    """What somebody sees who pays: the terms that were agreed with them."""
+    made = platform.admin("POST", "/users", {"login": "mara"})
+    platform.admin("PUT", "/members", {"tenant": "acme", "user": "mara", "role": "owner"})
+    page = browser.new_page(viewport={"width": 1360, "height": 900}, color_scheme="light")
+    page.goto(platform.process.admin_url)
+    page.fill("#login", "mara")
+    page.fill("#token", made["initial_password"])
+    page.click("#sign-in button[type=submit]")
+    page.get_by_role("heading", name="Overview").wait_for()
+    shoot(page, "terms", "customer-terms")
+    shoot(page, "overview", "customer")
 
 
 def shoot(page: Page, name: str, file: str | None = None, *, whole: bool = False) -> None:
@@ -176,4 +248,4 @@ def chat(page: Page, key: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

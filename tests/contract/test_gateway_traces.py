@@ -1,5 +1,7 @@
 """A request's trace says what happened to it, also where little did, and nothing that it wrote."""
 
+import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -118,15 +120,28 @@ async def test_a_refusal_is_a_failed_request_without_attempts(tmp_path: Path) ->
 
 
 async def test_histograms_tell_the_trace_to_who_reads_openmetrics(tmp_path: Path) -> None:
-    async with traced_site(tmp_path, [FakeEngine()]) as (_, site):
-        await chat(site, stream=True)
-        await site.settlements(1)
+    gate = asyncio.Event()
+    engine = FakeEngine(default=Behaviour(gate=gate))
+    async with traced_site(tmp_path, [engine]) as (_, site):
+        site.limit_places(1)
+        asked = [asyncio.create_task(chat(site, stream=True))]
+        await engine.wait_for(1)
+        asked.append(asyncio.create_task(chat(site, stream=True)))  # waits for the first
+        for _ in iter(site.gateway.room.waiting_count, 1):
+            await asyncio.sleep(0)
+        gate.set()
+        assert await asyncio.gather(*asked) == [200, 200]
+        await site.settlements(2)
         accept = {"accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
         async with aiohttp.ClientSession(site.url) as client:
             async with client.get("/metrics", headers=accept) as answer:
                 with_exemplars = await answer.text()
             async with client.get("/metrics") as answer:
                 plain = await answer.text()
-    assert f'trace_id="{trace_id}"' in with_exemplars
+    for name in ("first_output", "request_duration", "queue_wait"):
+        assert re.search(
+            rf'headrace_gateway_{name}_seconds_bucket{{.*}} \d+.* # {{trace_id="{trace_id}"}}',
+            with_exemplars,
+        ), name
     assert with_exemplars.endswith("# EOF\n")
     assert trace_id not in plain

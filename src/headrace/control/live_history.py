@@ -7,8 +7,8 @@ one some seconds before it. Nothing is stored: a control plane that restarts beg
     first tokens         over `quantile_window_s`, because a few requests are no distribution
     running, waiting     as they are
 
-The last success is when a first token or an answer's tokens were counted last: something really
-came back to somebody.
+When something last came back to somebody is what the gateways say, so that it holds also after this
+process's own restart.
 """
 
 import asyncio
@@ -80,7 +80,6 @@ class LiveHistory:
         self._book = book
         self._clock = clock
         self._samples: deque[Sample] = deque(maxlen=samples_max)
-        self._success_s: float | None = None
         self._begin_s = clock.monotonic_s() + settling_s  # at the latest
         self.goodput = GoodputHistory(book, clock)
 
@@ -109,9 +108,6 @@ class LiveHistory:
         for total in totals:
             for position, count in enumerate(total.first_tokens):
                 first_tokens[position] += count
-        completion_tokens = sum(total.completion_tokens for total in totals)
-        if self._samples and has_succeeded(self._samples[-1], first_tokens, completion_tokens):
-            self._success_s = now_s
         self._samples.append(
             Sample(
                 monotonic_s=now_s,
@@ -119,7 +115,7 @@ class LiveHistory:
                 arrived_requests=sum(self._book.arrived(name).requests for name in models),
                 failures=sum(total.failures for total in totals),
                 tokens=sum(total.prompt_tokens + total.completion_tokens for total in totals),
-                completion_tokens=completion_tokens,
+                completion_tokens=sum(total.completion_tokens for total in totals),
                 first_tokens=tuple(first_tokens),
                 running=sum(load.in_flight_requests for load in self.loads().values()),
                 waiting=sum(self._book.waiting(name, now_s).requests for name in models),
@@ -133,10 +129,8 @@ class LiveHistory:
         return {item.id: self._book.load(item.id, now_s) for item in deployments}
 
     def success_age_s(self) -> float | None:
-        """How long ago a first token was counted; None: none since this control plane started."""
-        if self._success_s is None:
-            return None
-        return self._clock.monotonic_s() - self._success_s
+        """Since something came back to somebody; None: nothing since the gateways started."""
+        return self._book.success_age_s(self._clock.monotonic_s())
 
     def points(self) -> list[Point]:
         """A point for each sample but the first, the oldest first."""
@@ -149,12 +143,6 @@ class LiveHistory:
             )
             for index in range(1, len(samples))
         ]
-
-
-def has_succeeded(before: Sample, first_tokens: Sequence[int], completion_tokens: int) -> bool:
-    """Whether something came back to somebody since: a stream began, or a whole answer ended."""
-    is_begun = sum(first_tokens) > sum(before.first_tokens)
-    return is_begun or completion_tokens > before.completion_tokens
 
 
 def earlier(samples: Sequence[Sample], index: int, window_s: float) -> Sample:

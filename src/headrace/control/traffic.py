@@ -91,6 +91,7 @@ class TrafficBook:
         self._generations: dict[tuple[str, int], GenerationTotals] = {}
         self._models: dict[str, ModelTotals] = {}
         self._baselines: dict[str, tuple[int, dict[int, GenerationHealth]]] = {}
+        self._success_s: float | None = None
 
     @property
     def gateways_heard(self) -> int:
@@ -99,6 +100,9 @@ class TrafficBook:
 
     def hear(self, signals: GatewaySignals, now_s: float) -> None:
         """Take one answer of one gateway."""
+        if signals.success_age_s is not None:
+            success_s = now_s - signals.success_age_s
+            self._success_s = max(success_s, self._success_s or success_s)
         life = self._lives.pop(signals.gateway_id, None)
         before = life.signals if life else GatewaySignals(gateway_id=signals.gateway_id)
         self._lives[signals.gateway_id] = Life(signals, now_s)
@@ -112,6 +116,12 @@ class TrafficBook:
         models = {model.model: model for model in before.models}
         for model in signals.models:
             self._add_model(model, models.get(model.model))
+
+    def success_age_s(self, now_s: float) -> float | None:
+        """Since something last came back to somebody, as any gateway said; None: nothing yet.
+
+        A gateway that is gone keeps what it said."""
+        return None if self._success_s is None else max(0.0, now_s - self._success_s)
 
     def keep_only(self, deployment_ids: set[str]) -> None:
         """Forget what belongs to deployments that are gone."""

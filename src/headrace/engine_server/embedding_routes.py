@@ -15,6 +15,7 @@ from headrace.base.ids import new_id
 from headrace.engine_server.generating import Generating
 from headrace.engine_server.ollama_routes import ollama_error
 from headrace.engine_server.routes import Call, Route
+from headrace.engine_server.traces import embedding_span
 from headrace.http.asgi import send_json
 from headrace.protocol.embeddings import (
     EmbeddingsRequest,
@@ -93,7 +94,7 @@ class EmbeddingRoutes:
 
     async def _embeddings(self, call: Call) -> None:
         request = parse_embeddings_request(await call.body())
-        vectors, count = await self._embed(request.model, request.inputs, "input")
+        vectors, count = await self._embed(call, request.model, request.inputs, "input")
         cut = [shortened(vector, request.dimensions) for vector in vectors]
         form = request.encoding_format
         await send_json(
@@ -103,7 +104,7 @@ class EmbeddingRoutes:
     async def _rerank(self, call: Call) -> None:
         request = parse_rerank_request(await call.body())
         (query, *documents), count = await self._embed(
-            request.model, [request.query, *request.documents], "documents"
+            call, request.model, [request.query, *request.documents], "documents"
         )
         scores = [dot(query, document) for document in documents]
         answer_id = new_id("rerank", self._generating.service.clock)
@@ -112,7 +113,7 @@ class EmbeddingRoutes:
     async def _score(self, call: Call) -> None:
         request = parse_score_request(await call.body())
         first, second = texts_of(request.text_1), texts_of(request.text_2)
-        vectors, count = await self._embed(request.model, [*first, *second], "text_2")
+        vectors, count = await self._embed(call, request.model, [*first, *second], "text_2")
         ones, others = vectors[: len(first)], vectors[len(first) :]
         if len(ones) == 1:
             ones = [*ones] * len(others)
@@ -124,15 +125,25 @@ class EmbeddingRoutes:
     async def _ollama_embed(self, call: Call) -> None:
         request = parse_ollama_embed(await call.body())
         texts = texts_of(request.input)
-        vectors, count = await self._embed(plain_name(request.model), texts, "input")
+        vectors, count = await self._embed(call, plain_name(request.model), texts, "input")
         cut = [shortened(vector, request.dimensions) for vector in vectors]
         body = {"model": request.model, "embeddings": cut, "prompt_eval_count": count}
         await send_json(call.send, 200, msgspec.json.encode(body))
 
     async def _embed(
-        self, model: str, inputs: Sequence[str | list[int]], param: str
+        self, call: Call, model: str, inputs: Sequence[str | list[int]], param: str
     ) -> tuple[list[Vector], int]:
         """The inputs' vectors, and the tokens of them all."""
+        trace = self._generating.begin_trace("embeddings", call.scope)
+        if trace is None:
+            return await self._vectors(model, inputs, param)
+        with embedding_span(trace, self._generating.service.config.served_name) as span:
+            vectors, span.input_tokens = await self._vectors(model, inputs, param)
+        return vectors, span.input_tokens
+
+    async def _vectors(
+        self, model: str, inputs: Sequence[str | list[int]], param: str
+    ) -> tuple[list[Vector], int]:
         self._generating.check_accepting()
         self._generating.service.check_name(model)
         encoder = self._encoder or self._generating.service.encoder()

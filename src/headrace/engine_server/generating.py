@@ -9,7 +9,7 @@ from headrace.engine_server.metrics import Timings
 from headrace.engine_server.service import ModelService
 from headrace.engine_server.traces import end_trace
 from headrace.http.asgi import Receive, Scope, Send, header
-from headrace.observability.tracing import Tracer
+from headrace.observability.tracing import RequestTrace, Tracer
 
 draining_retry_after_s = 1.0
 paused_retry_after_s = 5.0
@@ -65,6 +65,13 @@ class Generating:
         if len(cache_salt) > cache_salt_length_max:
             raise InvalidRequest("The cache salt is too long.", param="X-Headrace-Cache-Salt")
         return Caller(request_id, cache_salt, self._traceparent(scope))
+
+    def begin_trace(self, operation: str, scope: Scope) -> RequestTrace | None:
+        """The span of what is no answer, child of the caller's; None where nothing is traced."""
+        if self._tracer is None:  # nearly always
+            return None
+        name = f"{operation} {self.service.config.served_name}"
+        return self._tracer.begin(name, header(scope, b"traceparent"), self.service.clock.wall_s())
 
     def _traceparent(self, scope: Scope) -> str | None:
         return None if self._tracer is None else header(scope, b"traceparent")

@@ -1,5 +1,13 @@
-"""An answer as spans: how long it waited, read its prompt, and wrote; made once it has ended."""
+"""An answer as spans: how long it waited, read its prompt, and wrote; made once it has ended.
 
+Texts that become vectors are one span.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from headrace.base.errors import HeadraceError
 from headrace.engine_server.answers import Answer
 from headrace.observability.metrics import gen_ai_operation, gen_ai_provider
 from headrace.observability.tracing import Attributes, RequestTrace
@@ -50,3 +58,30 @@ def end_trace(
         if output.finish_reason is not None:
             attributes["gen_ai.response.finish_reasons"] = output.finish_reason
     trace.end(attributes, error_code)
+
+
+@dataclass(slots=True)
+class EmbeddingSpan:
+    """What is known of a request for vectors once it has ended."""
+
+    input_tokens: int = 0
+
+
+@contextmanager
+def embedding_span(trace: RequestTrace, model_name: str) -> Iterator[EmbeddingSpan]:
+    """The block's work on vectors as the trace of a request, which ends with it."""
+    span, code = EmbeddingSpan(), None
+    try:
+        yield span
+    except HeadraceError as error:
+        code = error.code
+        raise
+    finally:
+        attributes: Attributes = {
+            "gen_ai.operation.name": "embeddings",
+            "gen_ai.provider.name": gen_ai_provider,
+            "gen_ai.request.model": model_name,
+        }
+        if span.input_tokens:
+            attributes["gen_ai.usage.input_tokens"] = span.input_tokens
+        trace.end(attributes, code)

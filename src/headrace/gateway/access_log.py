@@ -34,6 +34,7 @@ class AccessRecord(msgspec.Struct, omit_defaults=True):
     cached_tokens: int | None = None
     completion_tokens: int | None = None
     first_output_ms: float | None = None
+    trace_id: str | None = None  # of a request whose trace is kept
     error: str | None = None  # its code
 
 

@@ -87,7 +87,7 @@ class GatewayApp:
             record.duration_ms = round(duration_s * 1000, 2)
             state.counters.answers[record.status] += 1
             if record.outcome is not None:
-                state.counters.duration_s.observe(duration_s)
+                state.counters.duration_s.observe(duration_s, record.trace_id or "")
             state.access_log.write(record)
 
     def _authenticated(self, route: Route, scope: Scope, record: AccessRecord) -> Principal | None:

@@ -101,7 +101,7 @@ class Gateway:
             clock=clock,
             timeouts=config.timeouts,
             counters=self._counters,
-            traffic=TrafficCounts(new_id("gwy", clock)),
+            traffic=TrafficCounts(new_id("gwy", clock), clock),
             hedger=self._hedger,
         )
         return GenerationServices(

@@ -220,6 +220,7 @@ class Generation:
                 work=work,
                 wakes=served.wakes,
                 unable_ids=unable_ids(asked, served, self._snapshot.endpoints),
+                trace_id=self._record.trace_id or "",
                 is_last=turn.is_last,
             ),
             answer_name=served.name,
@@ -373,6 +374,8 @@ class Generation:
         assert account.outcome is not None
         counters, record, usage = self._services.counters, self._record, account.usage
         counters.settled(account.outcome, usage, account.source)
+        if account.outcome is Outcome.FINISHED:
+            self._services.forwarding.traffic.succeeded()
         record.outcome = account.outcome.value
         record.prompt_tokens = usage.prompt_tokens
         record.cached_tokens = usage.cached_tokens
@@ -380,8 +383,7 @@ class Generation:
         record.attempts = exchange.attempts
         record.endpoint_id = exchange.endpoint_id or None
         if exchange.first_output_s is not None:
-            exemplar_id = "" if self._trace is None else self._trace.exemplar_id
-            counters.first_output_s.observe(exchange.first_output_s, exemplar_id)
+            counters.first_output_s.observe(exchange.first_output_s, record.trace_id or "")
             record.first_output_ms = round(exchange.first_output_s * 1000, 2)
 
     def _judge(

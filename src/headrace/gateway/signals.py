@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from headrace.base.clock import Clock
 from headrace.gateway.waiting_room import WaitingRoom
 from headrace.router.endpoint import Endpoint, EndpointSpec
 from headrace.spec.settlements import TokenUsage
@@ -46,8 +47,10 @@ class ModelCounts:
 class TrafficCounts:
     """The counts of one gateway; only its event loop changes them."""
 
-    def __init__(self, gateway_id: str) -> None:
+    def __init__(self, gateway_id: str, clock: Clock) -> None:
         self._gateway_id = gateway_id
+        self._clock = clock
+        self._success_s: float | None = None
         self._generations: dict[Generation, GenerationCounts] = {}
         self._models: dict[str, ModelCounts] = {}
 
@@ -68,6 +71,11 @@ class TrafficCounts:
     def first_output(self, spec: EndpointSpec, seconds: float) -> None:
         """A replica's first output came so long after it was asked."""
         self._of(spec).first_tokens[bisect_left(first_token_bounds_s, seconds)] += 1
+        self.succeeded()
+
+    def succeeded(self) -> None:
+        """Something came back to somebody: a first output, or a whole answer."""
+        self._success_s = self._clock.monotonic_s()
 
     def used(self, spec: EndpointSpec, usage: TokenUsage) -> None:
         """A replica worked so much for a request that ended."""
@@ -96,6 +104,11 @@ class TrafficCounts:
         names = {*self._models, *waiting, *judged}
         return GatewaySignals(
             gateway_id=self._gateway_id,
+            success_age_s=(
+                None
+                if self._success_s is None
+                else max(0.0, self._clock.monotonic_s() - self._success_s)
+            ),
             generations=tuple(
                 self._generation_view(name, present) for name, present in sorted(members.items())
             ),

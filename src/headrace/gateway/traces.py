@@ -22,7 +22,13 @@ fields = {  # of the access record, by what they are called in a trace
     "cached_tokens": "gen_ai.usage.cache_read.input_tokens",
     "completion_tokens": "gen_ai.usage.output_tokens",
 }
-operations = {"/v1/chat/completions": "chat", "/v1/completions": "text_completion"}
+operations = {
+    "/v1/chat/completions": "chat",
+    "/v1/completions": "text_completion",
+    "/v1/embeddings": "embeddings",
+    "/v1/rerank": "embeddings",
+    "/v1/score": "embeddings",
+}
 
 
 def begin(tracer: Tracer, call: Call) -> RequestTrace:
@@ -30,6 +36,7 @@ def begin(tracer: Tracer, call: Call) -> RequestTrace:
     record = call.record
     trace = tracer.begin(f"POST {record.route}", header(call.scope, b"traceparent"), record.time)
     trace.note({"http.request.method": "POST", "gen_ai.provider.name": provider})
+    record.trace_id = trace.exemplar_id or None
     return trace
 
 

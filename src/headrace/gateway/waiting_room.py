@@ -45,6 +45,7 @@ class Errand:
     work: Work
     wakes: bool = False  # a deployment is starting, or will for this: wait for it
     unable_ids: frozenset[str] = frozenset()  # endpoints that can't do what it asks
+    trace_id: str = ""  # of a request whose trace is kept
     is_last: bool = True  # no other model answers if this one can't
 
     @property
@@ -187,7 +188,7 @@ class WaitingRoom:
             if not delivered and is_granted(wait.lease):
                 wait.lease.result().release()
             self.pump(errand.model_name)
-        self.wait_s.observe(self._clock.monotonic_s() - now_s)
+        self.wait_s.observe(self._clock.monotonic_s() - now_s, errand.trace_id)
         return lease
 
     def pump(self, model_name: str) -> None:

@@ -44,5 +44,6 @@ class GatewaySignals(msgspec.Struct, frozen=True, kw_only=True):
     """All that one gateway has to tell."""
 
     gateway_id: str
+    success_age_s: float | None = None  # since something last came back to somebody
     generations: tuple[GenerationSignals, ...] = ()
     models: tuple[ModelSignals, ...] = ()

@@ -3,7 +3,7 @@
 from contextlib import closing
 from pathlib import Path
 
-from headrace.control.live_history import LiveHistory, Sample, earlier, has_succeeded, point_of
+from headrace.control.live_history import LiveHistory, Sample, earlier, point_of
 from headrace.control.traffic import TrafficBook
 from headrace.sim.clock import ManualClock
 from headrace.spec.signals import GatewaySignals, first_token_bounds_s
@@ -46,15 +46,18 @@ def test_a_window_reaches_back_no_further_than_its_length() -> None:
     assert earlier(samples, 3, 10.0) is samples[2]
 
 
-def test_a_stream_that_begins_and_a_whole_answer_are_successes_and_a_request_is_none() -> None:
-    before = sample(2, 1, 10, fast=1)
-    for now, expected in (
-        (sample(4, 2, 10, fast=2), True),
-        (sample(4, 2, 30, fast=1), True),
-        (sample(4, 9, 10, fast=1), False),
-        (sample(4, 1, 0), False),  # a gateway restarted
-    ):
-        assert has_succeeded(before, now.first_tokens, now.completion_tokens) is expected
+def test_a_success_is_known_from_before_this_process_began_and_grows_old(tmp_path: Path) -> None:
+    clock, book = ManualClock(), TrafficBook()
+    with closing(open_sqlite(tmp_path / "headrace.db", clock)) as database:
+        live = LiveHistory(database.store, book, clock, 2)
+        book.hear(GatewaySignals(gateway_id="idle"), clock.monotonic_s())
+        assert live.success_age_s() is None
+        for age_s, heard_age_s in ((30.0, 30.0), (50.0, 31.0), (2.0, 2.0), (None, 3.0)):
+            book.hear(
+                GatewaySignals(gateway_id="busy", success_age_s=age_s), clock.monotonic_s()
+            )  # None: it restarted, and what it said before stays true
+            assert live.success_age_s() == heard_age_s
+            clock.advance(1.0)
 
 
 def test_samples_begin_once_every_gateway_was_heard_of_or_after_a_while(tmp_path: Path) -> None:

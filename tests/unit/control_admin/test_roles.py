@@ -56,6 +56,7 @@ open_routes: dict[tuple[str, str], frozenset[Role]] = {
     ("GET", "/tenants/{tenant}/wallet"): payers,
     ("GET", "/tenants/{tenant}/terms"): payers,
     ("GET", "/payments"): payers,
+    ("GET", "/billing"): payers,
     ("GET", "/events"): everybody,
     ("GET", "/requests"): everybody,
     ("PUT", "/tenants/{tenant}/billing-profile"): owner | {Role.BILLING},

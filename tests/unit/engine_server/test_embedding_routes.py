@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from headrace.base.clock import SystemClock
 from headrace.engine_server.app import EngineServerApp
@@ -14,6 +17,8 @@ from headrace.engine_server.embedding_routes import Vector
 from headrace.engine_server.messages import EngineConfig
 from headrace.engine_server.service import ModelService, ServiceConfig
 from headrace.http.asgi import Message
+from headrace.observability.otlp import OtlpTracer
+from headrace.observability.tracing import Tracer
 
 
 class LetterEncoder:
@@ -40,7 +45,9 @@ class Server:
     def __init__(self, app: EngineServerApp) -> None:
         self._app = app
 
-    async def post(self, path: str, **fields: Any) -> tuple[int, Any]:
+    async def post(
+        self, path: str, headers: tuple[tuple[bytes, bytes], ...] = (), **fields: Any
+    ) -> tuple[int, Any]:
         sent: list[Message] = []
 
         async def receive() -> Message:
@@ -51,18 +58,21 @@ class Server:
             sent.append(message)
 
         await self._app(
-            {"type": "http", "method": "POST", "path": path, "headers": []}, receive, send
+            {"type": "http", "method": "POST", "path": path, "headers": [*headers]}, receive, send
         )
         return sent[0]["status"], json.loads(sent[1]["body"])
 
 
 @asynccontextmanager
 async def serving(
-    model: Path, config: EngineConfig, encoder: LetterEncoder | None
+    model: Path,
+    config: EngineConfig,
+    encoder: LetterEncoder | None,
+    tracer: Tracer | None = None,
 ) -> AsyncIterator[Server]:
     service = ModelService(ServiceConfig(model, "bytes", config), SystemClock())
     try:
-        yield Server(EngineServerApp(service, None, encoder))
+        yield Server(EngineServerApp(service, None, encoder, tracer=tracer))
     finally:
         await service.close()
 
@@ -82,6 +92,25 @@ async def test_each_input_has_its_vector_in_either_encoding(server: Server) -> N
     _, packed = await server.post("/v1/embeddings", input=[99], encoding_format="base64")
     data = base64.b64decode(packed["data"][0]["embedding"])
     assert struct.unpack("<3f", data) == (0, 0, 1)
+
+
+async def test_vectors_are_a_span_of_the_callers_trace_also_where_they_fail(
+    byte_model: Path, engine_config: EngineConfig
+) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    parent = (b"traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    async with serving(byte_model, engine_config, LetterEncoder(), OtlpTracer(provider)) as server:
+        await server.post("/v1/embeddings", (parent,), input=["ab", "c"])
+        await server.post("/v1/embeddings", (parent,), input="longer than the model reads")
+    done, failed = exporter.get_finished_spans()
+    for span in (done, failed):
+        assert span.name == "embeddings bytes"
+        assert span.parent is not None
+        assert span.parent.span_id == 0xB7AD6B7169203331
+        assert (span.attributes or {})["gen_ai.operation.name"] == "embeddings"
+    assert (done.attributes or {})["gen_ai.usage.input_tokens"] == 3
+    assert (failed.attributes or {})["error.type"] == "context_length_exceeded"
 
 
 async def test_fewer_dimensions_are_a_unit_vector_again(server: Server) -> None:

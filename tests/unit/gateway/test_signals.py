@@ -23,16 +23,20 @@ def test_each_generation_has_its_own_counts_and_what_is_gone_has_none() -> None:
     old, new = spec("old", 1), spec("new", 2)
     endpoints.update([old, new])
     room = WaitingRoom(Picker(endpoints, random.Random(1)), ManualClock())
-    counts = TrafficCounts("gwy_1")
+    clock = ManualClock()
+    counts = TrafficCounts("gwy_1", clock)
     counts.arrived("demo", 120)
     for place in (old, old, new):
         counts.attempted(place)
     counts.failed(new)
+    assert counts.view(endpoints, room).success_age_s is None  # nothing came back to anybody
     counts.first_output(old, 0.25)
+    clock.advance(3.0)
     counts.used(old, TokenUsage(100, 40, 7))
     Lease(endpoints.pool("ver_1")[0], Work(1000, 10), 0.0)
     view = counts.view(endpoints, room)
     first, second = view.generations
+    assert view.success_age_s == 3.0
     assert (first.attempts_total, first.failures_total, first.queued_tokens) == (2, 0, 1000)
     assert (first.prompt_tokens_total, first.cached_tokens_total) == (100, 40)
     assert sum(first.first_tokens) == first.first_tokens[3] == 1

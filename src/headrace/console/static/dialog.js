@@ -4,7 +4,7 @@ import { element, snippet } from "./dom.js";
 
 /**
  * Ask for values and do something with them. `fields` are `{name, label, type, value, options,
- * hint, required}`; `submit(values)` may throw, which keeps the dialog open with the reason.
+ * hint, required}`, and of several `lines` if they say so; `submit(values)` may throw, which keeps the dialog open with the reason.
  */
 export function ask(title, fields, verb, submit, { danger = false, text = "" } = {}) {
   const problem = element("p", { class: "problem", role: "alert" });
@@ -65,7 +65,11 @@ function input(field) {
     return element("select", properties, field.options.map(([value, text]) =>
       element("option", { value, selected: value === field.value }, text)));
   }
+  if (field.lines) {
+    return element("textarea", { ...properties, rows: field.lines, placeholder: field.placeholder,
+      spellcheck: "false" }, field.value ?? "");
+  }
   return element("input", { ...properties, type: field.type ?? "text", value: field.value ?? "",
-    min: field.min, step: field.step, placeholder: field.placeholder, autocomplete: "off",
+    min: field.min, max: field.max, step: field.step, placeholder: field.placeholder, autocomplete: "off",
     spellcheck: "false" });
 }

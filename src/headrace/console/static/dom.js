@@ -22,16 +22,53 @@ function fill(node, properties, children) {
   return node;
 }
 
+const rowsAtFirst = 50;
+const views = new Map(); // by page and caption: what is looked for in a long table, how far it is open
+
 /**
  * Make a table. Each column is `{label, value(row), number, title}`. On a phone a row is a card, its
  * `title` column first and the others labelled; a table with `totals` stays one and scrolls, since
  * its numbers are to be compared. `empty` replaces a table without rows. The roles say what the
- * elements are even where the style makes blocks of them.
+ * elements are even where the style makes blocks of them. A long table shows its first rows, with
+ * a field that finds others.
  */
 export function table(caption, columns, rows, empty, totals = undefined) {
   if (rows.length === 0) {
     return element("div", { class: "empty" }, empty);
   }
+  if (rows.length <= rowsAtFirst) return tableOf(caption, columns, rows, totals);
+  const place = `${location.hash} ${caption}`;
+  const view = views.get(place) ?? { text: "", length: rowsAtFirst };
+  views.set(place, view);
+  const texts = rows.map((row) => JSON.stringify(row).toLowerCase());
+  const body = element("div", {});
+  const draw = () => {
+    const found = rows.filter((_, index) => texts[index].includes(view.text.toLowerCase()));
+    const more = Math.min(found.length, view.length);
+    body.replaceChildren(
+      found.length > 0 ? tableOf(caption, columns, found.slice(0, more), totals)
+        : element("div", { class: "empty" }, `Nothing here has “${view.text}” in it.`),
+      element("div", { class: "more" },
+        element("span", { class: "muted small", role: "status" },
+          `${more.toLocaleString("en")} of ${found.length.toLocaleString("en")}`),
+        more < found.length ? button("Show more", () => {
+          view.length *= 4;
+          draw();
+        }, { label: `Show more ${caption}` }) : null));
+  };
+  draw();
+  return element("div", {}, element("input", {
+    class: "find", type: "search", id: `find-${caption.toLowerCase().replaceAll(" ", "-")}`,
+    "aria-label": `Find in ${caption}`, placeholder: "Find", autocomplete: "off", spellcheck: "false",
+    value: view.text, input: (event) => {
+      view.text = event.target.value.trim();
+      view.length = rowsAtFirst;
+      draw();
+    },
+  }), body);
+}
+
+function tableOf(caption, columns, rows, totals) {
   const kind = (column) =>
     [column.number ? "number" : "", column.title ? "title" : ""].join(" ").trim() || null;
   const line = (row) =>

@@ -10,6 +10,9 @@ export function liveChart(label, times, lines, format) {
   if (times.length < 2) {
     return element("div", { class: "empty live-chart" }, "The first samples come in some seconds.");
   }
+  if (lines.every((line) => line.values.every((value) => value === null))) {
+    return element("div", { class: "empty live-chart" }, "Nothing was answered in these minutes.");
+  }
   let plot = null;
   new ResizeObserver(([entry]) => {
     const width = Math.floor(entry.contentRect.width);
@@ -29,7 +32,7 @@ function draw(box, width, times, lines, format) {
     grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false },
   };
   return new window.uPlot({
-    width, height, legend: { show: false }, cursor: { y: false, points: { size: 6 } },
+    width, height, padding: [8, 30, 0, 0], legend: { show: false }, cursor: { y: false, points: { size: 6 } },
     scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.15, 0.001)] } },
     axes: [
       { ...axis, space: 90, size: 26, grid: { show: false },

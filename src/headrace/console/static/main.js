@@ -14,15 +14,17 @@ import { models } from "./page-models.js";
 import { invoices, prices, wallets } from "./page-money.js";
 import { overview } from "./page-overview.js";
 import { nodes } from "./page-nodes.js";
+import { payments } from "./page-payments.js";
 import { playground } from "./page-playground.js";
 import { requests } from "./page-requests.js";
 import { settings } from "./page-settings.js";
 import { start } from "./page-start.js";
+import { terms } from "./page-terms.js";
 import { usage } from "./page-usage.js";
 
 const pages = {
   overview, playground, keys, limits, start, deployments, deployment, replicas, nodes, models,
-  explain, usage, requests, invoices, wallets, prices, costs, tenants, members,
+  explain, usage, requests, invoices, payments, wallets, prices, terms, costs, tenants, members,
   "service-accounts": serviceAccounts, webhooks, audit, settings,
 };
 const redrawMs = 30_000; // "5 min ago" grows old without any change of the data
@@ -108,8 +110,13 @@ function draw(name, data) {
   const view = element("div", { class: "page" }, heading, page.render(data, act, caller));
   raiseHead(heading, view);
   content.replaceChildren(view);
-  if (focused) document.getElementById(focused)?.focus();
+  if (focused) refocus(document.getElementById(focused));
   shown = { name, text, address: location.hash };
+}
+
+function refocus(node) {
+  node?.focus();
+  if (node?.type === "search") node.setSelectionRange(node.value.length, node.value.length);
 }
 
 /** Put the note and the actions of a first card that is called as its page beside the page's name. */
@@ -227,7 +234,8 @@ window.addEventListener("hashchange", async () => {
   if (bar.hidden) return;
   drawNavigation();
   await refresh();
-  content.focus();
+  content.focus({ preventScroll: true });
+  scrollTo(0, 0); // the page's name is below the bar, which stays
 });
 
 window.addEventListener("unhandledrejection", (event) => report(event.reason));

@@ -4,7 +4,7 @@ import { change, get, list } from "./api.js";
 import { ask } from "./dialog.js";
 import { badge, button, card, element, facts, meter, table, to } from "./dom.js";
 import { age, count } from "./format.js";
-import { replicaColumns } from "./page-deployments.js";
+import { lorasField, lorasOf, replicaColumns } from "./page-deployments.js";
 import { reasons } from "./page-overview.js";
 import { deploymentState } from "./states.js";
 
@@ -39,6 +39,7 @@ export const deployment = {
           ? element("code", {}, item.engine_arguments.join(" ")) : null],
         ["Last scaled", item.scale_reason],
       ]), reasons(item)),
+      adaptersCard(item, refresh),
       rolloutCard(item, rollout, refresh),
       scaling ? scalingCard(scaling) : item.autoscaling ? null
         : card("Scaling", `a fixed number of replicas: ${item.replicas}`, null,
@@ -50,6 +51,25 @@ export const deployment = {
     ];
   },
 };
+
+function adaptersCard(item, refresh) {
+  const loras = Object.entries(item.loras);
+  return card("LoRA adapters", "small files on top of the model; all share its replicas",
+    button("Change", () => editAdapters(item, refresh),
+      { id: "change-adapters", label: "Change the adapters" }),
+    table("LoRA adapters", [
+      { label: "Adapter", title: true, value: ([name]) => element("strong", {}, name) },
+      { label: "Callers ask for", value: ([name]) => element("code", {}, `${item.model}:${name}`) },
+      { label: "Source", value: ([, source]) => element("span", { class: "mono breakable" }, source) },
+    ], loras, "None: the model as it is."));
+}
+
+function editAdapters(item, refresh) {
+  ask(`Adapters of ${item.name}`, [lorasField(item.loras)], "Change", async ({ loras }) => {
+    await change("PATCH", `/deployments/${item.id}`, { loras: lorasOf(loras) });
+    await refresh();
+  }, { text: "Replicas with these are rolled out by the deployment's policy; no request is lost." });
+}
 
 function rolloutCard(item, rollout, refresh) {
   const act = (action) => async () => {

@@ -29,7 +29,7 @@ export const deployments = {
           { label: "Deployment", title: true, value: (row) =>
             to(element("strong", {}, row.name), "deployment", { id: row.id }) },
           { label: "Model", value: (row) => `${row.model} @ ${row.version}` },
-          { label: "Engine", value: (row) => row.engine },
+          { label: "Engine", value: (row) => [row.engine, adapterNote(row.loras)] },
           { label: "Running", number: true, value: (row) => count(loadOf(row)?.running ?? 0) },
           { label: "Queued tokens", number: true, value: (row) =>
             short(loadOf(row)?.queued_tokens ?? 0) },
@@ -87,6 +87,7 @@ function deploy(models, refresh) {
     { name: "threads", label: "Threads", type: "number", min: 1, hint: "empty: as the machine has" },
     { name: "arguments", label: "Arguments of the engine", wide: true,
       placeholder: "for example --kv-tokens 32768" },
+    lorasField({}),
   ], "Deploy", async (values) => {
     let model = values.model;
     if (!model) {
@@ -97,9 +98,26 @@ function deploy(models, refresh) {
       model, replicas: Number(values.replicas),
       threads: values.threads ? Number(values.threads) : null,
       engine_arguments: values.arguments.split(/\s+/).filter(Boolean),
+      loras: lorasOf(values.loras),
     });
     await refresh();
   }, { text: "The control plane fetches its files, starts it and tries it before anybody is sent there." });
+}
+
+/** The field of a form for LoRA adapters, filled with what holds now. */
+export const lorasField = (loras) => ({
+  name: "loras", label: "LoRA adapters", wide: true, lines: 2, placeholder: "support = /srv/adapters/support",
+  value: Object.entries(loras).map(([name, source]) => `${name} = ${source}`).join("\n"),
+  hint: "a line each: name = its directory where replicas run; callers ask for MODEL:NAME",
+});
+
+/** What such a field says, as the API takes it. */
+export function lorasOf(text) {
+  return text.split("\n").map((line) => line.trim()).filter(Boolean).map((line) => {
+    const [name, ...source] = line.split("=");
+    if (source.length === 0) throw new Error(`“${line}”: write it as NAME = SOURCE.`);
+    return { name: name.trim(), source: source.join("=").trim() };
+  });
 }
 
 function progress(replica) {
@@ -131,6 +149,12 @@ function scaler(deployment, refresh) {
 function share(value, name) {
   return element("span", { class: "near" }, meter(value, `KV cache of ${name} in use`),
     `${Math.round(value * 100)}%`);
+}
+
+function adapterNote(loras) {
+  const number = Object.keys(loras).length;
+  return number === 0 ? null : element("div", { class: "muted small" },
+    `${number} ${number === 1 ? "adapter" : "adapters"}`);
 }
 
 /** What its rollout and its autoscaling are at. */

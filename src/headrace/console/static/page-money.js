@@ -1,9 +1,10 @@
 // Prices, invoices and wallets: what things cost, what is billed, what is left to spend.
 
-import { change, get, list } from "./api.js";
+import { change, get, list, ofTenants, tenantsOf } from "./api.js";
 import { ask } from "./dialog.js";
 import { badge, button, card, element, table, to } from "./dom.js";
 import { age, count, day, dollars, moment, thisMonth } from "./format.js";
+import { nameSeller } from "./seller.js";
 
 const toneOfInvoice = { draft: "warn", final: "good" };
 
@@ -70,16 +71,18 @@ export const invoices = {
 
   async load(caller) {
     const [invoices, seller] = await Promise.all([
-      get("/invoices"), caller.is_operator ? get("/seller").catch(() => null) : null,
+      ofTenants(tenantsOf(caller, "billing.read"), async (query) =>
+        (await get(`/invoices?${query}`)).items),
+      caller.is_operator ? get("/seller").catch(() => null) : null,
     ]);
-    return { items: invoices.items, seller };
+    return { items: invoices, seller };
   },
 
   render({ items, seller }, refresh, caller) {
     const from = seller ? `from ${seller.party.name}; the same ledger gives the same bytes`
       : "the same ledger gives the same bytes";
     return card("Invoices", from, !caller.is_operator ? null : [
-      seller ? null : button("Name the seller", () => nameSeller(refresh), { id: "name-seller" }),
+      seller ? null : button("Name the seller", () => nameSeller(null, refresh), { id: "name-seller" }),
       button("Draw drafts", () => draw(refresh), { id: "draw-invoices", look: "primary" })],
     table("Invoices", [
       { label: "Invoice", title: true, value: (row) => element("strong", {},
@@ -106,22 +109,6 @@ export const invoices = {
 
 const dayAfter = (text) =>
   new Date(Date.parse(text) + 86_400_000).toISOString().slice(0, 10);
-
-function nameSeller(refresh) {
-  ask("Who writes the invoices?", [
-    { name: "name", label: "Name", required: true },
-    { name: "address", label: "Address", wide: true, hint: "its lines, comma-separated" },
-    { name: "country", label: "Country", hint: "two letters, as DE" },
-    { name: "tax", label: "Tax number" },
-    { name: "days", label: "Days to pay", type: "number", min: 0, value: 14 },
-  ], "Save", async ({ name, address, country, tax, days }) => {
-    await change("PUT", "/seller", {
-      name, address: address.split(",").map((line) => line.trim()).filter(Boolean),
-      country, tax_id: tax, payment_days: Number(days),
-    });
-    await refresh();
-  }, { text: "Taxes by rule and currencies are set with headrace invoices seller -f FILE." });
-}
 
 function draw(refresh) {
   ask("Draw drafts", [

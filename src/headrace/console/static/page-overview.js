@@ -9,6 +9,7 @@ import { liveChart } from "./live-chart.js";
 import { deploymentState } from "./states.js";
 
 const days = 14;
+const longValue = 8; // characters of a figure that is drawn smaller
 
 export const overview = {
   title: "Overview",
@@ -133,7 +134,7 @@ function tokensByModel(usage, span) {
 function statusLine(live) {
   const age = live?.last_success_age_s;
   const text = !live ? "No gateway is followed"
-    : age == null ? "No request has succeeded since the control plane started"
+    : age == null ? "No request has succeeded yet"
       : `A request succeeded ${Math.round(age)} s ago`;
   return element("p", { class: "status-line" },
     badge(live?.status === "serving" ? "Serving" : "Quiet",
@@ -158,8 +159,10 @@ function rate(value) {
 
 /** A figure with its name and a note. */
 export function tile(label, value, note) {
+  const text = value instanceof Node ? value.textContent : String(value);
   return element("div", { class: "card tile" }, element("dt", {}, label),
-    element("dd", {}, value, element("div", { class: "note" }, note)));
+    element("dd", { class: text.length > longValue ? "long" : null }, value,
+      element("div", { class: "note" }, note)));
 }
 
 function starting(replicas) {

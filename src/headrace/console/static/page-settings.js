@@ -20,6 +20,7 @@ export const settings = {
         ["Gateway", element("code", {}, status.gateway_url ?? "not known")],
         ["Changes of the store", count(status.revision)],
         ["Single sign-on", methods.single_sign_on_path ? "on" : "off"],
+        ["Payments", status.payment_provider ?? "off"],
         ["Metrics", element("code", {}, "/metrics on this port and the gateway's")],
       ])),
       card("You", null, caller.kind === "user" || caller.kind === "person"
@@ -34,8 +35,8 @@ export const settings = {
           element("li", {}, to("Objectives, aliases and traffic of models", "models")),
           element("li", {}, to("Limits of tenants and projects", "tenants")),
           element("li", {}, to("Prices", "prices")),
-          element("li", {}, "Who invoices are from, and taxes: ",
-            element("code", {}, "headrace invoices seller")),
+          element("li", {}, to("Who invoices are from, taxes, currencies and discounts", "terms")),
+          element("li", {}, to("How tenants pay", "payments")),
           element("li", {}, "Addresses, databases and certificates: options and environment of ",
             element("code", {}, "headrace up"), ", which ", element("code", {}, "headrace doctor"),
             " checks"))) : null,

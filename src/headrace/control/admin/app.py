@@ -23,6 +23,7 @@ from headrace.base.errors import (
 from headrace.control.admin import (
     accounts,
     audit,
+    billing,
     costs,
     deployments,
     events,
@@ -82,6 +83,7 @@ route_modules = (
     requests,
     invoices,
     terms,
+    billing,
     costs,
     payments,
     prices,
@@ -182,11 +184,12 @@ def new_application(context: AdminContext, openapi_url: str | None) -> FastAPI:
 
 
 class StatusView(BaseModel):
-    """Which headrace this is, where its gateway is, and a number that grows with every change."""
+    """Which headrace this is, what it works with, and a number that grows with every change."""
 
     version: str
     revision: int
     gateway_url: str | None
+    payment_provider: str | None  # null: nobody takes money by one
 
 
 status_router = APIRouter()
@@ -200,6 +203,9 @@ def show_status(context: Context) -> StatusView:
         version=version("headrace"),
         revision=context.database.store.revision(),
         gateway_url=context.gateway_url,
+        payment_provider=None
+        if context.payment_provider is None
+        else context.payment_provider.name,
     )
 
 

@@ -11,11 +11,13 @@ from headrace.control.admin.references import Reference
 from headrace.control.admin.values import Dollars, Money, RequestBody
 from headrace.control.invoicing import Days
 from headrace.spec.invoices import (
+    BillingProfile,
     CreditNote,
     Invoice,
     InvoiceLine,
     Party,
     Payable,
+    Seller,
     TaxRule,
     rate_scale,
 )
@@ -239,15 +241,27 @@ class CreditNotes(BaseModel):
     items: list[CreditNoteView]
 
 
+class TaxView(BaseModel):
+    """A rule for a tax."""
+
+    name: str
+    percent: float
+    countries: list[str] | None
+    without_tax_id_only: bool
+    note: str
+
+
 class SellerView(BaseModel):
-    """Who writes the invoices."""
+    """Who writes the invoices, with all that a change of it has to repeat."""
 
     id: str
     party: PartyView
     number_prefix: str
+    taxes: list[TaxView]
     payment_days: int
     payment_note: str
     exchange_rates: dict[str, str]
+    font_path: str
 
 
 class ProfileView(BaseModel):
@@ -358,6 +372,40 @@ def note_view(note: CreditNote) -> CreditNoteView:
         net=Money.of(note.net_nanousd),
         tax=Money.of(note.tax_nanousd),
         total=Money.of(note.total_nanousd),
+    )
+
+
+def profile_view(profile: BillingProfile) -> ProfileView:
+    """Whom invoices go to."""
+    return ProfileView(
+        id=profile.id,
+        tenant_id=profile.parent_id,
+        party=party_view(profile.party),
+        tax_exempt=profile.tax_exempt,
+        currency=profile.currency,
+    )
+
+
+def seller_view(seller: Seller) -> SellerView:
+    """Who writes the invoices."""
+    return SellerView(
+        id=seller.id,
+        party=party_view(seller.party),
+        number_prefix=seller.number_prefix,
+        taxes=[
+            TaxView(
+                name=rule.name,
+                percent=rule.rate_ppm / 10_000,
+                countries=None if rule.countries is None else list(rule.countries),
+                without_tax_id_only=rule.without_tax_id_only,
+                note=rule.note,
+            )
+            for rule in seller.taxes
+        ],
+        payment_days=seller.payment_days,
+        payment_note=seller.payment_note,
+        exchange_rates={code: rate_text(rate) for code, rate in seller.exchange_rates.items()},
+        font_path=seller.font_path,
     )
 
 

@@ -29,8 +29,8 @@ from headrace.control.admin.invoice_values import (
     bounds_of,
     invoice_view,
     note_view,
-    party_view,
-    rate_text,
+    profile_view,
+    seller_view,
 )
 from headrace.control.invoicing import Invoicing, seller_name
 from headrace.spec.invoices import Invoice, Seller, rate_scale
@@ -85,13 +85,13 @@ def set_seller(body: SellerFields, context: Context) -> SellerView:
             font_path=body.font_path,
         )
     )
-    return _seller_view(seller)
+    return seller_view(seller)
 
 
 @router.get("/seller")
 def show_seller(context: Context) -> SellerView:
     """Show who writes the invoices; Conflict while nobody does."""
-    return _seller_view(_invoicing(context).seller())
+    return seller_view(_invoicing(context).seller())
 
 
 @router.put("/tenants/{tenant}/billing-profile")
@@ -106,13 +106,7 @@ def set_billing_profile(
     profile = _invoicing(context).set_profile(
         found, body.party(), tax_exempt=body.tax_exempt, currency=body.currency
     )
-    return ProfileView(
-        id=profile.id,
-        tenant_id=found.id,
-        party=party_view(profile.party),
-        tax_exempt=profile.tax_exempt,
-        currency=profile.currency,
-    )
+    return profile_view(profile)
 
 
 @router.post("/invoices", status_code=201)
@@ -223,17 +217,6 @@ def list_credit_notes(invoice: str, access: Access, context: Context) -> CreditN
     found = _visible(access, invoice)
     notes = context.database.invoices.credit_notes(found.id)
     return CreditNotes(items=[note_view(note) for note in notes])
-
-
-def _seller_view(seller: Seller) -> SellerView:
-    return SellerView(
-        id=seller.id,
-        party=party_view(seller.party),
-        number_prefix=seller.number_prefix,
-        payment_days=seller.payment_days,
-        payment_note=seller.payment_note,
-        exchange_rates={code: rate_text(rate) for code, rate in seller.exchange_rates.items()},
-    )
 
 
 def _invoicing(context: AdminContext) -> Invoicing:

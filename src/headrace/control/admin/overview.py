@@ -52,7 +52,7 @@ class LoadView(BaseModel):
 class LiveView(BaseModel):
     """The last minutes, the oldest first, and what is under way."""
 
-    status: Literal["serving", "quiet"]  # serving: somebody got a first token within a minute
+    status: Literal["serving", "quiet"]  # serving: somebody got an answer within a minute
     last_success_age_s: float | None
     objective_first_token_s: float
     points: list[PointView]

@@ -100,7 +100,7 @@ def agree(tenant: str, body: AgreementFields, access: Access, context: Context) 
     found = access.resolve(Tenant, tenant)
     recharge = None if body.recharge is None else body.recharge.recharge()
     agreed = _payments(context).agree(found, body.customer, body.payment_method or "", recharge)
-    return _agreement_view(agreed)
+    return agreement_view(agreed)
 
 
 @router.get("/payments")
@@ -137,7 +137,8 @@ def _payments(context: AdminContext) -> Payments:
     return Payments(context.database, context.clock, context.payment_provider)
 
 
-def _agreement_view(agreed: PaymentAgreement) -> AgreementView:
+def agreement_view(agreed: PaymentAgreement) -> AgreementView:
+    """How a tenant pays, as it is shown."""
     recharge = agreed.recharge
     return AgreementView(
         tenant_id=agreed.parent_id,

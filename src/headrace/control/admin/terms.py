@@ -79,7 +79,7 @@ class TermsView(BaseModel):
 @router.put("/terms")
 def set_common_terms(body: TermsFields, context: Context) -> TermsView:
     """Agree on the terms of everybody who has none of its own."""
-    return _view(_invoicing(context).set_terms(None, body.terms(context, "")))
+    return terms_view(_invoicing(context).set_terms(None, body.terms(context, "")))
 
 
 @router.get("/terms")
@@ -98,7 +98,7 @@ def drop_common_terms(context: Context) -> None:
 def set_terms(tenant: str, body: TermsFields, access: Access, context: Context) -> TermsView:
     """Agree on a tenant's own terms, in place of everybody's."""
     found = access.resolve(Tenant, tenant)
-    return _view(_invoicing(context).set_terms(found, body.terms(context, found.id)))
+    return terms_view(_invoicing(context).set_terms(found, body.terms(context, found.id)))
 
 
 @router.get("/tenants/{tenant}/terms")
@@ -121,10 +121,11 @@ def _invoicing(context: AdminContext) -> Invoicing:
 def _found(terms: Terms | None) -> TermsView:
     if terms is None:
         raise NotFound("no terms were agreed", param="tenant")
-    return _view(terms)
+    return terms_view(terms)
 
 
-def _view(terms: Terms) -> TermsView:
+def terms_view(terms: Terms) -> TermsView:
+    """Terms as they are shown."""
     return TermsView(
         tenant_id=terms.parent_id or None,
         discount_percent=terms.discount_ppm / ppm_per_percent,

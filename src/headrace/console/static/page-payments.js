@@ -1,0 +1,143 @@
+// Money that a payment provider takes and gives back: whether there is one, how tenants pay, each payment.
+
+import { change, get, list, ofTenants, tenantsOf } from "./api.js";
+import { ask } from "./dialog.js";
+import { badge, button, card, element, table, to } from "./dom.js";
+import { age, dollars, moment } from "./format.js";
+
+const toneOfPayment = { pending: "warn", succeeded: "good", failed: "bad", unknown: "warn" };
+const purposes = { recharge: "Credit", invoice: "Invoice", refund: "Refund" };
+
+export const payments = {
+  title: "Payments", group: "Money", needs: "billing.read", ticks: true,
+
+  async load(caller) {
+    const mine = tenantsOf(caller, "billing.read");
+    const [status, tenants, made, invoices] = await Promise.all([
+      get("/status"), list("/billing"), ofTenants(mine, (query) => list(`/payments?${query}`)),
+      ofTenants(mine, async (query) => (await get(`/invoices?${query}`)).items),
+    ]);
+    const due = invoices.filter((invoice) => invoice.state === "final" && isDue(invoice));
+    const numbers = Object.fromEntries(invoices.map((invoice) => [invoice.id, invoice.number]));
+    return { provider: status.payment_provider, tenants, made: made.sort(newestFirst), due, numbers };
+  },
+
+  render({ provider, tenants, made, due, numbers }, refresh, caller) {
+    const mayAct = caller.is_operator && provider !== null;
+    const nameOf = Object.fromEntries(tenants.map((row) => [row.tenant_id, row.tenant]));
+    const open = due.filter((invoice) => !made.some((payment) => payment.invoice_id === invoice.id
+      && ["pending", "succeeded"].includes(payment.state)));
+    return [
+      card("Payments", null, mayAct && open.length > 0
+        ? button("Take a payment", () => pay(open, refresh), { id: "take-payment", look: "primary" }) : null,
+      providerLine(provider, caller),
+      table("Payments", [
+        { label: "Payment", title: true, value: (row) => [
+          element("strong", {}, purposes[row.purpose] ?? row.purpose),
+          element("div", { class: "mono muted small", title: row.id },
+            row.reference || `${row.id.slice(0, 14)}…`)] },
+        { label: "Tenant", value: (row) => nameOf[row.tenant_id] ?? row.tenant_id },
+        { label: "For", value: (row) => subject(row, numbers) },
+        { label: "Amount", number: true, value: (row) => element("strong", {},
+          `${row.purpose === "refund" ? "−" : ""}${units(row.amount_units, row.currency)}`) },
+        { label: "State", value: (row) => [badge(row.state, toneOfPayment[row.state] ?? "idle"),
+          row.message ? element("div", { class: "muted small" }, row.message) : null] },
+        { label: "Ordered", value: (row) => age(row.create_time) },
+        { label: "Ended (UTC)", value: (row) => moment(row.end_time) },
+        { label: "", value: (row) => (mayAct && row.purpose === "recharge" && row.state === "succeeded"
+          ? element("div", { class: "actions" }, button("Refund", () => refund(row, refresh),
+            { id: `refund-${row.id}`, label: `Refund the payment ${row.id}` })) : null) },
+      ], made, provider === null ? "No payments." : "No payments yet.")),
+      card("How tenants pay", "by the provider's own ids; no card number is ever here", null,
+        table("How tenants pay", [
+          { label: "Tenant", title: true, value: (row) => element("strong", {}, row.tenant) },
+          { label: "Customer", value: (row) => (row.agreement
+            ? element("span", { class: "mono" }, row.agreement.customer) : "by transfer") },
+          { label: "Payment method", value: (row) => (!row.agreement ? "–"
+            : row.agreement.payment_method
+              ? element("span", { class: "mono" }, row.agreement.payment_method)
+              : "the customer's default") },
+          { label: "Recharge", value: (row) => rechargeText(row.agreement?.recharge) },
+          { label: "", value: (row) => (mayAct ? element("div", { class: "actions" },
+            button(row.agreement ? "Change" : "Set up", () => agree(row, provider, refresh),
+              { id: `agree-${row.tenant_id}`, label: `How ${row.tenant} pays` })) : null) },
+        ], tenants, "No tenants yet.")),
+    ];
+  },
+};
+
+const isDue = (invoice) => (invoice.payable ? Number(invoice.payable.due) > 0 : invoice.due.nanousd > 0);
+const newestFirst = (a, b) => Date.parse(b.create_time) - Date.parse(a.create_time);
+
+function providerLine(provider, caller) {
+  const name = provider && provider[0].toUpperCase() + provider.slice(1);
+  return element("p", { class: "status-line" },
+    badge(name ? `${name} is on` : "No provider", "idle"),
+    element("span", { class: "muted" }, name
+      ? "A payment is booked once, however often the provider is asked."
+      : caller.is_operator
+        ? ["Invoices are paid by transfer, and credit is granted by hand. To take payments, name the "
+          + "provider in the file of ", element("code", {}, "HEADRACE_PAYMENTS_FILE"), "."]
+        : "Invoices are paid by transfer, as they say."));
+}
+
+/** An amount in a currency's smallest unit, as `€12.50`. */
+export function units(amount, currency) {
+  const format = new Intl.NumberFormat("en", { style: "currency", currency });
+  return format.format(amount / 10 ** format.resolvedOptions().maximumFractionDigits);
+}
+
+function subject(row, numbers) {
+  if (row.invoice_id) return to(numbers[row.invoice_id] ?? row.invoice_id, "invoices");
+  if (row.refunded_id) return element("span", { class: "mono small breakable" }, row.refunded_id);
+  return `${dollars(row.credit.nanousd)} of credit`;
+}
+
+function rechargeText(recharge) {
+  if (!recharge) return "none";
+  return `${dollars(recharge.amount.nanousd)} when under ${dollars(recharge.below.nanousd)}, `
+    + `at most ${recharge.a_day_max} a day`;
+}
+
+function agree(row, provider, refresh) {
+  const { customer, payment_method: method, recharge } = row.agreement ?? {};
+  ask(`How ${row.tenant} pays`, [
+    { name: "customer", label: `Customer at ${provider}`, value: customer, required: true,
+      placeholder: "cus_…" },
+    { name: "method", label: "Payment method", value: method, placeholder: "pm_…",
+      hint: "empty: the customer's default" },
+    { name: "below", label: "Buy credit when under, $", type: "number", min: 0, step: "any",
+      value: recharge?.below.usd, hint: "empty: credit is not bought by itself" },
+    { name: "amount", label: "So much, $", type: "number", min: 0.01, step: 0.01,
+      value: recharge?.amount.usd },
+    { name: "most", label: "At most a day", type: "number", min: 1, max: 100, value: recharge?.a_day_max ?? 3 },
+  ], "Save", async ({ customer: id, method: by, below, amount, most }) => {
+    if (Boolean(below) !== Boolean(amount)) throw new Error("Give both amounts of a recharge, or none.");
+    await change("PUT", `/tenants/${row.tenant_id}/payment-agreement`, {
+      customer: id, payment_method: by || null,
+      recharge: below ? { below_usd: below, amount_usd: amount, a_day_max: Number(most) } : null,
+    });
+    await refresh();
+  });
+}
+
+function pay(open, refresh) {
+  ask("Take a payment", [
+    { name: "invoice", label: "Of the invoice", wide: true, options: open.map((invoice) => [invoice.id,
+      `${invoice.number}, ${invoice.tenant}: ${invoice.payable
+        ? `${invoice.payable.due} ${invoice.payable.currency}` : dollars(invoice.due.nanousd)} due`]) },
+  ], "Take", async ({ invoice }) => {
+    await change("POST", "/payments", { invoice });
+    await refresh();
+  }, { text: "The provider is asked within seconds, and again until it answers." });
+}
+
+function refund(row, refresh) {
+  ask("Refund", [
+    { name: "amount", label: "Amount, $", type: "number", min: 0.01, step: 0.01, required: true,
+      value: (row.credit.nanousd / 1e9).toFixed(2) },
+  ], "Refund", async ({ amount }) => {
+    await change("POST", `/payments/${row.id}/refunds`, { amount_usd: amount });
+    await refresh();
+  }, { danger: true, text: "It leaves the tenant's balance at once, and comes back if the provider declines." });
+}
