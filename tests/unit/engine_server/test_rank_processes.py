@@ -54,7 +54,7 @@ def test_ranks_are_told_their_places_and_end_with_their_input(
     ranks.wait_ready()
     said = [json.loads((tmp_path / str(pid)).read_text()) for pid in ranks.pids]
     assert [(start["rank"], start["ranks"]) for start in said] == [(1, 3), (2, 3)]
-    assert said[0]["config"]["model_path"] == "fake.gguf"
+    assert "fake.gguf" in said[0]["config"]
     assert (ranks.place.rank, ranks.place.ranks) == (0, 3)
     assert os.fstat(ranks.place.descriptor).st_size == 0
     ranks.close()
