@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import ConfigurationError
+from headrace.cli.adapter_options import max_loras_default, with_adapters
 from headrace.cli.engine_settings import service_config
+from headrace.engine_server.messages import KvTransfers
 
 good: dict[str, Any] = {
     "kv_tokens": 8192,
@@ -42,3 +44,25 @@ def test_a_number_out_of_range_is_refused_by_option_and_range(option: str, value
     flag = "--" + option.replace("_", "-")
     with pytest.raises(ConfigurationError, match=rf"^{flag} is {value}; it must be \d+ to \d+\.$"):
         service_config(Path("tiny.gguf"), "tiny", **{**good, option: value})
+
+
+@pytest.mark.parametrize(
+    "given", [{"swap_tokens": 64}, {"kv_transfers": KvTransfers("::1", 0, 1.0)}]
+)
+def test_what_needs_a_requests_whole_kv_is_refused_with_ranks(given: dict[str, Any]) -> None:
+    with pytest.raises(
+        ConfigurationError, match="does not go together with --tensor-parallel-size"
+    ):
+        service_config(Path("m"), "m", **good, **given, tensor_parallel=2)
+    engine = service_config(Path("m"), "m", **good, tensor_parallel=2).engine
+    assert (engine.tensor_parallel, engine.host_tokens) == (2, 0)
+    with pytest.raises(ConfigurationError, match="--tensor-parallel-size is 9"):
+        service_config(Path("m"), "m", **good, tensor_parallel=9)
+
+
+def test_adapters_are_refused_with_ranks_and_none_are_promised(tmp_path: Path) -> None:
+    config = service_config(Path("m"), "m", **good, tensor_parallel=2)
+    assert with_adapters(config, None, max_loras_default, 64, tmp_path).engine.adapters_max == 0
+    for loras, count in ((["a=b.gguf"], max_loras_default), (None, 4)):
+        with pytest.raises(ConfigurationError, match="LoRA adapters do not go together"):
+            with_adapters(config, loras, count, 64, tmp_path)

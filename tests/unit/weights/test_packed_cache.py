@@ -10,7 +10,7 @@ import pytest
 
 from headrace.weights import packed_cache
 from headrace.weights.cache import ModelCache
-from headrace.weights.packed_cache import packed_path, prune_packed
+from headrace.weights.packed_cache import packed_path, path_of_rank, prune_packed
 
 
 def kept(cache: ModelCache, name: str, used_at: float) -> Path:
@@ -65,3 +65,20 @@ def test_what_a_process_has_mapped_stays(tmp_path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_SH)
         assert prune_packed(cache, files_max=0) == 1
     assert [mapped.exists(), free.exists()] == [True, False]
+
+
+def test_each_rank_has_a_file_and_they_stay_together(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    path = packed_path(cache, "abc", "pairs-1", 100, ranks=2)
+    assert path is not None
+    parts = [path_of_rank(path, rank, 2) for rank in range(2)]
+    assert [part.name for part in parts] == [f"abc-pairs-1-{rank}of2.weights" for rank in (0, 1)]
+    assert path_of_rank(path, 0, 1) == path
+    for part in parts:
+        part.write_bytes(b"")
+    for name in "defghijk":  # one model more than fit beside both parts
+        other = packed_path(cache, name, "pairs-1", 100)
+        assert other is not None
+        other.write_bytes(b"")
+        packed_path(cache, "abc", "pairs-1", 100, ranks=2)
+    assert all(part.exists() for part in parts)
