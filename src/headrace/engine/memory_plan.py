@@ -3,6 +3,8 @@
     weights     tiles of 16 outputs (csrc/kernels/tile_layout.hpp), norms and biases
     KV          every block, as if all were full
     workspace   a step's rows on their way through a layer, logits, rotations, threads' scratch
+    adapters    every slot, as if it had the highest rank at every matrix, in F32
+    swapped KV  of preempted requests in host memory, as if it were full
 
 What is written here is what the runner allocates; a test compares both. Python and its libraries
 take `process_bytes` besides.
@@ -14,6 +16,7 @@ from typing import NamedTuple
 
 from headrace.weights.architecture import ArchitectureSpec, NormPlacement
 from headrace.weights.layout import divisor_names
+from headrace.weights.lora.adapter import rank_max_default, target_shapes
 from headrace.weights.tensor import Tensor, TensorType, bytes_of
 
 process_bytes = 120 << 20
@@ -25,6 +28,7 @@ huge_page_bytes = 2 << 20
 sampled_rows = 32  # whose logits are held at once
 candidate_bytes = 24  # of a token that may be sampled
 thread_rows_bytes = 1 << 18  # of attention and of feed-forward units
+adapter_targets_max = 3  # that have one input: Q, K and V
 
 
 class TileShape(NamedTuple):
@@ -64,6 +68,9 @@ class RunnerSizes:
     rows_max: int
     threads: int
     kv_cache_dtype: str = "f16"
+    adapters_max: int = 0
+    adapter_rank_max: int = rank_max_default
+    host_tokens: int = 0  # of preempted requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +80,32 @@ class MemoryPlan:
     weights_bytes: int
     kv_bytes: int
     workspace_bytes: int
+    adapters_bytes: int = 0
+    host_kv_bytes: int = 0
+
+    @property
+    def model_bytes(self) -> int:
+        """All of it but Python."""
+        parts = (self.weights_bytes, self.kv_bytes, self.workspace_bytes)
+        return sum(parts) + self.adapters_bytes + self.host_kv_bytes
 
     @property
     def total_bytes(self) -> int:
         """All of it, Python included."""
-        return self.weights_bytes + self.kv_bytes + self.workspace_bytes + process_bytes
+        return self.model_bytes + process_bytes
 
 
 def plan_memory(
     spec: ArchitectureSpec, tensors: Mapping[str, Tensor], sizes: RunnerSizes
 ) -> MemoryPlan:
     """The plan of a model whose tensors have the runner's names."""
+    token_bytes = kv_bytes_per_token(spec, sizes.kv_cache_dtype)
     return MemoryPlan(
         weights_bytes=weights_bytes(tensors),
-        kv_bytes=sizes.kv_tokens * kv_bytes_per_token(spec, sizes.kv_cache_dtype),
+        kv_bytes=sizes.kv_tokens * token_bytes,
         workspace_bytes=_workspace_bytes(spec, sizes),
+        adapters_bytes=adapters_bytes(spec, sizes),
+        host_kv_bytes=sizes.host_tokens * token_bytes,
     )
 
 
@@ -105,6 +123,22 @@ def weights_bytes(tensors: Mapping[str, Tensor], matrices: TensorType | None = N
             kind = matrices
         total += _buffer_bytes(tiles_bytes(kind, *tensor.shape))
     return total
+
+
+def adapters_bytes(spec: ArchitectureSpec, sizes: RunnerSizes) -> int:
+    """Bytes of every adapter slot, and of a step's rows on their way through adapters."""
+    if not sizes.adapters_max:
+        return 0
+    rank, kind = sizes.adapter_rank_max, TensorType.F32
+    layer = sum(
+        _buffer_bytes(tiles_bytes(kind, rank, inputs))
+        + _buffer_bytes(tiles_bytes(kind, outputs, rank))
+        for outputs, inputs in target_shapes(spec).values()
+    )
+    queries = spec.num_heads * spec.head_dim
+    low_rank = adapter_targets_max * -(-rank // tile_columns) * tile_columns
+    row = 4 * (low_rank + 2 * spec.hidden_size + queries + spec.ffn_size)
+    return sizes.adapters_max * spec.num_layers * layer + sizes.rows_max * row
 
 
 def tiles_bytes(kind: TensorType, outputs: int, inputs: int) -> int:

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headrace.base.errors import ConfigurationError
 from headrace.cli.engine_settings import service_config
 from headrace.cli.memory_check import check_memory
-from headrace.engine_server.messages import EngineConfig
+from headrace.engine_server.messages import EngineConfig, LoadAdapter
 from headrace.weights.gguf_writer import TensorPlan, write_gguf
 from headrace.weights.tensor import TensorType, bytes_of
 
@@ -46,10 +47,17 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "weir.gguf"
 
 
-def config(model: Path, kv_tokens: int) -> EngineConfig:
-    return service_config(
-        model, "weir", kv_tokens=kv_tokens, threads=1, context_length=None, max_num_seqs=1
+def config(model: Path, kv_tokens: int, swap_tokens: int = 0, slots: int = 0) -> EngineConfig:
+    engine = service_config(
+        model,
+        "weir",
+        kv_tokens=kv_tokens,
+        threads=1,
+        context_length=None,
+        max_num_seqs=1,
+        swap_tokens=swap_tokens,
     ).engine
+    return msgspec.structs.replace(engine, adapters_max=slots, adapter_rank_max=16)
 
 
 def test_the_plan_is_told_by_its_parts(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,3 +88,45 @@ def test_float_weights_that_are_too_large_may_be_quantized(model: Path) -> None:
 def test_what_fits_in_no_way_is_said(model: Path) -> None:
     with pytest.raises(ConfigurationError, match="The weights alone need"):
         check_memory(config(model, 64), available_bytes=10 * mib)
+
+
+def test_swapped_kv_and_adapters_are_part_of_the_plan(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_memory(config(model, 1024), available_bytes=1 << 30)
+    bare = capsys.readouterr().err
+    assert "swapped" not in bare
+    assert "adapters" not in bare
+    check_memory(config(model, 1024, swap_tokens=512, slots=2), available_bytes=1 << 30)
+    said = capsys.readouterr().err
+    assert "swapped KV 512.0 KiB for 512 tokens" in said
+    assert "MiB for 2 of rank 16" in said
+
+
+def test_swapped_kv_that_is_too_much_is_refused_with_what_would_fit(model: Path) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        check_memory(config(model, 1024, swap_tokens=1 << 20), available_bytes=160 * mib)
+    tokens = int(raised.value.message.partition("--swap-tokens ")[2].split()[0])
+    check_memory(config(model, 1024, swap_tokens=tokens), available_bytes=160 * mib)
+    with pytest.raises(ConfigurationError):
+        check_memory(config(model, 1024, swap_tokens=tokens + 64), available_bytes=160 * mib)
+
+
+def test_adapters_that_are_too_many_are_refused_with_how_many_would_fit(model: Path) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        check_memory(config(model, 1024, slots=256), available_bytes=160 * mib)
+    count = int(raised.value.message.partition("--max-loras ")[2].split()[0])
+    assert 0 < count < 256
+    check_memory(config(model, 1024, slots=count), available_bytes=160 * mib)
+    with pytest.raises(ConfigurationError):
+        check_memory(config(model, 1024, slots=count + 1), available_bytes=160 * mib)
+
+
+def test_adapters_that_are_given_are_not_advised_away(model: Path) -> None:
+    engine = config(model, 1 << 20, slots=1)
+    given = (LoadAdapter("", "house", "house.gguf"),)
+    engine = msgspec.structs.replace(engine, adapters=given)
+    with pytest.raises(ConfigurationError) as raised:
+        check_memory(engine, available_bytes=160 * mib)
+    assert "--max-loras" not in raised.value.message
+    assert "--kv-tokens" in raised.value.message
