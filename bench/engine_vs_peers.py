@@ -107,7 +107,7 @@ def start_engines(arguments: argparse.Namespace, stack: ExitStack) -> list[Engin
     isa = {"HEADRACE_CPU_ISA": arguments.isa} if arguments.isa else {}
     rest = (str(arguments.model), "--threads", str(arguments.threads))
     ours = [sys.executable, "-m", "headrace.cli.main", "serve", *rest]
-    engines = [stack.enter_context(served("headrace", ours, isa))]
+    engines: list[Engine] = [stack.enter_context(served("headrace", ours, isa))]
     python = arguments.llama_python
     reason = missing_packages(python, ("xllamacpp",)) if python else "no --llama-python"
     if reason is None:

@@ -48,7 +48,10 @@ class Question:
 class Engine(Protocol):
     """One engine under comparison."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As the table has it."""
+        ...
 
     def ask(self, question: Question, seed: int) -> Figures:
         """One run of a question."""

@@ -20,7 +20,8 @@ from pathlib import Path
 import aiohttp
 
 from headrace.sim import chaos
-from headrace.sim.chaos import Ask, ChaosPlan, ChaosSite, Process
+from headrace.sim.chaos import Ask, ChaosPlan, ChaosSite
+from headrace.sim.listening_process import Process
 from headrace.spec.limits import Limits
 
 refusals_in_a_row = 5  # of one client, before it has seen enough

@@ -90,3 +90,14 @@ def redis_server(shared_redis_server: RedisServer) -> RedisServer:
     with redis.Redis.from_url(shared_redis_server.url) as client:
         client.flushall()
     return shared_redis_server
+
+
+@pytest.fixture
+def own_redis_server(open_directory: Path) -> Iterator[RedisServer]:
+    """One for this test alone, which may stop it."""
+    if reason := RedisServer.missing():
+        unavailable(reason)
+    server = RedisServer(open_directory / f"own-redis-{next(numbers)}")
+    server.start()
+    yield server
+    server.stop()

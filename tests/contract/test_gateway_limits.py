@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from headrace.base.clock import SystemClock
 from headrace.gateway.gateway import Gateway, GatewayConfig
 from headrace.ledger.journal import Journal
+from headrace.ledger.reservation import Outcome
 from headrace.sim.engine import Behaviour, FakeEngine
 from headrace.sim.gateway_site import (
     GatewaySite,
@@ -23,9 +24,11 @@ from headrace.sim.gateway_site import (
     pepper,
     serving,
 )
+from headrace.sim.redis_server import RedisServer
 from headrace.spec.limits import CalendarPeriod, Limits
 from headrace.spec.tenancy import ApiKey, Project, Tenant
 from headrace.storage import open_sqlite
+from headrace.storage.redis_limits import RedisLimits
 
 messages = [{"role": "user", "content": "Hi"}]
 prompt_tokens_max = 2 + 512 + 64  # what the gateway reserves for these messages
@@ -208,3 +211,32 @@ async def test_every_answer_says_what_is_left_of_the_minute(
         (200, "0"),  # the second answer again, with what is left now
         (429, "0"),
     ]
+
+
+async def is_degraded(client: aiohttp.ClientSession) -> bool:
+    async with client.get("/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    (value,) = [line.split()[1] for line in lines if line.startswith("headrace_limiter_degraded ")]
+    return float(value) == 1.0
+
+
+async def test_an_outage_of_the_shared_store_shows_in_a_metric_until_it_is_back(
+    tmp_path: Path, own_redis_server: RedisServer
+) -> None:
+    with closing(RedisLimits(own_redis_server.url, "7")) as store:
+        store.mark()
+        async with gateway_site(tmp_path, [FakeEngine()], limits=store) as site:
+            await limit(site, Limits(requests_per_minute=1_000_000))
+            headers = bearer(site.api_key)
+            async with aiohttp.ClientSession(site.url, headers=headers) as client:
+                assert (await ask(client))[0] == 200
+                assert not await is_degraded(client)
+                own_redis_server.kill()
+                while not await is_degraded(client):
+                    assert (await ask(client))[0] in (200, 503)
+                own_redis_server.start()
+                while await is_degraded(client):
+                    pass
+                assert (await ask(client))[0] == 200
+            settled = await site.settlements(2)
+    assert {each.outcome for each in settled} == {Outcome.FINISHED}

@@ -12,7 +12,6 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from headrace.sim.chaos import Process
 from headrace.sim.engine import FakeEngine
 from headrace.sim.gateway_site import (
     fill_store,
@@ -21,6 +20,7 @@ from headrace.sim.gateway_site import (
     secret_of_key,
     serving,
 )
+from headrace.sim.listening_process import Process
 from headrace.storage import open_sqlite
 
 pytestmark = pytest.mark.e2e

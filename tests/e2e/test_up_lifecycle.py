@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
@@ -181,13 +182,22 @@ def long_stream(client: openai.OpenAI, output_tokens: int) -> Iterator[ChatCompl
     )
 
 
-def test_a_start_without_demo_serves_what_the_store_has(tmp_path: Path) -> None:
+def test_a_start_without_demo_serves_what_the_store_has_and_tells_no_old_secret(
+    tmp_path: Path,
+) -> None:
     with PlatformProcess.start(tmp_path, "--demo") as first, client_of(first) as client:
         say_hello(client)
-        api_key = first.api_key
+        api_key, admin_token = first.api_key, first.admin_token
         first.stop()
+    assert first.output.count(admin_token) == 1
+    assert f"Admin token  {admin_token}\n" in first.output
 
     with PlatformProcess.start(tmp_path) as platform:
+        said = platform.output + platform.errors
+        assert said.count(platform.admin_token) == 1
+        assert not any(secret in said + first.errors for secret in (admin_token, api_key))
+        headers = {"Authorization": f"Bearer {admin_token}"}
+        assert httpx.get(f"{platform.admin_url}/admin/v1/keys", headers=headers).status_code == 401
         assert json.loads(platform.ready_file.read_bytes())["api_key"] is None
         platform.wait_active(1)
         platform.api_key = api_key

@@ -12,6 +12,7 @@ from headrace.cli.model_files import ProgressBar
 from headrace.cli.settings import Setting
 from headrace.engine_server.messages import LoadAdapter
 from headrace.engine_server.service import ServiceConfig
+from headrace.weights.file_use import hold_for_life
 from headrace.weights.lora.adapter import rank_max_default
 from headrace.weights.lora.opening import check_adapter_name, find_adapter
 
@@ -78,4 +79,6 @@ def _adapter(text: str, cache_dir: Path) -> LoadAdapter:
         path = find_adapter(reference, cache_dir, progress)
     finally:
         progress.finish()
+    for file in path.iterdir() if path.is_dir() else [path]:
+        hold_for_life(file)  # an engine that is started again reads it anew
     return LoadAdapter("", check_adapter_name(name), str(path))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from msgspec import structs
+import msgspec
 
 from headrace.base.errors import ConfigurationError
 from headrace.cli.model_files import QuantizeTo
@@ -13,6 +13,7 @@ from headrace.engine.encoder import sequences_max
 from headrace.engine.memory_plan import (
     MemoryPlan,
     RunnerSizes,
+    adapters_bytes,
     kv_bytes_per_token,
     plan_devices,
     plan_memory,
@@ -75,9 +76,10 @@ def check_memory(
         for line in [] if quiet else lines:
             note(line)
         if need.plan.total_bytes > available:
+            options = list(_would_fit(need, len(config.adapters), available))
             raise ConfigurationError(
                 f"This needs {describe(need)}, and {format_bytes(available)} of memory are "
-                f"available. {'; or '.join(_would_fit(need, available)) or _nothing(need)}."
+                f"available. {'; or '.join(options) or _nothing(need)}."
             )
         check_devices(need)
 
@@ -105,7 +107,8 @@ def _other_map(need: Need, taken: dict[Device, int]) -> str:
     layer_bytes = (need.plan.weights_bytes + need.plan.kv_bytes) / layer_count
     entries, first = [], 0
     for part in need.parts:  # workspace and Python stay where they are; layers are alike
-        fixed = part.plan.workspace_bytes + part.plan.python_bytes
+        plan = part.plan
+        fixed = plan.total_bytes - plan.weights_bytes - plan.kv_bytes
         free = (part.device.free_bytes or 0) - fixed
         end = min(layer_count, first + max(0, int(free / layer_bytes)))
         if end > first:
@@ -129,13 +132,18 @@ def _draft_bytes(config: EngineConfig) -> int:
     """What the draft model takes beside the other; 0 if there is none."""
     if config.draft_model_path is None:
         return 0
-    alone = structs.replace(config, tensor_parallel=1, device_map=None, cpu_moe_layers=0)
     with open_model(Path(config.draft_model_path)) as file:
-        need = _need(alone, read_architecture(file), file.tensors, ())
-    plan = need.plan
-    taken = plan.weights_bytes + plan.kv_bytes + plan.workspace_bytes
-    note(f"memory: {format_bytes(taken)} for the draft model")
-    return taken
+        bare = msgspec.structs.replace(
+            config,
+            adapters_max=0,
+            host_tokens=0,
+            tensor_parallel=1,
+            device_map=None,
+            cpu_moe_layers=0,
+        )
+        need = _need(bare, read_architecture(file), file.tensors, ())
+    note(f"memory: {format_bytes(need.plan.model_bytes)} for the draft model")
+    return need.plan.model_bytes
 
 
 def plan_of(config: EngineConfig) -> Need:
@@ -146,12 +154,20 @@ def plan_of(config: EngineConfig) -> Need:
 
 def describe(need: Need) -> str:
     """The plan in words."""
-    plan = need.plan
-    return (
-        f"{format_bytes(plan.total_bytes)} (weights {format_bytes(plan.weights_bytes)}, "
-        f"KV {format_bytes(plan.kv_bytes)} for {need.sizes.kv_tokens:,} tokens, "
-        f"workspace {format_bytes(plan.workspace_bytes)}, Python {format_bytes(plan.python_bytes)})"
-    )
+    plan, sizes = need.plan, need.sizes
+    parts = [
+        f"weights {format_bytes(plan.weights_bytes)}",
+        f"KV {format_bytes(plan.kv_bytes)} for {sizes.kv_tokens:,} tokens",
+        f"workspace {format_bytes(plan.workspace_bytes)}",
+    ]
+    if plan.adapters_bytes:
+        size = format_bytes(plan.adapters_bytes)
+        parts.append(f"adapters {size} for {sizes.adapters_max} of rank {sizes.adapter_rank_max}")
+    if plan.host_kv_bytes:
+        size = format_bytes(plan.host_kv_bytes)
+        parts.append(f"swapped KV {size} for {sizes.host_tokens:,} tokens")
+    parts.append(f"Python {format_bytes(plan.python_bytes)}")
+    return f"{format_bytes(plan.total_bytes)} ({', '.join(parts)})"
 
 
 def _need(
@@ -169,7 +185,15 @@ def _need(
     placement = placement_of(config, spec, nodes)
     threads = default_thread_count() if config.threads is None else config.threads
     threads = max(1, threads // config.tensor_parallel)
-    sizes = RunnerSizes(kv_tokens, rows_max, threads, config.kv_cache_dtype)
+    sizes = RunnerSizes(
+        kv_tokens,
+        rows_max,
+        threads,
+        config.kv_cache_dtype,
+        config.adapters_max,
+        config.adapter_rank_max,
+        0 if spec.encoder else config.host_tokens,
+    )
     named = runner_tensors(spec, tensors)
     parts = _parts(config, placement, named, sizes)
     plan = sum_of([part.plan for part in parts]) if parts else plan_memory(spec, named, sizes)
@@ -191,31 +215,59 @@ def _parts(
     return tuple(Part(*fields) for fields in zip(names, devices, plans, strict=True))
 
 
-def _would_fit(need: Need, available: int) -> Iterator[str]:
+def _would_fit(need: Need, given_adapters: int, available: int) -> Iterator[str]:
     """Options under which it would fit, the one that changes least first."""
     plan, sizes = need.plan, need.sizes
-    room = available - plan.python_bytes - plan.workspace_bytes
     if need.spec.encoder:
         return
-    for dtype, option in ((sizes.kv_cache_dtype, ""), ("q8", " with --kv-cache-dtype q8")):
-        per_token = kv_bytes_per_token(need.spec, dtype)
-        tokens = (room - plan.weights_bytes) // per_token // kv_tokens_min * kv_tokens_min
-        if option and dtype == sizes.kv_cache_dtype:
-            continue
-        if tokens >= kv_tokens_min:
-            yield f"--kv-tokens {min(tokens, sizes.kv_tokens)}{option} would fit"
+    over = plan.total_bytes - available
+    token_bytes = kv_bytes_per_token(need.spec, sizes.kv_cache_dtype)
+    if over <= plan.host_kv_bytes:
+        yield f"--swap-tokens {sizes.host_tokens - -(-over // token_bytes)} would fit"
+    fewer = _fewer_adapters(need, over)
+    if fewer is not None and fewer >= given_adapters:
+        yield f"--max-loras {fewer} would fit"
+    room = available - plan.python_bytes - plan.workspace_bytes - plan.adapters_bytes
+    yield from _smaller_cache(need, room - plan.weights_bytes)
     if any(t.type not in float_types for t in need.tensors.values() if len(t.shape) > 1):
         return
     for kind in QuantizeTo:
         weights = weights_bytes(need.tensors, TensorType[kind.name])
-        if weights + plan.kv_bytes <= room:
+        if weights + plan.kv_bytes + plan.host_kv_bytes <= room:
             yield f"--quantize {kind.value} would fit, with {format_bytes(weights)} of weights"
             return
 
 
+def _fewer_adapters(need: Need, over: int) -> int | None:
+    """How many adapter slots would fit with all else as it is; None where none does."""
+    for count in range(need.sizes.adapters_max - 1, -1, -1):
+        taken = adapters_bytes(need.spec, replace(need.sizes, adapters_max=count))
+        if need.plan.adapters_bytes - taken >= over:
+            return count
+    return None
+
+
+def _smaller_cache(need: Need, room: int) -> Iterator[str]:
+    """The KV that fits into `room` bytes, as it is and in int8."""
+    sizes = need.sizes
+    swaps = sizes.host_tokens > 0
+    for dtype in dict.fromkeys((sizes.kv_cache_dtype, "q8")):
+        fit = room // kv_bytes_per_token(need.spec, dtype)
+        tokens = min(fit // kv_tokens_min * kv_tokens_min, sizes.kv_tokens)
+        if tokens < kv_tokens_min:
+            continue
+        options = [f"--swap-tokens {min(sizes.host_tokens, fit - tokens)}"] if swaps else []
+        if dtype != sizes.kv_cache_dtype:
+            options.append(f"--kv-cache-dtype {dtype}")
+        beside = f" with {' and '.join(options)}" if options else ""
+        yield f"--kv-tokens {tokens}{beside} would fit"
+
+
 def _nothing(need: Need) -> str:
-    least = need.plan.python_bytes + need.plan.workspace_bytes + need.plan.weights_bytes
+    plan = need.plan
+    least = plan.total_bytes - plan.kv_bytes - plan.host_kv_bytes
+    what = "weights and the adapters" if plan.adapters_bytes else "weights"
     return (
-        f"The weights alone need {format_bytes(least)}; take a smaller model, a file of fewer "
+        f"The {what} alone need {format_bytes(least)}; take a smaller model, a file of fewer "
         "bits, or a machine with more memory"
     )

@@ -85,6 +85,7 @@ def show_here(path: Path, kv_tokens: int, *, as_json: bool) -> None:
         "weights_bytes": found.weights_bytes,
         "kv_bytes": found.kv_bytes,
         "workspace_bytes": found.workspace_bytes,
+        "swapped_kv_bytes": found.host_kv_bytes,
         "total_bytes": found.total_bytes,
         "available_bytes": available,
     }

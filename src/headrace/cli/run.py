@@ -14,7 +14,7 @@ import typer
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError, ContextLengthExceeded, HeadraceError
 from headrace.base.ids import new_id
-from headrace.cli.adapter_options import Loras, max_loras_default, with_adapters
+from headrace.cli.adapter_options import Loras, with_adapters
 from headrace.cli.background import BackgroundLoop, Runner
 from headrace.cli.engine_settings import (
     ContextLength,
@@ -130,11 +130,12 @@ def run(
         context_length=context_length,
         max_num_seqs=1 if sock is None else served_sequences,
         kv_cache_dtype=kv_cache_dtype,
+        swap_tokens=0,
     )
+    config = with_adapters(config, lora, len(lora or []), rank_max_default, cache_dir)
     check_memory(config.engine, quiet=question is not None)  # an answer comes alone
     check_numbers(resolved, cache_dir)
     config = with_packed_weights(config, resolved, cache_dir)
-    config = with_adapters(config, lora, max_loras_default, rank_max_default, cache_dir)
     service = ModelService(config, SystemClock())
     api_key = read_api_key()
     if sock is not None and only_serves:

@@ -170,10 +170,11 @@ def serve(
             cpu_moe_layers=n_cpu_moe,
         )
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
+        slots = max_loras if admin_port is not None else min(max_loras, len(lora or []))
+        config = with_adapters(config, lora, slots, max_lora_rank, cache_dir)
         check_memory(config.engine)
         check_numbers(resolved, cache_dir)
         config = with_packed_weights(config, resolved, cache_dir, draft)
-        config = with_adapters(config, lora, max_loras, max_lora_rank, cache_dir)
         listener = operator_listener(admin_host, admin_port)
         service = ModelService(config, SystemClock())
         served = ServedModel(service, sock, api_key, tracer, listener)

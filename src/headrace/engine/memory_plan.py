@@ -3,6 +3,8 @@
     weights     tiles of 16 outputs (csrc/kernels/tile_layout.hpp), norms and biases
     KV          every block, as if all were full
     workspace   a step's rows on their way through a layer, logits, rotations, threads' scratch
+    adapters    every slot, as if it had the highest rank at every matrix, in F32
+    swapped KV  of preempted requests in host memory, as if it were full
 
 What is written here is what the runner allocates; a test compares both. Python and its libraries
 take `process_bytes` besides.
@@ -15,6 +17,7 @@ from typing import NamedTuple
 from headrace.engine.ranks import rank_spec, rank_tensors
 from headrace.weights.architecture import ArchitectureSpec, NormPlacement
 from headrace.weights.layout import divisor_names
+from headrace.weights.lora.adapter import rank_max_default, target_shapes
 from headrace.weights.tensor import Tensor, TensorType, bytes_of
 
 process_bytes = 120 << 20
@@ -26,6 +29,7 @@ huge_page_bytes = 2 << 20
 sampled_rows = 32  # whose logits are held at once
 candidate_bytes = 24  # of a token that may be sampled
 thread_rows_bytes = 1 << 18  # of attention and of feed-forward units
+adapter_targets_max = 3  # that have one input: Q, K and V
 
 
 class TileShape(NamedTuple):
@@ -65,6 +69,9 @@ class RunnerSizes:
     rows_max: int
     threads: int
     kv_cache_dtype: str = "f16"
+    adapters_max: int = 0
+    adapter_rank_max: int = rank_max_default
+    host_tokens: int = 0  # of preempted requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,15 @@ class MemoryPlan:
     weights_bytes: int
     kv_bytes: int
     workspace_bytes: int
+    adapters_bytes: int = 0
+    host_kv_bytes: int = 0
     process_count: int = 1  # of those that have their Python here
+
+    @property
+    def model_bytes(self) -> int:
+        """All of it but Python."""
+        parts = (self.weights_bytes, self.kv_bytes, self.workspace_bytes)
+        return sum(parts) + self.adapters_bytes + self.host_kv_bytes
 
     @property
     def python_bytes(self) -> int:
@@ -84,24 +99,27 @@ class MemoryPlan:
     @property
     def total_bytes(self) -> int:
         """All of it, Python included."""
-        return self.weights_bytes + self.kv_bytes + self.workspace_bytes + self.python_bytes
+        return self.model_bytes + self.python_bytes
 
 
 def plan_memory(
     spec: ArchitectureSpec, tensors: Mapping[str, Tensor], sizes: RunnerSizes
 ) -> MemoryPlan:
     """The plan of a model whose tensors have the runner's names."""
+    token_bytes = kv_bytes_per_token(spec, sizes.kv_cache_dtype)
     return MemoryPlan(
         weights_bytes=weights_bytes(tensors),
-        kv_bytes=sizes.kv_tokens * kv_bytes_per_token(spec, sizes.kv_cache_dtype),
+        kv_bytes=sizes.kv_tokens * token_bytes,
         workspace_bytes=_workspace_bytes(spec, sizes),
+        adapters_bytes=adapters_bytes(spec, sizes),
+        host_kv_bytes=sizes.host_tokens * token_bytes,
     )
 
 
 def plan_devices(
     spec: ArchitectureSpec, tensors: Mapping[str, Tensor], sizes: RunnerSizes, device_count: int
 ) -> list[MemoryPlan]:
-    """What lies on each device of a placed model; the workspace and Python are on the first."""
+    """What lies on each device of a placed model; what belongs to no layer is on the first."""
     held: list[dict[str, Tensor]] = [{} for _ in range(device_count)]
     for tensor in tensors.values():
         held[_device_of(spec, tensor.name)][tensor.name] = tensor
@@ -112,6 +130,8 @@ def plan_devices(
             weights_bytes=weights_bytes(held[device]),
             kv_bytes=sizes.kv_tokens * token_bytes * places.count(device),
             workspace_bytes=0 if device else _workspace_bytes(spec, sizes),
+            adapters_bytes=0 if device else adapters_bytes(spec, sizes),
+            host_kv_bytes=0 if device else sizes.host_tokens * token_bytes * spec.num_layers,
             process_count=0 if device else 1,
         )
         for device in range(device_count)
@@ -134,6 +154,8 @@ def sum_of(plans: Sequence[MemoryPlan]) -> MemoryPlan:
         weights_bytes=sum(plan.weights_bytes for plan in plans),
         kv_bytes=sum(plan.kv_bytes for plan in plans),
         workspace_bytes=sum(plan.workspace_bytes for plan in plans),
+        adapters_bytes=sum(plan.adapters_bytes for plan in plans),
+        host_kv_bytes=sum(plan.host_kv_bytes for plan in plans),
         process_count=sum(plan.process_count for plan in plans),
     )
 
@@ -164,6 +186,22 @@ def weights_bytes(tensors: Mapping[str, Tensor], matrices: TensorType | None = N
             kind = matrices
         total += _buffer_bytes(tiles_bytes(kind, *tensor.shape))
     return total
+
+
+def adapters_bytes(spec: ArchitectureSpec, sizes: RunnerSizes) -> int:
+    """Bytes of every adapter slot, and of a step's rows on their way through adapters."""
+    if not sizes.adapters_max:
+        return 0
+    rank, kind = sizes.adapter_rank_max, TensorType.F32
+    layer = sum(
+        _buffer_bytes(tiles_bytes(kind, rank, inputs))
+        + _buffer_bytes(tiles_bytes(kind, outputs, rank))
+        for outputs, inputs in target_shapes(spec).values()
+    )
+    queries = spec.num_heads * spec.head_dim
+    low_rank = adapter_targets_max * -(-rank // tile_columns) * tile_columns
+    row = 4 * (low_rank + 2 * spec.hidden_size + queries + spec.ffn_size)
+    return sizes.adapters_max * spec.num_layers * layer + sizes.rows_max * row
 
 
 def tiles_bytes(kind: TensorType, outputs: int, inputs: int) -> int:

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from headrace.base.errors import InvalidRequest
+from headrace.engine_server.endless_schemas import is_endless
 from headrace.engine_server.messages import Grammar
 from headrace.engine_server.structural_tags import lark_of_format, lark_of_structures
 from headrace.protocol.requests import GenerationRequest, ResponseFormat
@@ -101,6 +102,12 @@ def _structured(request: GenerationRequest) -> list[Grammar | None]:
 def _json_grammar(param: str, schema: object) -> Grammar | None:
     if schema is None:
         return None
+    if is_endless(schema):
+        raise InvalidRequest(
+            f"The schema of {param} always contains itself, so that no answer could end; make the "
+            "recursive part optional.",
+            param=param,
+        )
     text = schema if isinstance(schema, str) else msgspec.json.encode(schema).decode()
     return Grammar("json_schema", text, param)
 

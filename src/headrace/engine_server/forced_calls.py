@@ -6,7 +6,9 @@ thought that the prompt has begun is let out first.
 
 import msgspec
 
+from headrace.base.errors import InvalidRequest
 from headrace.engine_server.dialect import Dialect
+from headrace.engine_server.endless_schemas import is_endless
 from headrace.engine_server.messages import Grammar
 from headrace.protocol.requests import ChatRequest
 from headrace.protocol.tool_parsers import hermes, llama3
@@ -57,6 +59,12 @@ def _calls(functions: list[FunctionDefinition], dialect: Dialect) -> list[str]:
     for index, function in enumerate(functions):
         name = msgspec.json.encode(function.name).decode()
         before = _text(f'{{"name": {name}, "{key}": ')
+        if is_endless(function.schema):
+            raise InvalidRequest(
+                f"The parameters of the tool {function.name!r} always contain themselves, so that "
+                "no call could end; make the recursive part optional.",
+                param="tools",
+            )
         schema = msgspec.json.encode(function.schema).decode()
         lines += [f'call_{index}: {before} arguments_{index} "}}"']
         lines += [f"arguments_{index}: %json {schema}"]

@@ -17,14 +17,11 @@ import asyncio
 import dataclasses
 import itertools
 import math
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,17 +30,16 @@ from typing import Self
 
 import aiohttp
 import msgspec
-from sqlalchemy import select
 
-from headrace.http import server
+from headrace.sim.booked import overruns, read_settlements
 from headrace.sim.counting_engine import Oracle, oracle_path
 from headrace.sim.gateway_site import fill_store, make_id, model_name, pepper
+from headrace.sim.listening_process import Process
 from headrace.sim.postgres_server import PostgresServer
 from headrace.sim.redis_server import RedisServer
 from headrace.spec.limits import Limits
 from headrace.spec.tenancy import ApiKey
 from headrace.storage import Database, open_postgres
-from headrace.storage.tables import settlements
 
 ready_timeout_s = 180.0  # of a machine that does much else
 drain_timeout_s = 180.0
@@ -109,63 +105,6 @@ class Ask:
             "max_tokens": max_tokens,
             "stream": self.streams,
         }
-
-
-class Process:
-    """A child that listens on a socket of ours, so that callers wait while it starts again."""
-
-    def __init__(self, name: str, directory: Path) -> None:
-        self.name = name
-        self.directory = directory
-        self.sock = server.bind("127.0.0.1", 0)
-        host, port = server.address_of(self.sock)
-        self.url = f"http://{host}:{port}"
-        self._process: subprocess.Popen[bytes] | None = None
-        self.starts = 0
-        directory.mkdir(parents=True, exist_ok=True)
-
-    def start(self, *arguments: str, **environment: str) -> None:
-        """Start it; `{fd}` in an argument is the socket's descriptor."""
-        self.starts += 1
-        descriptor = self.sock.fileno()
-        filled = [part.replace("{fd}", str(descriptor)) for part in arguments]
-        with (self.directory / "log").open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 -- our own programs
-                [sys.executable, "-m", *filled],
-                pass_fds=(descriptor,),
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **environment},
-                start_new_session=True,  # Ctrl-C is for who compares, not for what is compared
-            )
-
-    def ended(self) -> bool:
-        """Whether it ended by itself, as when its database was away while it started."""
-        return self._process is not None and self._process.poll() is not None
-
-    def kill_children(self) -> None:
-        """Kill what it has started, and not itself."""
-        if self._process is None:
-            return
-        pid = self._process.pid
-        with suppress(FileNotFoundError, ProcessLookupError):
-            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-                os.kill(int(child), signal.SIGKILL)
-
-    def end(self, sent: signal.Signals) -> None:
-        """Send a signal and wait for the end."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(sent)
-            try:
-                process.wait(drain_timeout_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-    def log(self) -> str:
-        """The end of what it said."""
-        return (self.directory / "log").read_text(errors="replace")[-2_000:]
 
 
 class ChaosSite:
@@ -403,53 +342,3 @@ class ChaosSite:
         limits = self._plan.limits
         if limits is not None:
             problems += overruns(limits, booked.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Booked:
-    """A settlement in the ledger."""
-
-    tokens: tuple[int, int]  # prompt and completion
-    amount_nanousd: int
-    source: str
-    day: str
-
-
-def read_settlements(database: Database) -> dict[str, Booked]:
-    """Every settlement by request id, which is unique there."""
-    query = select(
-        settlements.c.request_id,
-        settlements.c.prompt_tokens,
-        settlements.c.completion_tokens,
-        settlements.c.amount_nanousd,
-        settlements.c.source,
-        settlements.c.day,
-    )
-    with database._sessions.read() as connection:
-        return {
-            row.request_id: Booked(
-                (row.prompt_tokens, row.completion_tokens),
-                row.amount_nanousd or 0,
-                row.source,
-                row.day,
-            )
-            for row in connection.execute(query)
-        }
-
-
-def overruns(limits: Limits, booked: Iterable[Booked]) -> list[str]:
-    """The day limits that were exceeded."""
-    tokens: Counter[str] = Counter()
-    nanousd: Counter[str] = Counter()
-    for row in booked:
-        tokens[row.day] += sum(row.tokens)
-        nanousd[row.day] += row.amount_nanousd
-    return [
-        f"overrun: {used[day]} of {limit} {name} on {day}"
-        for name, used, limit in (
-            ("tokens", tokens, limits.tokens_per_period),
-            ("nano-dollars", nanousd, limits.budget_nanousd),
-        )
-        for day in used
-        if limit is not None and used[day] > limit
-    ]

@@ -31,6 +31,7 @@ from headrace.spec.models import Model, ModelVersion, WeightedTarget
 from headrace.spec.prices import Price, PriceBook
 from headrace.spec.tenancy import ApiKey, Project, Tenant
 from headrace.storage import Database, open_sqlite
+from headrace.storage.lease_exchange import SharedLimits
 
 model_name = "demo"
 tenant_name = "acme"
@@ -130,6 +131,7 @@ async def gateway_site(
     region: str = "",
     regions: Sequence[str] = (),
     tracer: Tracer | None = None,
+    limits: SharedLimits | None = None,
 ) -> AsyncIterator[GatewaySite]:
     """Start engines and a gateway over them; `addresses` are further replicas that run already.
 
@@ -162,7 +164,7 @@ async def gateway_site(
             tracer=tracer,
         )
         gateway = await stack.enter_async_context(
-            Gateway(database, journal, config, clock, access_log)
+            Gateway(database, journal, config, clock, access_log, limits=limits)
         )
         url = await stack.enter_async_context(serving(gateway.app))
         yield GatewaySite(database, journal, gateway, url, api_key, [*engines], access_log)

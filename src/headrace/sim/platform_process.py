@@ -30,12 +30,13 @@ class PlatformProcess(ChildProcess):
         self.ready_file = directory / "ready.json"
         self._marker = secrets.token_hex(16)
         self._errors = directory / "errors.txt"
+        self._output = directory / "output.txt"
         directory.mkdir(parents=True, exist_ok=True)
-        with self._errors.open("wb") as errors:
+        with self._errors.open("wb") as errors, self._output.open("wb") as output:
             self.process = subprocess.Popen(  # noqa: S603 -- our own command, its arguments from a test
                 [*command(), *self._options(), *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdout=output,
                 stderr=errors,
                 env={**os.environ, marker: self._marker},
             )
@@ -67,6 +68,11 @@ class PlatformProcess(ChildProcess):
     def errors(self) -> str:
         """What it wrote to standard error."""
         return self._errors.read_text(errors="replace")
+
+    @property
+    def output(self) -> str:
+        """What it wrote to standard output."""
+        return self._output.read_text(errors="replace")
 
     def tree(self) -> list[psutil.Process]:
         """Every process that it started, whoever is its parent by now; zombies have ended."""

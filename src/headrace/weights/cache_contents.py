@@ -1,4 +1,4 @@
-"""What the model cache holds, and what of it may go: models, quantized copies, packed weights.
+"""What the model cache holds, and what may go: models, adapters, quantized copies, packed weights.
 
 A model of several files is one item with its blobs, which may belong to others as well. What no
 start can find any more is stale: copies of an older quantizer, weights packed in another layout.
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from headrace.weights.cache import ModelCache
 from headrace.weights.file_use import is_in_use, remove_unless_used, used_time_s
+from headrace.weights.lora.opening import directory_name
 from headrace.weights.quantized_copy import quantizer_version
 
 digest_characters = 64
@@ -21,6 +22,7 @@ class ItemKind(StrEnum):
     """What an item of the cache is."""
 
     MODEL = "model"
+    ADAPTER = "adapter"
     COPY = "copy"  # a model as `--quantize` made it
     PACKED = "packed"  # weights in the kernels' order (packed_cache.py)
     UNFINISHED = "unfinished"  # what the next try to fetch continues
@@ -100,20 +102,22 @@ def remove(cache: ModelCache, item: CacheItem) -> bool:
     paths = [path for path in item.paths if path not in linked]
     if not remove_unless_used(paths, guards=item.guards):
         return False
-    if item.kind in {ItemKind.MODEL, ItemKind.COPY}:
-        for record, _, sha256 in _records(cache):
-            if sha256 == item.key:
-                record.unlink(missing_ok=True)
+    gone = {path.name for path in paths}  # digests, where it is no packed or unfinished file
+    for record, _, sha256 in _records(cache):
+        if sha256 in gone:
+            record.unlink(missing_ok=True)
     return True
 
 
 def _models(cache: ModelCache, origins: Mapping[str, _Origin]) -> Iterator[CacheItem]:
     members: set[Path] = set()
-    for directory in _listed(cache.root / "directories", "*"):
+    for directory in _directories(cache):
         blobs = tuple(_blobs_of(directory))
         members.update(blobs)
+        is_adapter = directory.parent.name == directory_name
+        kind = ItemKind.ADAPTER if is_adapter else ItemKind.MODEL
         if len(directory.name) == digest_characters:
-            yield _item(ItemKind.MODEL, directory.name, (directory, *blobs), origins)
+            yield _item(kind, directory.name, (directory, *blobs), origins)
     for blob in _listed(cache.root / "blobs" / "sha256", "*"):
         if blob in members:
             continue
@@ -151,6 +155,10 @@ def _item(
 ) -> CacheItem:
     states = [path.stat() for path in paths if path.is_file()]
     origin = origins.get(key)
+    used_s = used_time_s(paths[0])
+    if kind is ItemKind.ADAPTER:  # its files are held, and lead to the name
+        origin = origin or origins.get(paths[-1].name)
+        used_s = max(used_time_s(path) for path in paths)
     return CacheItem(
         kind,
         key if origin is None else origin.reference,
@@ -159,7 +167,7 @@ def _item(
         guards,
         sum(state.st_size for state in states),
         max((state.st_mtime for state in states), default=0.0),
-        used_time_s(paths[0]),
+        used_s,
         is_stale,
     )
 
@@ -185,8 +193,17 @@ def _records(cache: ModelCache) -> Iterator[tuple[Path, _Origin, str]]:
 
 def _linked_blobs(cache: ModelCache, but: Path) -> set[Path]:
     """The blobs that other models of several files are made of."""
-    directories = _listed(cache.root / "directories", "*")
-    return {blob for other in directories if other != but for blob in _blobs_of(other)}
+    others = (directory for directory in _directories(cache) if directory != but)
+    return {blob for other in others for blob in _blobs_of(other)}
+
+
+def _directories(cache: ModelCache) -> list[Path]:
+    """Of models and adapters of several files."""
+    return [
+        directory
+        for name in ("directories", directory_name)
+        for directory in _listed(cache.root / name, "*")
+    ]
 
 
 def _blobs_of(directory: Path) -> Iterable[Path]:

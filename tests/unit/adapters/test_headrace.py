@@ -39,9 +39,9 @@ def test_a_deployments_ranks_are_passed_on() -> None:
         assert list(command.argv[11:]) == expected
 
 
-def test_an_operator_chooses_the_weights_type() -> None:
-    command = adapter.command(request("--quantize=q4_0"))
-    assert command.argv[-1] == "--quantize=q4_0"
+@pytest.mark.parametrize("argument", ["--quantize=q4_0", "--public-prompts=/etc/prompts.jsonl"])
+def test_an_operator_chooses_the_weights_type_and_what_is_public(argument: str) -> None:
+    assert adapter.command(request(argument)).argv[-1] == argument
 
 
 @pytest.mark.parametrize(

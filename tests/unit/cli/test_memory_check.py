@@ -5,14 +5,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
-from msgspec import structs
 
 from headrace.base.errors import ConfigurationError
 from headrace.cli.engine_settings import service_config
 from headrace.cli.memory_check import check_memory
 from headrace.engine.placement import Device
-from headrace.engine_server.messages import EngineConfig
+from headrace.engine_server.messages import EngineConfig, LoadAdapter
 from headrace.sim.model_on_disk import write_model_file
 from headrace.weights.gguf_writer import TensorPlan, write_gguf
 from headrace.weights.tensor import TensorType, bytes_of
@@ -51,10 +51,17 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "weir.gguf"
 
 
-def config(model: Path, kv_tokens: int) -> EngineConfig:
-    return service_config(
-        model, "weir", kv_tokens=kv_tokens, threads=1, context_length=None, max_num_seqs=1
+def config(model: Path, kv_tokens: int, swap_tokens: int = 0, slots: int = 0) -> EngineConfig:
+    engine = service_config(
+        model,
+        "weir",
+        kv_tokens=kv_tokens,
+        threads=1,
+        context_length=None,
+        max_num_seqs=1,
+        swap_tokens=swap_tokens,
     ).engine
+    return msgspec.structs.replace(engine, adapters_max=slots, adapter_rank_max=16)
 
 
 def test_the_plan_is_told_by_its_parts(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,10 +94,54 @@ def test_what_fits_in_no_way_is_said(model: Path) -> None:
         check_memory(config(model, 64), available_bytes=10 * mib)
 
 
+def test_swapped_kv_and_adapters_are_part_of_the_plan(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_memory(config(model, 1024), available_bytes=1 << 30)
+    bare = capsys.readouterr().err
+    assert "swapped" not in bare
+    assert "adapters" not in bare
+    check_memory(config(model, 1024, swap_tokens=512, slots=2), available_bytes=1 << 30)
+    said = capsys.readouterr().err
+    assert "swapped KV 512.0 KiB for 512 tokens" in said
+    assert "MiB for 2 of rank 16" in said
+
+
+def test_swapped_kv_that_is_too_much_is_refused_with_what_would_fit(model: Path) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        check_memory(config(model, 1024, swap_tokens=1 << 20), available_bytes=160 * mib)
+    tokens = int(raised.value.message.partition("--swap-tokens ")[2].split()[0])
+    check_memory(config(model, 1024, swap_tokens=tokens), available_bytes=160 * mib)
+    with pytest.raises(ConfigurationError):
+        check_memory(config(model, 1024, swap_tokens=tokens + 64), available_bytes=160 * mib)
+
+
+def test_adapters_that_are_too_many_are_refused_with_how_many_would_fit(model: Path) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        check_memory(config(model, 1024, slots=256), available_bytes=160 * mib)
+    count = int(raised.value.message.partition("--max-loras ")[2].split()[0])
+    assert 0 < count < 256
+    check_memory(config(model, 1024, slots=count), available_bytes=160 * mib)
+    with pytest.raises(ConfigurationError):
+        check_memory(config(model, 1024, slots=count + 1), available_bytes=160 * mib)
+
+
+def test_adapters_that_are_given_are_not_advised_away(model: Path) -> None:
+    engine = config(model, 1 << 20, slots=1)
+    given = (LoadAdapter("", "house", "house.gguf"),)
+    engine = msgspec.structs.replace(engine, adapters=given)
+    with pytest.raises(ConfigurationError) as raised:
+        check_memory(engine, available_bytes=160 * mib)
+    assert "--max-loras" not in raised.value.message
+    assert "--kv-tokens" in raised.value.message
+
+
 def test_ranks_and_devices_are_told_one_by_one(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ranks = structs.replace(config(model, 1024), tensor_parallel=2, device_map="cpu:0,cpu:1")
+    ranks = msgspec.structs.replace(
+        config(model, 1024), tensor_parallel=2, device_map="cpu:0,cpu:1"
+    )
     check_memory(ranks, available_bytes=1 << 30, nodes=nodes)
     said = capsys.readouterr().err
     assert "KV 1.0 MiB for 1,024 tokens" in said
@@ -99,7 +150,7 @@ def test_ranks_and_devices_are_told_one_by_one(
         assert f"memory: rank {rank} on cpu:{rank}: 12" in said
     assert said.count("KV 512.0 KiB") == 2
     check_memory(
-        structs.replace(config(model, 1024), device_map="cpu:1"),
+        msgspec.structs.replace(config(model, 1024), device_map="cpu:1"),
         available_bytes=1 << 30,
         nodes=nodes,
     )
@@ -109,18 +160,22 @@ def test_ranks_and_devices_are_told_one_by_one(
 def test_a_node_that_is_too_small_is_refused_with_a_map_that_fits(tmp_path: Path) -> None:
     path = write_model_file(tmp_path / "deep.gguf", layers=8)
     small = (replace(nodes[0], free_bytes=128 * mib), nodes[1])
-    wanted = structs.replace(config(path, 512), device_map="0-6=cpu:0,7=cpu:1")
+    wanted = msgspec.structs.replace(config(path, 512), device_map="0-6=cpu:0,7=cpu:1")
     with pytest.raises(ConfigurationError, match=r"cpu:0 has 128\.0 MiB free") as raised:
         check_memory(wanted, available_bytes=1 << 30, nodes=small)
     fitting = raised.value.message.partition("--device-map puts")[2].partition("--device-map ")[2]
     check_memory(
-        structs.replace(wanted, device_map=fitting.split()[0]), available_bytes=1 << 30, nodes=small
+        msgspec.structs.replace(wanted, device_map=fitting.split()[0]),
+        available_bytes=1 << 30,
+        nodes=small,
     )
-    alone = structs.replace(wanted, device_map="cpu:0")
+    alone = msgspec.structs.replace(wanted, device_map="cpu:0")
     with pytest.raises(ConfigurationError, match="leave --device-map out"):
         check_memory(alone, available_bytes=1 << 30, nodes=small)
 
 
 def test_a_model_that_cannot_be_split_is_refused_before_it_loads(model: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"4 key/value heads.*give at most 4"):
-        check_memory(structs.replace(config(model, 64), tensor_parallel=8), 1 << 30, nodes=nodes)
+        check_memory(
+            msgspec.structs.replace(config(model, 64), tensor_parallel=8), 1 << 30, nodes=nodes
+        )

@@ -22,13 +22,15 @@ sizes = {"hidden": 256, "ffn": 512, "vocab": 100, "layers": 1, "heads": 4}
 # Its matrices fill their huge pages, so that it does not matter whether the system has any.
 larger = {"hidden": 1024, "ffn": 3840, "vocab": 7680, "layers": 3, "heads": 16}
 measured = """
-import json, sys
+import dataclasses, gc, json, sys
 import numpy as np
 from pathlib import Path
 from headrace.engine.cpu_runner import CpuRunner
 from headrace.engine.runner import StepBatch
 from headrace.weights.architecture_reader import read_architecture
+from headrace.weights.lora.adapter import AdapterPart, LoraAdapter, target_shapes
 from headrace.weights.model_file import open_model
+from headrace.weights.tensor import Tensor, TensorType
 
 def one_prompt(count):
     zero, one = np.zeros(1, np.int32), np.ones(1, np.float32)
@@ -40,6 +42,16 @@ def one_prompt(count):
         position=np.zeros(1, np.int64),
     )
 
+def whole_adapter(spec, rank):
+    def tensor(name, rows, columns):
+        values = np.ones((rows, columns), np.float32)
+        return Tensor(name, TensorType.F32, (rows, columns), values.data.cast("B"))
+    return LoraAdapter(Path(), "", tuple(
+        AdapterPart(layer, target, 1.0, tensor("a", rank, inputs), tensor("b", outputs, rank))
+        for layer in range(spec.num_layers)
+        for target, (outputs, inputs) in target_shapes(spec).items()
+    ))
+
 def private_bytes():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_Dirty"))
@@ -47,8 +59,15 @@ def private_bytes():
 before = private_bytes()
 with open_model(Path(sys.argv[1])) as file:
     spec = read_architecture(file)
-    runner = CpuRunner(file, spec, kv_tokens=2048, rows_max=128, sequences_max=8, threads=2)
-runner.execute(one_prompt(128))
+    runner = CpuRunner(
+        file, spec, kv_tokens=2048, rows_max=128, sequences_max=8, threads=2,
+        adapters_max=2, adapter_rank_max=24,
+    )
+for slot in range(2):
+    runner.load_adapter(slot, whole_adapter(spec, 24))
+gc.collect()
+runner.execute(dataclasses.replace(one_prompt(128), adapters=np.zeros(1, np.int32)))
+swapped = [runner.export_blocks([block]) for block in range(512 // 16)]
 for block in range(runner.info.num_blocks):
     runner.import_blocks([block], runner.export_blocks([block]))  # every page of it is touched
 print(json.dumps(private_bytes() - before))
@@ -104,12 +123,15 @@ def test_the_whole_plan_is_what_the_system_counts(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", TensorType.Q8_0, larger)
     with open_model(path) as file:
         spec = read_architecture(file)
-        plan = plan_memory(spec, runner_tensors(spec, file.tensors), RunnerSizes(2048, 128, 2))
+        chosen = RunnerSizes(2048, 128, 2, adapters_max=2, adapter_rank_max=24, host_tokens=512)
+        plan = plan_memory(spec, runner_tensors(spec, file.tensors), chosen)
     counted = json.loads(
         subprocess.run(
             [sys.executable, "-c", measured, str(path)], check=True, capture_output=True
         ).stdout
     )
-    planned = plan.weights_bytes + plan.kv_bytes + plan.workspace_bytes
+    planned = plan.model_bytes
+    assert plan.adapters_bytes > planned / 10
+    assert plan.host_kv_bytes > planned / 25
     assert planned == pytest.approx(counted, rel=0.04)
     assert planned > 80 << 20  # large enough for that to mean something

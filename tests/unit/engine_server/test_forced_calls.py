@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.base.errors import InvalidRequest
 from headrace.engine_server.dialect import Dialect
 from headrace.engine_server.forced_calls import forced_calls
 from headrace.engine_server.grammars import GrammarCompiler
@@ -124,3 +125,45 @@ def test_a_thought_that_has_begun_comes_before_the_call(compiler: GrammarCompile
 
 def test_a_free_choice_has_no_grammar() -> None:
     assert forced_calls(request(tool_choice="auto"), dialect("hermes"), "") is None
+
+
+tree = {
+    "type": "object",
+    "properties": {
+        "value": {"type": "integer"},
+        "below": {"type": "array", "items": {"$ref": "%s"}},
+    },
+    "required": ["value", "below"],
+    "additionalProperties": False,
+}
+recursive_schemas = {
+    "to a definition": {
+        "$defs": {"tree": json.loads(json.dumps(tree).replace("%s", "#/$defs/tree"))},
+        "$ref": "#/$defs/tree",
+    },
+    "to the root": json.loads(json.dumps(tree).replace("%s", "#")),
+}
+
+
+def test_a_schema_that_always_contains_itself_is_refused() -> None:
+    endless = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+    tool = {"type": "function", "function": {"name": "f", "parameters": endless}}
+    with pytest.raises(InvalidRequest, match="'f' always contain themselves"):
+        forced_calls(request(tools=[tool]), dialect("json"), "")
+
+
+@pytest.mark.parametrize("kind", recursive_schemas)
+def test_a_schema_that_contains_itself_holds_at_every_depth(
+    compiler: GrammarCompiler, kind: str
+) -> None:
+    tool = {
+        "type": "function",
+        "function": {"name": "f", "parameters": recursive_schemas[kind]},
+    }
+    asked, spoken = request(tools=[tool]), dialect("json")
+    inner: dict[str, Any] = {"value": 7, "below": []}
+    for _ in range(4):
+        inner = {"value": 1, "below": [inner]}
+    text = json.dumps([{"name": "f", "arguments": inner}])
+    assert lets(compiler, asked, spoken, text)
+    assert not lets(compiler, asked, spoken, text.replace("7", '"7"'))

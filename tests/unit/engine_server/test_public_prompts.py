@@ -4,9 +4,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from headrace.adapters.headrace import HeadraceAdapter
+from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
+from headrace.engine_server.app import EngineServerApp
 from headrace.engine_server.messages import EngineConfig
 from headrace.engine_server.public_prompts import prompts_max, read_public_prompts
+from headrace.engine_server.service import ModelService, ServiceConfig
+from headrace.sim import engine_process
+from headrace.sim.served_app import ServedApp, text_body
 
 
 def config_of(model: Path, config: EngineConfig, path: Path, *lines: object) -> EngineConfig:
@@ -49,3 +55,36 @@ def test_a_file_that_is_not_there_is_refused_and_none_is_fine(
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_public_prompts(missing)
     assert read_public_prompts(engine_config) == ()
+
+
+async def test_tenants_of_a_gateway_share_what_is_public_and_nothing_else(
+    byte_model: Path, engine_config: EngineConfig, tmp_path: Path
+) -> None:
+    public = "You help the customers of a mill, in two lines at most."  # three whole blocks
+    config = config_of(byte_model, engine_config, tmp_path / "p", {"prompt": public})
+    adapter = HeadraceAdapter()
+
+    async def cached(tenant: str, prompt: str) -> int:
+        sent = adapter.extras(stream=False, request_id=f"{tenant}-{len(prompt)}", cache_salt=tenant)
+        headers = {**adapter.headers("key"), **sent.headers}
+        answer = await server.post(
+            "/v1/completions", text_body(prompt=prompt, max_tokens=1), headers=headers
+        )
+        count: int = answer.json["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return count
+
+    service = ModelService(
+        ServiceConfig(byte_model, "bytes", config),
+        SystemClock(),
+        command=engine_process.command("serve"),
+    )
+    try:
+        await service.start()
+        await service.engine.wait_ready()
+        server = ServedApp(EngineServerApp(service, "key"), service)
+        assert await cached("ann", public + " What do you grind, and what does it cost?") == 0
+        assert await cached("bob", public + " What do you grind, and what does it cost??") == 48
+        assert await cached("bob", public + " What do you grind, and what does it cost???") > 80
+        assert await cached("cy", "What do I ask? " + public) == 0
+    finally:
+        await service.close()

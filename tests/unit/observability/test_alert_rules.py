@@ -21,9 +21,8 @@ needs_promtool = pytest.mark.skipif(
 
 
 def promtool(*arguments: str) -> str:
-    done = subprocess.run(
-        ["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+    # No time limit of its own: seconds of CPU can be minutes where others have the processors.
+    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -145,14 +144,36 @@ cases = {
 }
 
 
+def worlds() -> list[list[str]]:
+    """The cases by name, those together that have no series in common: one run looks at all."""
+    found: list[list[str]] = []
+    for name, (inputs, _) in cases.items():
+        for world in found:
+            if not any(names_of(inputs) & names_of(cases[other][0]) for other in world):
+                world.append(name)
+                break
+        else:
+            found.append([name])
+    return found
+
+
+def names_of(inputs: list[dict[str, str]]) -> set[str]:
+    """The metrics of some series; a histogram is one."""
+    return {
+        each["series"].partition("{")[0].removesuffix("_bucket").removesuffix("_count")
+        for each in inputs
+    }
+
+
 @needs_promtool
+@pytest.mark.timeout(600)
 def test_alerts_are_told_when_they_must_be(tmp_path: Path) -> None:
     """Prometheus' own rule tests, with the severities that are told at each moment."""
     tests = [
         {
-            "name": name,
+            "name": ", ".join(world),
             "interval": "1m",
-            "input_series": inputs,
+            "input_series": [each for name in world for each in cases[name][0]],
             "promql_expr_test": [
                 {
                     "expr": f'count by (severity) (ALERTS{{alertname="{each["alertname"]}",'
@@ -167,11 +188,12 @@ def test_alerts_are_told_when_they_must_be(tmp_path: Path) -> None:
                     if severity in each["severities"]
                     else [],
                 }
-                for each in expected
+                for name in world
+                for each in cases[name][1]
                 for severity in ("page", "ticket")
             ],
         }
-        for name, (inputs, expected) in cases.items()
+        for world in worlds()
     ]
     path = tmp_path / "tests.yml"
     path.write_text(yaml.safe_dump({"rule_files": [str(rule_file)], "tests": tests}))

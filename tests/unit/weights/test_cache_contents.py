@@ -151,6 +151,23 @@ def test_files_that_two_models_share_go_with_the_second(cache: ModelCache) -> No
     assert not any(path.exists() for path in (second, shared, others))
 
 
+def test_an_adapter_is_one_item_by_the_name_of_its_files(cache: ModelCache) -> None:
+    config, weights = blob(cache, 1, 10, used_at=5), blob(cache, 2, 100, used_at=7)
+    path = cache.root / "adapters" / digest(20)
+    path.mkdir(parents=True)
+    for name, member in (("adapter_config.json", config), ("adapter_model.safetensors", weights)):
+        (path / name).symlink_to(member)
+    os.utime(path, (1.0, 1.0))
+    [item] = cache_items(cache, layout)
+    assert (item.kind, item.name, item.size_bytes) == (ItemKind.ADAPTER, "model2", 110)
+    with weights.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        assert pruned(cache, PrunePolicy(size_bytes_max=0)) == []
+    assert len(pruned(cache, PrunePolicy(size_bytes_max=0))) == 1
+    assert not any(gone.exists() for gone in (path, config, weights))
+    assert cache.find(key_of("model2")) is None
+
+
 def test_a_broken_record_and_an_empty_cache_are_no_hindrance(cache: ModelCache) -> None:
     assert cache_items(cache, layout) == []
     path = blob(cache, 1, 100, used_at=1)

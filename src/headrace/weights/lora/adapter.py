@@ -65,6 +65,23 @@ class LowRankPair:
     up: Tensor
 
 
+def target_shapes(spec: ArchitectureSpec) -> dict[str, tuple[int, int]]:
+    """Outputs and inputs of each matrix of a layer that an adapter of this model may change."""
+    hidden, queries = spec.hidden_size, spec.num_heads * spec.head_dim
+    kv = spec.num_kv_heads * spec.head_dim
+    shapes = {
+        "attn_q": (queries, hidden),
+        "attn_k": (kv, hidden),
+        "attn_v": (kv, hidden),
+        "attn_output": (hidden, queries),
+    }
+    if spec.expert_count:
+        return shapes
+    if spec.gated:
+        shapes["ffn_gate"] = (spec.ffn_size, hidden)
+    return shapes | {"ffn_up": (spec.ffn_size, hidden), "ffn_down": (hidden, spec.ffn_size)}
+
+
 def cut(spec: ArchitectureSpec, pair: LowRankPair, path: Path) -> Iterator[AdapterPart]:
     """The parts of one pair; ModelFileError if they do not fit the model."""
     if pair.down.type not in float_types or pair.up.type not in float_types:
@@ -128,21 +145,17 @@ def fail(path: Path, field: str, problem: str) -> NoReturn:
 
 def _sizes(spec: ArchitectureSpec, pair: LowRankPair, path: Path) -> tuple[dict[str, int], int]:
     """The outputs of each target in the matrix, in their order, and its inputs."""
-    hidden, queries = spec.hidden_size, spec.num_heads * spec.head_dim
-    kv = spec.num_kv_heads * spec.head_dim
-    dense = {"ffn_up": spec.ffn_size}
-    if spec.gated:
-        dense = {"ffn_gate": spec.ffn_size} | dense
+    hidden = spec.hidden_size
+    shapes = target_shapes(spec)
     known: dict[str, tuple[dict[str, int], int]] = {
-        "attn_q": ({"attn_q": queries}, hidden),
-        "attn_k": ({"attn_k": kv}, hidden),
-        "attn_v": ({"attn_v": kv}, hidden),
-        "attn_qkv": ({"attn_q": queries, "attn_k": kv, "attn_v": kv}, hidden),
-        "attn_output": ({"attn_output": hidden}, queries),
+        name: ({name: outputs}, inputs) for name, (outputs, inputs) in shapes.items()
     }
+    fused = {name: shapes[name][0] for name in ("attn_q", "attn_k", "attn_v")}
+    known["attn_qkv"] = (fused, hidden)
     if not spec.expert_count:
-        known |= {name: ({name: size}, hidden) for name, size in dense.items()}
-        known["ffn_down"] = ({"ffn_down": hidden}, spec.ffn_size)
+        dense: dict[str, int] = {
+            name: shapes[name][0] for name in ("ffn_gate", "ffn_up") if name in shapes
+        }
         if spec.gated and pair.up.shape[0] == 2 * spec.ffn_size:
             known["ffn_up"] = (dense, hidden)
     elif pair.matrix not in known:
