@@ -86,4 +86,5 @@ class EngineFacts:
     publishes_kv_events: bool = False  # by ZeroMQ, where it was told to (adapters/kv_messages.py)
     kv_events_path: str = ""  # where it tells how its prefix cache changes (prefix-cache.md)
     lora: LoraChoice | None = None  # None: it is given none
+    is_paid: bool = False  # others bill its tokens: it is asked for none that nobody wants
     notes: str = ""

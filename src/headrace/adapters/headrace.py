@@ -79,8 +79,11 @@ facts = EngineFacts(
     version_read="this one",
     abilities=frozenset(
         (
-            *(Ability.CHAT, Ability.COMPLETIONS, Ability.LORA),
-            *(Ability.PREFIX_CACHE, Ability.PREFIX_SALT, Ability.TENSOR_PARALLEL),
+            *(Ability.CHAT, Ability.COMPLETIONS, Ability.RESPONSES, Ability.MESSAGES),
+            *(Ability.EMBEDDINGS, Ability.TOOLS, Ability.FORCED_TOOLS, Ability.JSON_SCHEMA),
+            *(Ability.LOGPROBS, Ability.LORA),
+            *(Ability.PREFIX_CACHE, Ability.PREFIX_SALT, Ability.KV_EVENTS),
+            Ability.TENSOR_PARALLEL,
         )
     ),
     stream_usage=StreamUsage.EVERY_CHUNK,
@@ -106,6 +109,8 @@ class HeadraceAdapter:
     running_usage_field = None
     marks_stream_end = True
     keeps_usage_records = True
+    dialect = None
+    output_limit_field = "max_tokens"
 
     def __init__(self, python: str = sys.executable) -> None:
         """`python` runs the engine: the interpreter that has headrace installed."""

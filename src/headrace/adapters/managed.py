@@ -1,6 +1,14 @@
 """APIs that others run, reached by OpenAI's protocol: OpenAI, Gemini, OpenRouter, Azure, and so on.
 
-The address of such an endpoint is its base URL as OpenAI's clients take it, with its version part.
+The address of such an endpoint is its base URL as OpenAI's clients take it, with its version part:
+
+    https://api.openai.com/v1                                     OpenAI (engine `openai`)
+    https://RESOURCE.openai.azure.com/openai/v1                   Azure (engine `openai`)
+    https://generativelanguage.googleapis.com/v1beta/openai       Gemini
+    https://openrouter.ai/api/v1                                  OpenRouter
+    https://api.together.xyz/v1                                   Together
+    https://bedrock-runtime.REGION.amazonaws.com/openai/v1        Bedrock
+
 Keys are named by reference: an operator gives the variable that holds it, and no command has it.
 
 Known traps:
@@ -9,44 +17,20 @@ Known traps:
 * all: streams tell usage at their end. -> An abort is billed by what passed, the provider bills
   what it generated.
 * all: no metrics. -> The router counts for itself, and 429 puts the endpoint aside.
-* OpenAI: reasoning models refuse `max_tokens` in favour of `max_completion_tokens`. -> Have the
-  caller set a limit; a cap of the gateway's own is sent as `max_tokens`.
+* OpenAI: reasoning models refuse `max_tokens` in favour of `max_completion_tokens`. -> Name the
+  engine `openai`, for Azure too; then a cap of the gateway's own goes there.
 * Azure: needs the v1 route (`/openai/v1`); older ones want a version in the query. -> Use v1.
 * Gemini: errors are a list with one object. -> Read there.
-* Anthropic: its OpenAI route is meant for trials and drops fields. -> Use it for nothing else.
+* Anthropic: its OpenAI route is meant for trials and drops fields. -> Name the engine `anthropic`.
 * all: a tenant's cache salt must not leave the house. -> None is sent.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 from headrace.adapters.engine_errors import ContextPattern
 from headrace.adapters.facts import Ability, Abort, EngineFacts, Evidence, Start, StreamUsage
 from headrace.adapters.listed_models import lists_models
 from headrace.adapters.openai_compatible import OpenAICompatible, ReadyAnswers, not_started_here
-
-
-@dataclass(frozen=True, slots=True)
-class Provider:
-    """One API of others. Parts in braces of the base URL are the account's own."""
-
-    name: str
-    base_url: str
-    key_variable: str  # as its own clients name it
-
-
-providers = (
-    Provider("openai", "https://api.openai.com/v1", "OPENAI_API_KEY"),
-    Provider("gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY"),
-    Provider("anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
-    Provider("openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-    Provider("together", "https://api.together.xyz/v1", "TOGETHER_API_KEY"),
-    Provider("azure", "https://{resource}.openai.azure.com/openai/v1", "AZURE_OPENAI_API_KEY"),
-    Provider(
-        "bedrock",
-        "https://bedrock-runtime.{region}.amazonaws.com/openai/v1",
-        "AWS_BEARER_TOKEN_BEDROCK",
-    ),
-)
 
 context_patterns = (
     ContextPattern.of(
@@ -60,6 +44,15 @@ context_patterns = (
     ),
     ContextPattern.of(r"prompt is too long: (?P<prompt>\d+) tokens > (?P<context>\d+) maximum"),
 )
+
+openai_notes = """OpenAI's own API, and Azure's v1 route: a limit of tokens goes by its newer name.
+
+Known traps:
+
+* all: reasoning models refuse `max_tokens`. -> The gateway's limit is `max_completion_tokens`; what
+  the caller itself sends goes through as it is.
+* all: streams tell usage at their end, and no load is told. -> As of `managed`.
+"""
 
 adapter = OpenAICompatible(
     name="managed",
@@ -77,6 +70,7 @@ adapter = OpenAICompatible(
         stream_usage=StreamUsage.AT_END,
         abort=Abort.DISCONNECT,
         authenticates=True,
+        is_paid=True,
         notes=__doc__ or "",
     ),
     build=not_started_here("A managed API", "Give its base URL and the variable with its key."),
@@ -86,4 +80,11 @@ adapter = OpenAICompatible(
     context_patterns=context_patterns,
     api_prefix="",
     request_id_header=None,
+)
+
+openai = replace(
+    adapter,
+    name="openai",
+    facts=replace(adapter.facts, title="OpenAI's API, Azure's too", notes=openai_notes),
+    output_limit_field="max_completion_tokens",
 )

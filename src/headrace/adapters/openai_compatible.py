@@ -14,6 +14,7 @@ from headrace.adapters.load_metrics import LoadMetrics
 from headrace.adapters.lora import check_lora
 from headrace.adapters.openai_errors import error_of
 from headrace.adapters.protocol import (
+    Dialect,
     EngineLoad,
     LaunchCommand,
     LaunchRequest,
@@ -86,6 +87,9 @@ class OpenAICompatible:
     read_running_usage: Callable[[bytes], TokenUsage | None] | None = None
     marks_stream_end: bool = True
     keeps_usage_records: bool = False
+    overloaded_statuses: frozenset[int] = frozenset((503,))
+    output_limit_field: str = "max_tokens"
+    dialect: Dialect | None = None
 
     def command(self, request: LaunchRequest) -> LaunchCommand:
         """The command line that starts one replica.
@@ -114,7 +118,8 @@ class OpenAICompatible:
 
     def error(self, status: int, body: bytes) -> HeadraceError:
         """An unsuccessful answer as "the caller is wrong", "the engine is wrong" or "try again"."""
-        return error_of(status, body, self.context_patterns)
+        meaning = 503 if status in self.overloaded_statuses else status
+        return error_of(meaning, body, self.context_patterns)
 
     def url(self, address: str, path: str) -> str:
         """Where an OpenAI route (`/v1/...`) is found on an engine at this address."""

@@ -4,7 +4,7 @@ An adapter opens no socket and starts no process. The gateway and the control pl
 the adapter what to send and what an answer means.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -92,6 +92,18 @@ class RequestExtras:
     fields: Mapping[str, object] = field(default_factory=dict)  # of the body; ours win
 
 
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """Another API for chats than OpenAI's: where it is, and how both ways are translated."""
+
+    path: str  # in place of /v1/chat/completions
+    request: Callable[[bytes], bytes]  # InvalidRequest names what cannot be asked there
+    # An unstreamed answer, and when it was made (Unix seconds); UpstreamFailed if it is none.
+    whole: Callable[[bytes, int], bytes]
+    # For each stream a function from an event's data to that of chunks; msgspec.DecodeError.
+    stream: Callable[[int], Callable[[bytes], list[bytes]]]
+
+
 class EngineAdapter(Protocol):
     """What headrace knows about one kind of engine."""
 
@@ -123,6 +135,16 @@ class EngineAdapter(Protocol):
     @property
     def marks_stream_end(self) -> bool:
         """Whether a stream ends with `[DONE]`; if not, usage is its last word."""
+        ...
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """The API that it has for chats; None: OpenAI's, like the rest."""
+        ...
+
+    @property
+    def output_limit_field(self) -> str:
+        """Where a limit of the gateway's own goes."""
         ...
 
     @property

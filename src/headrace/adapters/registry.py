@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from headrace.adapters import (
+    anthropic,
     kserve,
     llama_cpp,
     lm_studio,
@@ -32,6 +33,8 @@ all_adapters: tuple[EngineAdapter, ...] = (
     triton.adapter,
     kserve.adapter,
     managed.adapter,
+    managed.openai,
+    anthropic.adapter,
 )
 _by_name: Mapping[str, EngineAdapter] = {adapter.name: adapter for adapter in all_adapters}
 

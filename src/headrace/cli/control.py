@@ -230,7 +230,7 @@ def make_reconciler(
     observer = Observer(
         store=store,
         launcher=launcher,
-        probe=EngineProbe(client),
+        probe=EngineProbe(client, clock),
         model_files=ModelFiles(plane.cache_dir, clock),
         adapters=adapters,
         clock=clock,
@@ -256,7 +256,7 @@ def make_sampler(plane: ControlPlane, client: HttpClient, clock: SystemClock) ->
     return CounterSampler(
         store=plane.database.store,
         samples=plane.database.engine_samples,
-        probe=EngineProbe(client),
+        probe=EngineProbe(client, clock),
         adapters={adapter.name: adapter for adapter in all_adapters},
         clock=clock,
     )

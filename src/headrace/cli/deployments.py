@@ -24,6 +24,7 @@ from headrace.cli.scaling_options import (
     hedging_body,
     rollout_body,
 )
+from headrace.cli.upstream_options import UpstreamOptions, upstream_body
 from headrace.cli.views import format_moment
 
 DeploymentArgument = Annotated[
@@ -45,6 +46,7 @@ class DeploymentView(msgspec.Struct, frozen=True):
     threads: int | None
     engine_arguments: list[str]
     loras: dict[str, str]
+    upstream: dict[str, str] | None
     generation: int
     rollout_state: str
     scale_reason: str | None
@@ -85,13 +87,16 @@ def create(
         list[str] | None, typer.Option("--engine-argument", help="Passed on; repeatable.")
     ] = None,
     lora: Loras = None,
+    upstream: UpstreamOptions,
     scaling: ScalingOptions,
     rollout: RolloutOptions,
     hedging: HedgingOptions,
     resources: ResourceOptions,
     placement: PlacementOptions,
 ) -> None:
-    """Ask for replicas of a model; the control plane starts them."""
+    """Ask for replicas of a model; the control plane starts them.
+
+    With --address an engine that others run is used instead: a server of your own, or an API."""
     body = {
         "model": model,
         "name": name,
@@ -101,6 +106,7 @@ def create(
         "threads": threads,
         "engine_arguments": engine_arguments,
         "loras": lora_bodies(lora),
+        "upstream": upstream_body(upstream),
         "autoscaling": autoscaling_body(scaling),
         "rollout": rollout_body(rollout),
         "hedging": hedging_body(hedging),
@@ -149,6 +155,7 @@ def update(
     ] = None,
     lora: Loras = None,
     no_loras: Annotated[bool, typer.Option("--no-loras", help="Load no LoRA adapter.")] = False,
+    upstream: UpstreamOptions,
     fixed: Annotated[bool, typer.Option("--fixed", help="Scale no more by traffic.")] = False,
     no_hedge: Annotated[
         bool, typer.Option("--no-hedge", help="Send no request to a second replica.")
@@ -166,6 +173,7 @@ def update(
         "threads": threads,
         "engine_arguments": engine_arguments,
         "loras": lora_bodies(lora),
+        "upstream": upstream_body(upstream),
         "autoscaling": autoscaling_body(scaling),
         "rollout": rollout_body(rollout),
         "hedging": hedging_body(hedging),
@@ -213,6 +221,7 @@ def _fields(deployment: DeploymentView) -> list[tuple[str, str]]:
         ("model", f"{deployment.model}@{deployment.version}"),
         ("engine", " ".join([deployment.engine, *deployment.engine_arguments])),
         ("loras", ", ".join(deployment.loras) or "-"),
+        *([("run by others", _words(deployment.upstream))] if deployment.upstream else []),
         ("ready", _ready(deployment)),
         ("threads", "an equal share" if deployment.threads is None else str(deployment.threads)),
         ("generation", f"{deployment.generation}, rollout {deployment.rollout_state}"),

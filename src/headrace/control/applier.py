@@ -28,7 +28,7 @@ from headrace.control.actions import (
 from headrace.control.decide import ControlTimes
 from headrace.control.model_targets import follow_version
 from headrace.launchers.protocol import Launcher, LaunchSpec, Place, Resources
-from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template
+from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template, Upstream
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.prefix_key import prefix_key_variable
 from headrace.storage.store import Store
@@ -117,6 +117,9 @@ class Applier:
             tried = msgspec.structs.replace(replica, attempts=replica.attempts + 1)
             self._fail(tried, f"there is no engine {template.engine!r}; there are: {known}")
             return
+        if template.upstream is not None:
+            self._connect(template, template.upstream, replica, model_path)
+            return
         resources = resources_of(template, replica)
         try:
             place = self._launcher.place(replica.id, resources)
@@ -158,6 +161,28 @@ class Applier:
             self._fail(loading, error.message)
             return
         self._store.update(msgspec.structs.replace(loading, launch_id=launch_id))
+
+    def _connect(
+        self, template: Template, upstream: Upstream, replica: Replica, model_name: str
+    ) -> None:
+        """Begin to use an engine that others run; there is nothing to start."""
+        self._store.update(
+            msgspec.structs.replace(
+                replica,
+                state=ReplicaState.LOADING,
+                state_time=self._clock.wall_s(),
+                engine=template.engine,
+                address=upstream.address,
+                upstream=upstream,
+                served_model_name=model_name,
+                attempts=replica.attempts + 1,
+                launch_time=self._clock.wall_s(),
+                first_token_time=None,
+                retry_time=None,
+                detail="connecting",
+                progress=None,
+            )
+        )
 
     @property
     def _shared_environment(self) -> dict[str, str]:

@@ -190,13 +190,14 @@ def launch_when_due(world: World, replica: Replica, seen: ReplicaObservation) ->
         return [StopReplica(replica)]
     if replica.retry_time is not None and world.now_s < replica.retry_time:
         return []
-    if world.has_nodes and not replica.node_id:  # `nodes.placing` gives it one, or says why not
-        return []
     deployment = world.deployment
     assert deployment is not None
     template = deployment.template_of(replica.generation)
     if template is None:  # of a generation before the former one: it cannot be started again
         return [DeleteReplica(replica)]
+    needs_node = world.has_nodes and template.upstream is None
+    if needs_node and not replica.node_id:  # `nodes.placing` gives it one, or says why not
+        return []
     is_current = replica.generation == deployment.generation
     model_file = world.model_file if is_current else world.former_model_file
     model_file = world.files_on_nodes.get(replica.id, model_file)

@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import msgspec
 
+from headrace.adapters.registry import find_adapter
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest
 from headrace.base.ids import new_id
@@ -23,6 +24,7 @@ from headrace.control.manifest import (
     struct_of,
 )
 from headrace.control.model_targets import follow_version
+from headrace.control.upstreams import check_upstream
 from headrace.spec.deployments import Deployment
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
 from headrace.spec.resource import Resource
@@ -98,6 +100,7 @@ class Writer:
         fields = own_fields(document) | {"model_version_id": version.id}
         built = self._built(document, fields)
         assert isinstance(built, Deployment)
+        check_upstream(built, find_adapter(built.engine), version)
         self._store.create(within_bounds(built))
 
     def _built(self, document: Document, fields: Spec) -> Resource:
@@ -154,6 +157,7 @@ class Writer:
             hedging=changed.hedging,
             placement=changed.placement,
         )
+        check_upstream(wanted, find_adapter(wanted.engine), version)
         follow_version(self._store, present, wanted)
         self._store.update(within_bounds(wanted))
 

@@ -15,8 +15,10 @@ from headrace.control.silence import SilenceWatch
 from headrace.control.world import ModelFileState, ReplicaObservation, World
 from headrace.launchers.protocol import Launch, Launcher, LaunchState
 from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template
-from headrace.spec.models import ModelVersion
+from headrace.spec.models import Model, ModelVersion
 from headrace.storage.store import Store
+
+not_begun = (ReplicaState.CREATING, ReplicaState.FAILED)
 
 FilePair = tuple[ModelFileState, ModelFileState]  # of the present and the former generation
 
@@ -153,15 +155,17 @@ class Observer:
             return ModelFileState(detail="no replica is wanted")
         try:
             version = self._store.get(ModelVersion, template.model_version_id)
+            model = self._store.get(Model, version.parent_id)
         except NotFound as error:
             return ModelFileState(detail=error.message)
+        if template.upstream is not None:  # there is no file; what counts is its name there
+            return ModelFileState(path=version.upstream_name or model.name)
         return self._model_files.state(version.source, version.sha256)
 
     async def _observe(self, replica: Replica, launch: Launch | None) -> ReplicaObservation:
-        if launch is None:
-            return ReplicaObservation(alive=False)
-        if launch.state is not LaunchState.RUNNING:
-            return ReplicaObservation(alive=False, last_line=words_of(launch))
+        ended = end_of(replica, launch)
+        if ended is not None:
+            return ended
         adapter = self._adapters.get(replica.engine)
         if adapter is None or not replica.address:
             return ReplicaObservation(alive=True)
@@ -190,12 +194,25 @@ class Observer:
 
     def _is_hung(self, adapter: EngineAdapter, replica: Replica) -> bool:
         """Whether an engine that does not tell it itself generates nothing any more."""
-        if adapter.facts.tells_hang:
+        if adapter.facts.tells_hang or adapter.facts.is_paid:
             return False
         now_s = self._clock.monotonic_s()
         if self._generation.is_due(replica.id, replica.launch_id, now_s):
             self._generation.ask(replica.id, self._generates(adapter, replica))
         return self._generation.is_hung(replica.id, now_s)
+
+
+def end_of(replica: Replica, launch: Launch | None) -> ReplicaObservation | None:
+    """What is to be said of a replica that does not run; None: it does.
+
+    Of one that others run nobody here knows; once it is connected, its answers tell."""
+    if replica.upstream is not None:
+        return ReplicaObservation(alive=False) if replica.state in not_begun else None
+    if launch is None:
+        return ReplicaObservation(alive=False)
+    if launch.state is not LaunchState.RUNNING:
+        return ReplicaObservation(alive=False, last_line=words_of(launch))
+    return None
 
 
 def requests_in(load: EngineLoad) -> int | None:

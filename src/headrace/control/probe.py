@@ -8,12 +8,18 @@ from typing import Protocol
 
 import msgspec
 
-from headrace.adapters.protocol import EngineAdapter, EngineLoad, Readiness
+from headrace.adapters.facts import Ability
+from headrace.adapters.protocol import EngineAdapter, EngineLoad, Readiness, ReadinessState
+from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
+from headrace.base.secret_references import read_secret
 from headrace.http.client import HttpClient
 from headrace.spec.deployments import Replica
 
 readiness_timeout_s = 2.0
+others_readiness_timeout_s = 10.0  # of an engine that others run, somewhere
+paid_interval_s = 30.0  # between questions to an API of others that was ready
+paid_probe_tokens = 16  # the fewest that every provider takes
 token_timeout_s = 60.0  # the first token of a large model on a slow machine
 answer_bytes_max = 4 << 20
 
@@ -37,36 +43,63 @@ class Probe(Protocol):
 class EngineProbe:
     """Questions to replicas, by the adapter of their engine."""
 
-    def __init__(self, client: HttpClient) -> None:
+    def __init__(self, client: HttpClient, clock: Clock) -> None:
         self._client = client
+        self._clock = clock
+        self._ready_until_s: dict[str, float] = {}  # APIs of others, by replica
 
     async def readiness(self, adapter: EngineAdapter, replica: Replica) -> Readiness | None:
-        """What the engine says of itself; None if it does not answer."""
+        """What the engine says of itself; None if it does not answer.
+
+        An API that others run is not asked again for a while once it was ready."""
+        if not adapter.facts.is_paid:
+            return await self._ask_readiness(adapter, replica)
+        now_s = self._clock.monotonic_s()
+        if now_s < self._ready_until_s.get(replica.id, now_s):
+            return Readiness(ReadinessState.READY, "ready")
+        self._ready_until_s = {
+            name: until_s for name, until_s in self._ready_until_s.items() if until_s > now_s
+        }
+        found = await self._ask_readiness(adapter, replica)
+        if found is not None and found.state is ReadinessState.READY:
+            self._ready_until_s[replica.id] = now_s + paid_interval_s
+        return found
+
+    async def _ask_readiness(self, adapter: EngineAdapter, replica: Replica) -> Readiness | None:
+        credential = credential_of(replica)
+        if credential is None:
+            assert replica.upstream is not None, "engines of ours have their key"
+            missing = f"the control plane has no {replica.upstream.key}; give it to it"
+            return Readiness(ReadinessState.LOADING, missing)
+        is_ours = replica.upstream is None
         try:
             answer = await self._client.fetch(
                 "GET",
                 replica.address + adapter.readiness_path,
-                headers=adapter.headers(replica.engine_key),
-                timeout_s=readiness_timeout_s,
+                headers=adapter.headers(credential) if credential else {},
+                timeout_s=readiness_timeout_s if is_ours else others_readiness_timeout_s,
                 limit_bytes=answer_bytes_max,
             )
         except HeadraceError:
             return None
+        if not is_ours and answer.status in (401, 403):
+            return Readiness(ReadinessState.LOADING, f"it refuses our key ({answer.status})")
         return adapter.readiness(answer.status, answer.body)
 
     async def token_comes(self, adapter: EngineAdapter, replica: Replica) -> bool:
         """Whether the engine generates a token when asked as a customer is."""
-        asked = {"model": replica.served_model_name, "prompt": "Hello", "max_tokens": 1}
+        path, body = probing_request(adapter, replica.served_model_name)
+        credential = credential_of(replica)
         try:
             answer = await self._client.fetch(
                 "POST",
-                adapter.url(replica.address, "/v1/completions"),
+                adapter.url(replica.address, path),
                 headers={
-                    **adapter.headers(replica.engine_key),
+                    **(adapter.headers(credential) if credential else {}),
                     "Content-Type": "application/json",
                     "X-Request-Id": f"probe-{replica.id}-{replica.attempts}",
                 },
-                body=msgspec.json.encode(asked),
+                body=body,
                 timeout_s=token_timeout_s,
                 limit_bytes=answer_bytes_max,
             )
@@ -78,11 +111,12 @@ class EngineProbe:
         """The engine's live load; all None if it does not answer, or tells none."""
         if adapter.metrics_path is None:
             return EngineLoad()
+        credential = credential_of(replica)
         try:
             answer = await self._client.fetch(
                 "GET",
                 replica.address + adapter.metrics_path,
-                headers=adapter.headers(replica.engine_key),
+                headers=adapter.headers(credential) if credential else {},
                 timeout_s=readiness_timeout_s,
                 limit_bytes=answer_bytes_max,
             )
@@ -91,3 +125,25 @@ class EngineProbe:
         if answer.status != 200:
             return EngineLoad()
         return adapter.load(answer.body.decode(errors="replace"))
+
+
+def credential_of(replica: Replica) -> str | None:
+    """What its engine asks for; empty: nothing, None: it is kept where this process cannot read."""
+    upstream = replica.upstream
+    if upstream is None:
+        return replica.engine_key
+    return read_secret(upstream.key) if upstream.key else ""
+
+
+def probing_request(adapter: EngineAdapter, served_model_name: str) -> tuple[str, bytes]:
+    """The path and the body that ask for one token, in a way that the engine has."""
+    asked: dict[str, object] = {"model": served_model_name, adapter.output_limit_field: 1}
+    if adapter.dialect is None and Ability.COMPLETIONS in adapter.facts.abilities:
+        return "/v1/completions", msgspec.json.encode({**asked, "prompt": "Hello"})
+    if adapter.facts.is_paid:
+        asked[adapter.output_limit_field] = paid_probe_tokens
+    asked["messages"] = [{"role": "user", "content": "Hello"}]
+    body = msgspec.json.encode(asked)
+    if adapter.dialect is None:
+        return "/v1/chat/completions", body
+    return adapter.dialect.path, adapter.dialect.request(body)

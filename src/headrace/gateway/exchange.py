@@ -33,6 +33,7 @@ from headrace.gateway.upstream import (
     ask_usage_patiently,
     engine_headers,
     engine_url,
+    in_dialect,
     refusal,
     small_answer_bytes_max,
     stream_error,
@@ -103,6 +104,11 @@ class Exchange:
         """Which of two attempts answered, once that is known; empty if there was one."""
         result = None if self._race is None else self._race.result
         return [] if result is None else [(header_name, result.encode())]
+
+    @property
+    def _created(self) -> int:
+        """When an answer is made, for engines that do not say it; Unix seconds."""
+        return int(self._forwarding.clock.wall_s())
 
     def estimate(self, body: bytes) -> TokenUsage:
         """A guess at what an unstreamed answer used, for engines that never tell."""
@@ -257,7 +263,8 @@ class Exchange:
         self._claim(attempt)
         lease.prefilled(None)
         self._note_first_byte(attempt)
-        whole = rewrite_whole(body, self._request.answer_name)
+        dialect = find_adapter(attempt.spec.engine).dialect
+        whole = rewrite_whole(body, self._request.answer_name, dialect, self._created)
         self._learn(lease, whole.usage)
         metering = self._request.metering
         if whole.usage is None or metering is Metering.GENERATES:
@@ -271,6 +278,7 @@ class Exchange:
             find_adapter(attempt.spec.engine),
             usage_chunk=self._request.usage_chunk,
             usage_in_every_chunk=self._request.usage_in_every_chunk,
+            created=self._created,
         )
         timeouts = self._forwarding.timeouts
         async with await self._open(attempt, timeouts.first_output_s) as answer:
@@ -309,14 +317,17 @@ class Exchange:
         if self._request.trace is not None:
             headers["traceparent"] = self._request.trace.traceparent
         await self._account.recorded()
+        path = self._request.path
         body = self._request.body_for(spec, extras.fields if generates else {})
         if not isinstance(body, bytes):
             headers["Content-Type"] = body.content_type
+        elif adapter.dialect is not None:
+            path, body = in_dialect(adapter.dialect, path, body)
         attempt.sent_to = spec
         try:
             answer = await client.open(
                 "POST",
-                engine_url(spec, self._request.path),
+                engine_url(spec, path),
                 headers=headers,
                 body=body,
                 timeout_s=timeout_s,

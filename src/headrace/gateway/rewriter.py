@@ -6,7 +6,7 @@ The end marker is held back, because the settlement comes before it.
 
 import msgspec
 
-from headrace.adapters.protocol import EngineAdapter
+from headrace.adapters.protocol import Dialect, EngineAdapter
 from headrace.base.errors import UpstreamFailed
 from headrace.gateway.reported_usage import ReportedUsage
 from headrace.protocol.responses import CompletionTokensDetails, Usage
@@ -32,13 +32,16 @@ class StreamRewriter:
         *,
         usage_chunk: bool,
         usage_in_every_chunk: bool,
+        created: int = 0,
     ) -> None:
+        """`created` (Unix seconds) is for engines whose own streams do not say it."""
         self._model = msgspec.Raw(_encode(model_name))
         self._adapter = adapter
         self._running_usage_field = adapter.running_usage_field
         self._usage_chunk = usage_chunk
         self._usage_in_every_chunk = usage_in_every_chunk
         self._decoder = SseDecoder()
+        self._translate = None if adapter.dialect is None else adapter.dialect.stream(created)
         self.usage: TokenUsage | None = None  # the newest that the engine reported
         self.content_chunks = 0
         self._owes_usage_chunk = usage_chunk  # until one passes
@@ -54,8 +57,10 @@ class StreamRewriter:
     def feed(self, data: bytes) -> bytes:
         """The events to pass on; UpstreamFailed if the engine's are malformed."""
         try:
-            events = self._decoder.feed(data)
-            return b"".join([self._event(event.data) for event in events])
+            events = [event.data for event in self._decoder.feed(data)]
+            if self._translate is not None:
+                events = [chunk for event in events for chunk in self._translate(event)]
+            return b"".join([self._event(event) for event in events])
         except (EventTooLarge, msgspec.DecodeError) as error:
             raise UpstreamFailed(f"The engine's stream is malformed: {error}.") from None
 
@@ -131,8 +136,12 @@ class WholeRewrite(msgspec.Struct, frozen=True):
     usage: TokenUsage | None  # None: the engine did not say
 
 
-def rewrite_whole(body: bytes, model_name: str) -> WholeRewrite:
+def rewrite_whole(
+    body: bytes, model_name: str, dialect: Dialect | None = None, created: int = 0
+) -> WholeRewrite:
     """Put the logical model's name into an answer; UpstreamFailed if it is no JSON object."""
+    if dialect is not None:
+        body = dialect.whole(body, created)
     try:
         fields = _fields.decode(body)
         reported = fields.get("usage")

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from headrace.adapters.facts import Ability
 from headrace.adapters.registry import find_adapter
+from headrace.base.secret_references import read_secret
 from headrace.router.endpoint import EndpointSpec
 from headrace.router.picker import WeightedPool
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
@@ -222,7 +223,7 @@ def endpoints_of(
             address=replica.address.rstrip("/"),
             accepts_requests=replica.state is ReplicaState.ACTIVE,
             engine=replica.engine,
-            engine_key=replica.engine_key,
+            engine_key=engine_key_of(replica),
             served_model_name=replica.served_model_name,
             deployment_id=replica.parent_id,
             generation=replica.generation,
@@ -238,6 +239,13 @@ def endpoints_of(
         for replica in replicas
         if replica.address and replica.parent_id in deployments
     ]
+
+
+def engine_key_of(replica: Replica) -> str:
+    """The engine's credential; of one that others run it is kept where its reference says."""
+    if replica.upstream is None:
+        return replica.engine_key
+    return read_secret(replica.upstream.key) or "" if replica.upstream.key else ""
 
 
 def is_blind(version: ModelVersion) -> bool:

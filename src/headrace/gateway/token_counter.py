@@ -10,6 +10,7 @@ import asyncio
 
 import msgspec
 
+from headrace.adapters.registry import all_adapters
 from headrace.base.errors import HeadraceError
 from headrace.gateway.admission import PromptRequest
 from headrace.gateway.asked import Asked
@@ -44,7 +45,8 @@ class TokenCounter:
         self._client = client
         self._slots = asyncio.Semaphore(counts_at_once_max)
         self._waiting_count = 0
-        self._unable: set[str] = set()  # kinds of engine that do not count
+        # Kinds of engine that do not count; APIs of others are not asked for what is not theirs.
+        self._unable = {adapter.name for adapter in all_adapters if adapter.facts.is_paid}
 
     async def count(self, asked: Asked, served: ServedModel) -> int | None:
         """The prompt's tokens, or None if nobody can tell now."""

@@ -9,13 +9,15 @@ from collections.abc import Mapping
 import msgspec
 
 from headrace.adapters.lora import lora_fields
+from headrace.adapters.protocol import Dialect
 from headrace.adapters.registry import find_adapter
-from headrace.base.errors import HeadraceError, Unavailable, UpstreamFailed
+from headrace.base.errors import HeadraceError, NotFound, Unavailable, UpstreamFailed
 from headrace.gateway.reported_usage import ReportedUsage
 from headrace.http.client import HttpClient
 from headrace.router.endpoint import EndpointSpec
 from headrace.spec.settlements import TokenUsage
 
+chat_path = "/v1/chat/completions"
 usage_path = "/internal/usage/"
 usage_timeout_s = 3.0  # an engine waits up to two seconds for the request to end
 usage_delays_s = (0.1, 0.4, 1.5)  # between attempts for what nobody waits for
@@ -70,7 +72,8 @@ def engine_body(
         choice = find_adapter(spec.engine).facts.lora
         fields |= lora_fields(choice, spec.served_model_name, adapter, spec.loras)
     if output_limit is not None:
-        fields["max_tokens"] = output_limit
+        fields.pop("max_completion_tokens", None)  # the same by another name
+        fields[find_adapter(spec.engine).output_limit_field] = output_limit
     return _encode(fields)
 
 
@@ -86,6 +89,15 @@ def engine_url(spec: EndpointSpec, path: str) -> str:
     if path.startswith("/v1/"):
         return find_adapter(spec.engine).url(spec.address, path)
     return spec.address + path
+
+
+def in_dialect(dialect: Dialect, path: str, body: bytes) -> tuple[str, bytes]:
+    """The path and the body of a request to an engine that has another API than OpenAI's.
+
+    NotFound if it has nothing of the kind, InvalidRequest names a field that it has no word for."""
+    if path != chat_path:
+        raise NotFound(f"The engine of this model does not offer {path}.")
+    return dialect.path, dialect.request(body)
 
 
 def engine_headers(spec: EndpointSpec, extra_headers: Mapping[str, str]) -> dict[str, str]:

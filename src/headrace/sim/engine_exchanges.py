@@ -12,9 +12,11 @@ from headrace.base.errors import InvalidRequest
 from headrace.sim.engine_wire import (
     EngineExchanges,
     ErrorExchange,
+    anthropic_error,
     flat,
     listed,
     llama_stream,
+    message_stream,
     nested,
     noise,
     stream_with_running_usage,
@@ -381,5 +383,41 @@ nv_inference_request_success{{model="a-model",version="1"}} 99
         stream=stream_with_usage_at_end(),
         models=listed(context_length=4096),
         context_length=4096,
+    ),
+    EngineExchanges(
+        engine="openai",
+        ready=(200, listed()),
+        unready=None,
+        errors=(
+            ErrorExchange(
+                400,
+                nested(
+                    "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
+                    "'max_completion_tokens' instead.",
+                    type="invalid_request_error",
+                    param="max_tokens",
+                    code="unsupported_parameter",
+                ),
+                InvalidRequest,
+            ),
+        ),
+        stream=stream_with_usage_at_end(),
+        models=listed(owned_by="openai"),
+    ),
+    EngineExchanges(
+        engine="anthropic",
+        ready=(200, listed(type="model", display_name="A model")),
+        unready=None,
+        errors=(
+            too_long(
+                400,
+                anthropic_error("prompt is too long: 5000 tokens > 4096 maximum"),
+                5000,
+                4096,
+            ),
+            ErrorExchange(400, anthropic_error("messages: at least one"), InvalidRequest),
+        ),
+        stream=message_stream(),
+        models=listed(type="model", display_name="A model"),
     ),
 )

@@ -156,3 +156,48 @@ def listed(**more: object) -> bytes:
     """A list of two models, the second the one that was asked about."""
     models = [{"id": "another", "object": "model"}, {"id": "a-model", "object": "model", **more}]
     return json.dumps({"object": "list", "data": models}).encode()
+
+
+def anthropic_error(message: str, kind: str = "invalid_request_error") -> bytes:
+    """An error of Anthropic's API."""
+    return json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
+
+
+def message_stream() -> bytes:
+    """Anthropic's: named events, the input's use at the start and the output's at the end."""
+
+    def event(kind: str, **fields: object) -> bytes:
+        return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
+
+    cached = stream_usage.cached_tokens
+    usage = {
+        "input_tokens": stream_usage.prompt_tokens - cached - 1,
+        "cache_creation_input_tokens": 1,
+        "cache_read_input_tokens": cached,
+    }
+    message = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "internal-name",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {**usage, "output_tokens": 1},
+    }
+    block = {"type": "text", "text": ""}
+    parts = [
+        event("message_start", message=message),
+        event("content_block_start", index=0, content_block=block),
+        event("ping"),
+    ]
+    for piece in pieces:
+        delta = {"type": "text_delta", "text": piece}
+        parts.append(event("content_block_delta", index=0, delta=delta))
+    end = {"stop_reason": "end_turn", "stop_sequence": None}
+    parts += [
+        event("content_block_stop", index=0),
+        event("message_delta", delta=end, usage={"output_tokens": stream_usage.completion_tokens}),
+        event("message_stop"),
+    ]
+    return b"".join(parts)

@@ -21,6 +21,15 @@ class LoraSource(msgspec.Struct, frozen=True):
     source: str  # a path where the replica runs, or a reference that its engine can fetch
 
 
+class Upstream(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine that others run: where it answers, and where its key is kept.
+
+    The model's name there is the model version's source, `api:NAME`; else it is the model's."""
+
+    address: str  # base URL as the engine's own clients take it
+    key: str = ""  # a reference (`base.secret_references`); empty: it asks for none
+
+
 class Template(msgspec.Struct, frozen=True, kw_only=True):
     """All that one generation's replicas have in common."""
 
@@ -31,6 +40,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     engine_arguments: tuple[str, ...]
     resources: ReplicaResources = ReplicaResources()
     loras: tuple[LoraSource, ...] = ()
+    upstream: Upstream | None = None  # None: a launcher starts it
 
     def looks_like(self, other: "Template") -> bool:
         """Whether replicas of both would be the same."""
@@ -52,6 +62,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
     threads: int | None = None  # CPU threads of each replica; None: an equal share of the cores
     engine_arguments: tuple[str, ...] = ()
     loras: tuple[LoraSource, ...] = ()
+    upstream: Upstream | None = None  # None: replicas are started by headrace
     resources: ReplicaResources = ReplicaResources()
     placement: PlacementPolicy = PlacementPolicy()
     generation: int = 1  # grows with every change of what a replica must look like
@@ -75,6 +86,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
             engine_arguments=self.engine_arguments,
             resources=self.resources,
             loras=self.loras,
+            upstream=self.upstream,
         )
 
     def template_of(self, generation: int) -> Template | None:
@@ -123,6 +135,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
             engine_arguments=template.engine_arguments,
             resources=template.resources,
             loras=template.loras,
+            upstream=template.upstream,
             former=former,
             progress=progress,
         )
@@ -157,6 +170,7 @@ class Replica(Resource, frozen=True, kw_only=True, tag="replica"):
     address: str = ""  # base URL, for the gateway alone
     engine_key: str = ""  # the engine's own credential; never leaves store and gateway
     engine: str = "headrace"
+    upstream: Upstream | None = None  # others run it; None: a launcher does
     node_id: str = ""  # where it has its place; empty: none yet, or a platform that places itself
     device_ids: tuple[str, ...] = ()  # of the node, that are its own or its share
     device_memory_bytes: int = 0  # of each of them

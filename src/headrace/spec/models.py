@@ -5,6 +5,8 @@ import msgspec
 from headrace.spec.limits import Limits
 from headrace.spec.resource import Resource
 
+api_scheme = "api:"  # of a version that others serve: its name there follows
+
 
 class WeightedTarget(msgspec.Struct, frozen=True):
     """A share of a model's traffic."""
@@ -40,7 +42,7 @@ class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):
     kind = "model_version"
     id_prefix = "ver"
 
-    source: str  # a model reference: catalogue name, path, https://, hf://, pypi://
+    source: str  # a model reference: catalogue name, path, https://, hf://, pypi://, api:NAME
     sha256: str | None = None  # of the weight file, where known
     context_length: int | None = None  # where the operator narrows the file's own
     licence: str = ""  # SPDX, or the publisher's name of it
@@ -48,3 +50,8 @@ class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):
     quantization: str = ""  # Q4_K_M, fp8, ...
     parameters: int | None = None
     capabilities: tuple[str, ...] = ()  # chat, tools, vision, embeddings
+
+    @property
+    def upstream_name(self) -> str:
+        """What engines that others run call it; empty: as the model is called here."""
+        return self.source.removeprefix(api_scheme) if self.source.startswith(api_scheme) else ""

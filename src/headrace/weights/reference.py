@@ -92,6 +92,10 @@ def parse_reference(text: str) -> Reference:
     """Read a reference with a scheme or a path; SourceError says what is wrong with it."""
     if not text or len(text) > reference_length_max or "\0" in text:
         raise SourceError("A model reference must have between 1 and 4096 characters.")
+    if text.startswith("api:"):
+        raise SourceError(
+            f"{text}: others serve this model; deploy it with --address, where they do."
+        )
     body, sha256 = _split_digest(text)
     scheme, separator, rest = body.partition("://")
     if not separator:

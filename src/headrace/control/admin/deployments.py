@@ -18,8 +18,9 @@ from headrace.control.admin.rollouts import state_of
 from headrace.control.admin.struct_values import Policy, merged, read, shown
 from headrace.control.admin.values import RequestBody, moment, optional_moment
 from headrace.control.model_targets import follow_version
+from headrace.control.upstreams import check_upstream
 from headrace.spec.autoscaling import Autoscaling
-from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template, Upstream
 from headrace.spec.hedging import Hedging
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.resources import PlacementPolicy, ReplicaResources
@@ -47,6 +48,7 @@ class DeploymentCreate(RequestBody):
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     engine_arguments: Arguments = ()
     loras: LoraBodies = ()
+    upstream: Policy | None = None  # address and key of an engine that others run
     rollout: Policy | None = None
     autoscaling: Policy | None = None
     hedging: Policy | None = None
@@ -65,6 +67,7 @@ class DeploymentChange(RequestBody):
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     engine_arguments: Arguments | None = None
     loras: LoraBodies | None = None  # replaces all
+    upstream: Policy | None = None  # fields that are not named stay; null: headrace starts it
     rollout: Policy | None = None
     autoscaling: Policy | None = None  # null: a fixed number from now on
     hedging: Policy | None = None  # null: no request goes to two replicas from now on
@@ -112,6 +115,7 @@ class DeploymentView(BaseModel):
     threads: int | None
     engine_arguments: list[str]
     loras: dict[str, str]  # sources by name
+    upstream: Policy | None  # of an engine that others run
     generation: int
     rollout: Policy | None
     rollout_state: str
@@ -126,7 +130,7 @@ class DeploymentView(BaseModel):
 @router.post("/deployments", status_code=201)
 def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentView:
     """Ask for replicas of a model version; the control plane starts them."""
-    find_adapter(body.engine)  # refuses a name that no adapter has
+    adapter = find_adapter(body.engine)  # refuses a name that no adapter has
     store = context.database.store
     model = resolve(store, Model, body.model)
     version = _version_of(context, model, body.version)
@@ -134,27 +138,28 @@ def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentVie
     autoscaling = autoscaling_of(body.autoscaling)
     if body.name is not None:
         reject_id_as_name(body.name)
-    store.create(
-        deployment := Deployment(
-            id=new_id(Deployment.id_prefix, context.clock),
-            name=body.name or _free_name(model.name.rpartition("/")[2], taken),
-            parent_id=model.id,
-            create_time=context.clock.wall_s(),
-            model_version_id=version.id,
-            engine=body.engine,
-            replicas=first_replicas(body.replicas, autoscaling),
-            threads=body.threads,
-            engine_arguments=body.engine_arguments,
-            loras=loras_of(body.engine, body.loras),
-            rollout=RolloutPolicy()
-            if body.rollout is None
-            else read(body.rollout, RolloutPolicy, "rollout"),
-            autoscaling=autoscaling,
-            hedging=hedging_of(body.hedging),
-            resources=merged(ReplicaResources(), body.resources, "resources"),
-            placement=merged(PlacementPolicy(), body.placement, "placement"),
-        )
+    deployment = Deployment(
+        id=new_id(Deployment.id_prefix, context.clock),
+        name=body.name or _free_name(model.name.rpartition("/")[2], taken),
+        parent_id=model.id,
+        create_time=context.clock.wall_s(),
+        model_version_id=version.id,
+        engine=body.engine,
+        replicas=first_replicas(body.replicas, autoscaling),
+        threads=body.threads,
+        engine_arguments=body.engine_arguments,
+        loras=loras_of(body.engine, body.loras),
+        upstream=None if body.upstream is None else read(body.upstream, Upstream, "upstream"),
+        rollout=RolloutPolicy()
+        if body.rollout is None
+        else read(body.rollout, RolloutPolicy, "rollout"),
+        autoscaling=autoscaling,
+        hedging=hedging_of(body.hedging),
+        resources=merged(ReplicaResources(), body.resources, "resources"),
+        placement=merged(PlacementPolicy(), body.placement, "placement"),
     )
+    check_upstream(deployment, adapter, version)
+    store.create(deployment)
     return _DeploymentViews(context).of(deployment)
 
 
@@ -230,10 +235,24 @@ def changed_deployment(
     if body.engine_arguments is not None:
         template = msgspec.structs.replace(template, engine_arguments=body.engine_arguments)
     template = with_loras(template, body.loras)
+    if "upstream" in body.model_fields_set:
+        template = msgspec.structs.replace(template, upstream=changed_upstream(template, body))
     if body.resources is not None:
         resources = merged(template.resources, body.resources, "resources")
         template = msgspec.structs.replace(template, resources=resources)
-    return msgspec.structs.replace(deployment.with_template(template), **changes)
+    changed = msgspec.structs.replace(deployment.with_template(template), **changes)
+    version = store.get(ModelVersion, changed.model_version_id)
+    check_upstream(changed, find_adapter(changed.engine), version)
+    return changed
+
+
+def changed_upstream(template: Template, body: DeploymentChange) -> Upstream | None:
+    """Where an engine of others is from now on; None if headrace starts it."""
+    if body.upstream is None:
+        return None
+    if template.upstream is None:
+        return read(body.upstream, Upstream, "upstream")
+    return merged(template.upstream, body.upstream, "upstream")
 
 
 def autoscaling_of(value: Policy | None) -> Autoscaling | None:
@@ -341,6 +360,7 @@ class _DeploymentViews:
             threads=deployment.threads,
             engine_arguments=list(deployment.engine_arguments),
             loras={lora.name: lora.source for lora in deployment.loras},
+            upstream=shown(deployment.upstream),
             generation=deployment.generation,
             rollout=shown(deployment.rollout),
             rollout_state=state_of(deployment),

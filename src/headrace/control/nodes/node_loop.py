@@ -124,11 +124,13 @@ class NodeLoop:
     def view(self, replicas: Sequence[Replica] | None = None) -> PlacingView:
         """What places depend on, as it is now."""
         versions = self._store.list(ModelVersion)
+        deployments = self._store.list(Deployment)
+        replicas = self._store.list(Replica) if replicas is None else replicas
         return PlacingView(
             now_s=self._clock.wall_s(),
             nodes=self._store.list(Node),
-            deployments=self._store.list(Deployment),
-            replicas=self._store.list(Replica) if replicas is None else replicas,
+            deployments=deployments,
+            replicas=ours(replicas, deployments),
             silent=frozenset(self.standing.silent),
             warm_nodes=self._warm(versions),
         )
@@ -215,3 +217,18 @@ class NodeLoop:
         except (Conflict, NotFound) as overtaken:
             logger.info("%s %s: %s", resource.kind, resource.name, overtaken.message)
             return None
+
+
+def ours(replicas: Sequence[Replica], deployments: Sequence[Deployment]) -> list[Replica]:
+    """The replicas that need a place: those that headrace starts."""
+    by_id = {deployment.id: deployment for deployment in deployments}
+    placed = []
+    for replica in replicas:
+        deployment = by_id.get(replica.parent_id)
+        template = None if deployment is None else deployment.template_of(replica.generation)
+        is_upstream = replica.upstream is not None or (
+            template is not None and template.upstream is not None
+        )
+        if not is_upstream:
+            placed.append(replica)
+    return placed
