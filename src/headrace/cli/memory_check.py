@@ -44,10 +44,11 @@ class Need:
 
 def check_memory(
     config: EngineConfig, available_bytes: int | None = None, *, quiet: bool = False
-) -> None:
-    """Print the plan and how quantized weights are kept; ConfigurationError says what would fit.
+) -> MemoryPlan:
+    """The plan, printed; ConfigurationError says what would fit if it does not.
 
-    `quiet` prints nothing. Cost: the model's header is read."""
+    How quantized weights are kept is said, too. `quiet` prints nothing. Cost: the model's header is
+    read."""
     available = read_memory().available_bytes if available_bytes is None else available_bytes
     with open_model(Path(config.model_path)) as file:
         lines = [*file.notes]
@@ -62,6 +63,7 @@ def check_memory(
                 f"This needs {describe(need)}, and {format_bytes(available)} of memory are "
                 f"available. {'; or '.join(options) or _nothing(need)}."
             )
+        return need.plan
 
 
 def _draft_bytes(config: EngineConfig) -> int:
