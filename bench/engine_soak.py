@@ -86,6 +86,7 @@ async def soak(model: Path, minutes: float) -> dict[str, Any]:
         waiting_max=256,
         cache_namespace="soak",
         draft_tokens_max=8,
+        host_tokens=512,
     )
     usage, clock = UsageLog(), SystemClock()
     client = EngineClient(config, clock, on_end=usage.end)
@@ -113,7 +114,10 @@ async def soak(model: Path, minutes: float) -> dict[str, Any]:
         "preemptions": stats.preemptions_total,
         "tokens": stats.completion_tokens_total,
         "restarts": client.restart_count,
-        "held_blocks": stats.kv_blocks_used,
+        "recomputed_tokens": stats.recomputed_tokens_total,
+        "restored_tokens": stats.restored_tokens_total,
+        "held_blocks": stats.kv_blocks_used + stats.leaked_blocks_total,
+        "host_blocks": stats.host_blocks,
         "running": stats.running_requests,
         "waiting": stats.waiting_requests,
         "resident_mb": samples,
@@ -128,7 +132,8 @@ def main() -> None:
     arguments = parser.parse_args()
     result = asyncio.run(soak(arguments.model, arguments.minutes))
     print(json.dumps(result))
-    leaks = [name for name in ("held_blocks", "running", "waiting", "restarts") if result[name]]
+    nothing = ("held_blocks", "host_blocks", "running", "waiting", "restarts")
+    leaks = [name for name in nothing if result[name]]
     if leaks or result["growth_mb"] > growth_mb_max:
         sys.exit(f"leaked: {leaks or 'memory'}")
 

@@ -262,11 +262,13 @@ async def test_many_requests_at_once_get_the_answers_they_would_get_alone(
     assert [together[0], together[13], together[31]] == alone
 
 
-def test_the_bandwidth_that_steps_reach_is_told(
+def test_the_bandwidth_that_steps_reach_and_the_memory_plan_are_told(
     client: openai.OpenAI, served: ServeProcess
 ) -> None:
     client.chat.completions.create(model=model, messages=count_up, max_tokens=8)
     assert metric(served, "headrace_engine_achieved_bytes_per_second") > 50e6
+    planned = metric(served, 'headrace_engine_planned_memory_bytes{part="weights"}')
+    assert 50e6 < planned < 500e6
 
 
 def test_usage_in_answers_and_metrics_agree(client: openai.OpenAI, served: ServeProcess) -> None:

@@ -1,6 +1,7 @@
 """`headrace serve --draft-model` with a real model: the same answers, and right guesses."""
 
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -34,9 +35,15 @@ def drafted() -> Iterator[ServeProcess]:
         yield process
 
 
-def answers(url: str) -> list[list[str]]:
+def answers(url: str, drafts: Counter[str]) -> list[list[str]]:
+    """The texts; what usage tells of drafts is added to `drafts`."""
+
     def ask(fields: dict[str, Any]) -> list[str]:
         completion = client.completions.create(model=model, max_tokens=32, **fields)
+        details = completion.usage.completion_tokens_details
+        if details is not None:
+            drafts["accepted"] += details.accepted_prediction_tokens
+            drafts["refused"] += details.rejected_prediction_tokens
         return [choice.text for choice in completion.choices]
 
     with (
@@ -58,11 +65,16 @@ def value(text: str, name: str) -> float:
 
 def test_answers_are_those_without_a_draft_model(drafted: ServeProcess) -> None:
     with ServeProcess.start(model, "--kv-tokens", "4096", "--draft-tokens", "0") as plain:
-        expected = answers(plain.url)
-    assert answers(drafted.url) == expected
+        none: Counter[str] = Counter()
+        expected = answers(plain.url, none)
+    assert not none
+    drafts: Counter[str] = Counter()
+    assert answers(drafted.url, drafts) == expected
     text = metrics(drafted.url)
     assert value(text, "headrace_engine_draft_tokens_total") > 0
     assert value(text, "headrace_engine_draft_seconds_total") > 0
     accepted = value(text, "headrace_engine_accepted_draft_tokens_total")
     assert accepted > 0.5 * value(text, "headrace_engine_draft_tokens_total")
+    assert drafts["accepted"] == accepted
+    assert drafts.total() == value(text, "headrace_engine_draft_tokens_total")
     assert 'headrace_engine_accepted_draft_tokens_by_position_total{position="0"}' in text

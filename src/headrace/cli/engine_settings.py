@@ -12,6 +12,7 @@ from headrace.cli.settings import Setting
 from headrace.engine.ranks import ranks_max
 from headrace.engine_server.messages import EngineConfig, KvTransfers
 from headrace.engine_server.service import ServiceConfig
+from headrace.engine_server.template_file import read_template
 
 step_rows = 128  # tokens of one step: a prefill chunk, against the pause it makes for decoders
 waiting_max = 1024
@@ -103,6 +104,12 @@ public_prompts = Setting(
     'A file with a JSON object a line, {"messages": [...]} or {"prompt": "..."}: what a prompt '
     "begins with in common with one of these is shared by all tenants in the prefix cache.",
 )
+chat_template = Setting(
+    "chat-template",
+    Path,
+    None,
+    "A file with a chat template in place of the model's own, such as one that was mended since.",
+)
 swap_tokens = Setting(
     "swap-tokens",
     int,
@@ -163,6 +170,7 @@ MaxNumSeqs = Annotated[int, max_num_seqs.option()]
 DraftTokens = Annotated[int, draft_tokens.option()]
 DraftModel = Annotated[str | None, draft_model.option()]
 TenantCacheTokens = Annotated[int | None, tenant_cache_tokens.option()]
+ChatTemplateFile = Annotated[Path | None, chat_template.option()]
 PublicPrompts = Annotated[Path | None, public_prompts.option()]
 SwapTokens = Annotated[int | None, swap_tokens.option()]
 TargetStepMs = Annotated[float | None, target_step_ms.option()]
@@ -189,12 +197,15 @@ def service_config(
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.F16,
     swap_tokens: int | None = None,
     public_prompts: Path | None = None,
+    chat_template: Path | None = None,
     kv_transfers: KvTransfers | None = None,
     tensor_parallel: int = 1,
     device_map: str | None = None,
     cpu_moe_layers: int = 0,
 ) -> ServiceConfig:
     """The service of one model; ConfigurationError names the option that is out of range."""
+    if chat_template is not None:
+        read_template(chat_template)  # a file that is not there is told before anything is loaded
     bounds = (
         ("--kv-tokens", kv_tokens, 64, kv_tokens_max),
         ("--threads", threads, 1, threads_max),
@@ -233,6 +244,7 @@ def service_config(
             target_step_s=None if target_step_ms is None else target_step_ms / 1000,
             kv_cache_dtype=kv_cache_dtype.value,
             public_prompts_path=None if public_prompts is None else str(public_prompts),
+            chat_template_path=None if chat_template is None else str(chat_template),
             host_tokens=_host_tokens(kv_tokens, swap_tokens, tensor_parallel),
             tensor_parallel=tensor_parallel,
             device_map=device_map,

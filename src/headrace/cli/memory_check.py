@@ -62,10 +62,11 @@ def check_memory(
     *,
     quiet: bool = False,
     nodes: tuple[Device, ...] | None = None,
-) -> None:
-    """Print the plan and how quantized weights are kept; ConfigurationError says what would fit.
+) -> MemoryPlan:
+    """The plan, printed; ConfigurationError says what would fit if it does not.
 
-    `quiet` prints nothing. Cost: the model's header is read."""
+    How quantized weights are kept is said, too. `quiet` prints nothing. Cost: the model's header is
+    read."""
     available = read_memory().available_bytes if available_bytes is None else available_bytes
     with open_model(Path(config.model_path)) as file:
         lines = [*file.notes]
@@ -82,6 +83,7 @@ def check_memory(
                 f"available. {'; or '.join(options) or _nothing(need)}."
             )
         check_devices(need)
+        return need.plan
 
 
 def check_devices(need: Need) -> None:

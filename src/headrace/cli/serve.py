@@ -18,6 +18,7 @@ from headrace.cli.adapter_options import (
     with_adapters,
 )
 from headrace.cli.engine_settings import (
+    ChatTemplateFile,
     ContextLength,
     CpuMoe,
     DeviceMap,
@@ -90,6 +91,7 @@ def serve(
     target_step_ms: TargetStepMs = None,
     swap_tokens: SwapTokens = None,
     public_prompts: PublicPrompts = None,
+    chat_template: ChatTemplateFile = None,
     tenant_cache_tokens: TenantCacheTokens = None,
     step_timeout: StepTimeout = step_timeout_default_s,
     served_model_name: Annotated[
@@ -164,6 +166,7 @@ def serve(
             kv_cache_dtype=kv_cache_dtype,
             swap_tokens=swap_tokens,
             public_prompts=public_prompts,
+            chat_template=chat_template,
             kv_transfers=transfers,
             tensor_parallel=tensor_parallel_size,
             device_map=device_map,
@@ -172,7 +175,7 @@ def serve(
         config = replace(config, tool_parser=tool_parser, reasoning_parser=reasoning_parser)
         slots = max_loras if admin_port is not None else min(max_loras, len(lora or []))
         config = with_adapters(config, lora, slots, max_lora_rank, cache_dir)
-        check_memory(config.engine)
+        config = replace(config, planned_bytes=check_memory(config.engine).parts)
         check_numbers(resolved, cache_dir)
         config = with_packed_weights(config, resolved, cache_dir, draft)
         listener = operator_listener(admin_host, admin_port)

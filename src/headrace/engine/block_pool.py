@@ -7,7 +7,8 @@ one state, and the free list is the eviction order:
     [ no hash ... | released earlier ... | ... released later: tail block ... first block ]
 
 A sequence's blocks are appended in reverse, so that the deepest block, shared by the fewest, goes
-before the first one. Every operation is O(1) a block.
+before the first one. A block's number of uses tells whether one that was given back still has its
+content, hash or not. Every operation is O(1) a block.
 """
 
 from collections import OrderedDict
@@ -37,6 +38,7 @@ class BlockPool:
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
+        self._uses = [0] * num_blocks  # times that it was handed out
 
     @property
     def free_count(self) -> int:
@@ -56,6 +58,7 @@ class BlockPool:
             block, _ = self._free.popitem(last=False)
             self._drop_hash(block)
             self._reference_counts[block] = 1
+            self._uses[block] += 1
             blocks.append(block)
         return blocks
 
@@ -68,16 +71,22 @@ class BlockPool:
                 del self._free[block]
             self._reference_counts[block] += 1
 
-    def release(self, blocks: Sequence[int]) -> None:
-        """Give back one reference to each block of a table, whose order is the sequence's."""
+    def release(self, blocks: Sequence[int], *, is_kept: bool = False) -> None:
+        """Give back one reference to each block of a table, whose order is the sequence's.
+
+        What has no hash is reused first, unless it `is_kept` for the sequence to come back to."""
         for block in reversed(blocks):
             count = self._reference_counts[block] - 1
             assert count >= 0
             self._reference_counts[block] = count
             if count == 0:
                 self._free[block] = None
-                if self._hash_of[block] is None:
+                if self._hash_of[block] is None and not is_kept:
                     self._free.move_to_end(block, last=False)
+
+    def uses_of(self, blocks: Sequence[int]) -> list[int]:
+        """How often each was handed out: while that is the same, its content is."""
+        return [self._uses[block] for block in blocks]
 
     def find(self, content_hash: bytes) -> int | None:
         """The block with this content, in use or free."""
@@ -120,6 +129,18 @@ class BlockPool:
     def owned_count(self, owner: str) -> int:
         """Findable blocks of an owner."""
         return len(self._owned.get(owner, ()))
+
+    def reclaim(self) -> int:
+        """Take back every block while no sequence has any; how many were held by nobody.
+
+        Their content is forgotten: nobody knows who wrote it last."""
+        lost = [block for block, count in enumerate(self._reference_counts) if count]
+        for block in lost:
+            self._drop_hash(block)
+            self._reference_counts[block] = 0
+            self._free[block] = None
+            self._free.move_to_end(block, last=False)
+        return len(lost)
 
     def exclusive_count(self, tables: Iterable[Sequence[int]]) -> int:
         """How many blocks would become free if these tables were released."""

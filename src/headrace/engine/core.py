@@ -163,6 +163,7 @@ class EngineCore:
     def step(self) -> list[RequestOutput]:
         """Run one step; what it produced, at most one output a choice.
 
+        Blocks that are held when no request is left are counted and taken back, not died of.
         An abort that arrives while the runner works takes effect in this step."""
         start_s = self._clock.monotonic_s()
         outputs: list[RequestOutput] = []
@@ -189,6 +190,8 @@ class EngineCore:
         self._scheduler.end_step(step_s)
         self._stats.step_seconds_total += run_s
         self._stats.scheduler_seconds_total += step_s - run_s
+        if not self._choices and self._scheduler.kv.pool.used_count:
+            self._stats.leaked_blocks_total += self._scheduler.kv.pool.reclaim()
         return outputs
 
     def stats(self) -> EngineStats:
@@ -221,6 +224,7 @@ class EngineCore:
     def check_invariants(self) -> None:
         """Assert what must hold between steps; for tests."""
         self._scheduler.check_invariants()
+        assert not self._stats.leaked_blocks_total, "blocks were held though no request was left"
         arrivals = [s for s in self._arrivals if s.state is SequenceState.WAITING]
         live = [*self._scheduler.waiting, *self._scheduler.running, *arrivals]
         known = [sequence for choices in self._choices.values() for sequence in choices]

@@ -5,7 +5,8 @@
 
 A device's memory is small and its arithmetic fast; on a CPU the KV lies in host memory already,
 and the copy costs what `memcpy` does, a hundredth of computing it. Neither is assumed: the first
-copy is made to be measured. What does not fit is computed again.
+copy is made to be measured. Where there is not room for all, the beginning is kept; the rest is
+computed again.
 
 What another engine computed (`kv_transfer.py`) waits here too until its request is admitted; it is
 bounded by whoever fetches it.
@@ -49,20 +50,20 @@ class HostStore:
         self.imported_tokens_total = 0  # the same of what others computed
 
     def save(self, sequence: Sequence, block_size_tokens: int) -> None:
-        """Copy what a sequence has computed, if there is room and it is the cheaper way.
+        """Copy what a sequence has computed, as far as there is room, if it is the cheaper way.
 
         It must hold its blocks still, and no step may have begun since they were computed."""
-        count = -(-sequence.computed // block_size_tokens)
-        if not count or self.block_count + count > self._blocks_max:
-            return
-        if not self._is_cheaper(count, sequence.computed):
+        needed = -(-sequence.computed // block_size_tokens)
+        count = min(needed, self._blocks_max - self.block_count)
+        tokens = min(sequence.computed, count * block_size_tokens)
+        if count <= 0 or not self._is_cheaper(count, tokens):
             return
         start_s = self._clock.monotonic_s()
         blocks = [self._runner.export_blocks([block]) for block in sequence.blocks[:count]]
         self._learn(count, start_s)
-        self._kept[sequence] = _Kept(blocks, sequence.computed)
+        self._kept[sequence] = _Kept(blocks, tokens)
         self.block_count += count
-        self.saved_tokens_total += sequence.computed
+        self.saved_tokens_total += tokens
 
     def adopt(self, sequence: Sequence, blocks: Items[bytes], token_count: int) -> None:
         """Keep what another engine computed of a sequence that waits."""

@@ -8,6 +8,9 @@ logits are needed.
 A choice whose leader has computed their prompt shares the leader's blocks, cached or not, up to the
 one with the prompt's last token, of which it gets a copy: both write on in theirs.
 
+What a preempted sequence gave back is its own again when it returns, as far as nobody took it
+meanwhile; the deepest blocks are taken first. It holds no reference, so it is in nobody's way.
+
 What an operator marked public is named without a salt, so that all tenants share it; from the first
 block that is not wholly public on, names are a tenant's own again.
 """
@@ -15,6 +18,7 @@ block that is not wholly public on, names are a tenant's own again.
 from array import array
 from collections.abc import Iterable
 from collections.abc import Sequence as TokenIds
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +27,13 @@ from headrace.engine.block_pool import BlockPool
 from headrace.engine.sequence import Sequence, no_table
 
 public_salt = "\0public"  # of no tenant
+
+
+class Prefix(NamedTuple):
+    """What is computed of a sequence's beginning."""
+
+    blocks: list[int]  # the last one may be full in part only, if no other sequence has it
+    tokens: int
 
 
 class KvCache:
@@ -52,17 +63,19 @@ class KvCache:
         """Blocks that hold this many tokens."""
         return -(-token_count // self.block_size_tokens)
 
-    def find_prefix(self, sequence: Sequence) -> list[int]:
-        """The blocks that hold the sequence's longest known prefix, its last token excluded.
+    def find_prefix(self, sequence: Sequence) -> Prefix:
+        """The longest beginning of the sequence that is computed, its last token excluded.
 
-        None where the prompt's log-probabilities are wanted: those are computed with the KV."""
+        Only its own where the prompt's log-probabilities are wanted: those come with the KV."""
+        own = self._still_kept(sequence)
         if sequence.prompt_logprobs is not None:
-            return []
+            return own
         leader = self._ready_leader(sequence)
         if leader is not None:
-            return leader.blocks[: self._shareable_blocks(sequence)]
+            blocks = leader.blocks[: self._shareable_blocks(sequence)]
+            return Prefix(blocks, len(blocks) * self.block_size_tokens)
         if self._prefix_key is None:
-            return []
+            return own
         hits: list[int] = []
         self._extend_hashes(sequence, self._shareable_blocks(sequence))
         for content_hash in sequence.block_hashes[: self._shareable_blocks(sequence)]:
@@ -70,7 +83,8 @@ class KvCache:
             if block is None:
                 break
             hits.append(block)
-        return hits
+        tokens = len(hits) * self.block_size_tokens
+        return own if own.tokens > tokens else Prefix(hits, tokens)
 
     def promised_by(self, sequence: Sequence, hit_count: int) -> Sequence | None:
         """The running sequence that is about to compute the first block `find_prefix` missed."""
@@ -89,25 +103,27 @@ class KvCache:
         shared = sum(not self.pool.is_free(block) for block in hits)
         return self.block_count(sequence.total) - shared
 
-    def admit(self, sequence: Sequence, hits: list[int], kept_tokens: int = 0) -> None:
-        """Give a sequence its hits and new blocks for the rest of its tokens.
+    def admit(self, sequence: Sequence, found: Prefix, host_tokens: int = 0) -> None:
+        """Give a sequence what was found and new blocks for the rest of its tokens.
 
-        So many of its first tokens are about to be copied into the blocks that are no hits."""
+        So many of its first tokens are about to be copied into blocks beyond what was found."""
         assert not sequence.blocks
+        hits, full = found.blocks, found.tokens // self.block_size_tokens
         self.pool.touch(hits)
+        sequence.kept_blocks, sequence.kept_uses, sequence.kept_tokens = [], [], 0
         needed = self.block_count(sequence.total)
         sequence.blocks = hits + self.pool.allocate(needed - len(hits))
         full_length = self.block_count(sequence.prompt_count + sequence.max_tokens)
         sequence.table = np.empty(full_length, np.int32)
         sequence.table[:needed] = sequence.blocks
-        sequence.computed = max(len(hits) * self.block_size_tokens, kept_tokens)
+        sequence.computed = max(found.tokens, host_tokens)
         leader = self._ready_leader(sequence)
         if leader is not None and sequence.computed < sequence.prompt_count - 1:
             sequence.computed = sequence.prompt_count - 1
             self._copies.append((leader.blocks[len(hits)], sequence.blocks[len(hits)]))
-        sequence.committed_blocks = len(hits)
+        sequence.committed_blocks = full
         if self._prefix_key is not None:
-            for content_hash in sequence.block_hashes[len(hits) :]:
+            for content_hash in sequence.block_hashes[full:]:
                 self._promised.setdefault(content_hash, sequence)
 
     def grow(self, sequence: Sequence) -> bool:
@@ -156,11 +172,17 @@ class KvCache:
             self._withdraw(sequence, content_hash)
         sequence.committed_blocks = full
 
-    def release(self, sequence: Sequence) -> None:
-        """Give back every block; its content stays findable until it is reused. Idempotent."""
+    def release(self, sequence: Sequence, *, is_kept: bool = False) -> None:
+        """Give back every block; its content stays findable until it is reused. Idempotent.
+
+        `is_kept` is noted for a sequence that will come back for what is left."""
         for content_hash in sequence.block_hashes[sequence.committed_blocks :]:
             self._withdraw(sequence, content_hash)
-        self.pool.release(sequence.blocks)
+        if is_kept:
+            blocks = sequence.blocks[: self.block_count(sequence.computed)]
+            sequence.kept_blocks, sequence.kept_tokens = blocks, sequence.computed
+            sequence.kept_uses = self.pool.uses_of(blocks)
+        self.pool.release(sequence.blocks, is_kept=is_kept)
         sequence.blocks = []
         sequence.table = no_table
         sequence.computed = 0
@@ -203,6 +225,18 @@ class KvCache:
         if leader is None or sequence.completion_count or not leader.blocks:
             return None
         return leader if leader.computed >= sequence.prompt_count - 1 else None
+
+    def _still_kept(self, sequence: Sequence) -> Prefix:
+        """What a preempted sequence had and nobody took."""
+        count = 0
+        for uses, before in zip(
+            self.pool.uses_of(sequence.kept_blocks), sequence.kept_uses, strict=True
+        ):
+            if uses != before:
+                break
+            count += 1
+        tokens = min(count * self.block_size_tokens, sequence.kept_tokens)
+        return Prefix(sequence.kept_blocks[:count], tokens)
 
     def _shareable_blocks(self, sequence: Sequence) -> int:
         """Full blocks before the last token."""

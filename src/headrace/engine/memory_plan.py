@@ -86,10 +86,20 @@ class MemoryPlan:
     process_count: int = 1  # of those that have their Python here
 
     @property
+    def parts(self) -> dict[str, int]:
+        """Bytes by what they are for."""
+        return {
+            "weights": self.weights_bytes,
+            "kv": self.kv_bytes,
+            "workspace": self.workspace_bytes,
+            "adapters": self.adapters_bytes,
+            "swapped_kv": self.host_kv_bytes,
+        }
+
+    @property
     def model_bytes(self) -> int:
         """All of it but Python."""
-        parts = (self.weights_bytes, self.kv_bytes, self.workspace_bytes)
-        return sum(parts) + self.adapters_bytes + self.host_kv_bytes
+        return sum(self.parts.values())
 
     @property
     def python_bytes(self) -> int:

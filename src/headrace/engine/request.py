@@ -128,11 +128,13 @@ class RequestUsage:
     """One choice's counts from the scheduler's own token ids, right also after preemption.
 
     The choices' counts add up to the request's: the first choice of a prompt that is scheduled
-    counts the prompt. A choice that was never scheduled used nothing: all three are 0."""
+    counts the prompt. A choice that was never scheduled used nothing: all are 0."""
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    accepted_drafts: int = 0  # guesses that were right, which are part of the completion
+    refused_drafts: int = 0  # computed and thrown away, which are part of nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,7 @@ class EngineStats:
     cached_tokens_total: int = 0
     completion_tokens_total: int = 0
     preemptions_total: int = 0
+    leaked_blocks_total: int = 0  # held though no request was left, and taken back
     recomputed_tokens_total: int = 0
     host_blocks: int = 0  # of preempted requests, kept in host memory
     saved_tokens_total: int = 0  # whose KV was copied there

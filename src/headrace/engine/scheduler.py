@@ -23,9 +23,9 @@ What was preempted `preemptions_max` times goes before the others of its class f
 first, so that nobody's work is thrown away for ever: the first of the order is then the oldest of
 those, and each that goes before the oldest of all has lost its place so often before.
 
-Preemption frees all blocks. What the prefix cache still has of them later, the beginning longest,
-is found again; else what was copied to host memory (`host_store.py`) is copied back; else it is
-computed again.
+Preemption is partial: all blocks may be taken, and the deepest are taken first; what nobody took
+until the sequence runs again is its own again, to the token. Else what was copied to host memory
+(`host_store.py`) is copied back; else it is computed again.
 """
 
 from bisect import insort
@@ -36,7 +36,7 @@ from typing import NamedTuple
 from headrace.base.clock import Clock
 from headrace.engine.growth import GrowthEstimate
 from headrace.engine.host_store import HostStore
-from headrace.engine.kv_cache import KvCache
+from headrace.engine.kv_cache import KvCache, Prefix
 from headrace.engine.runner import RunnerInfo
 from headrace.engine.sequence import Sequence, SequenceState
 from headrace.engine.speculation import Proposer, Speculator
@@ -250,17 +250,17 @@ class Scheduler:
                 self.deferred_count += 1
                 index += 1
                 continue
-            hits = self.kv.find_prefix(sequence)
-            if self._is_deferred(sequence, len(hits)):
+            found = self.kv.find_prefix(sequence)
+            if self._is_deferred(sequence, found):
                 deferred += 1
                 self.deferred_count += 1
                 index += 1
                 if deferred == deferred_max:
                     break
                 continue
-            if not self._has_room(sequence, hits, self._reserve(sequence)):
+            if not self._has_room(sequence, found, self._reserve(sequence)):
                 break
-            self._admit(sequence, hits)
+            self._admit(sequence, found)
             chunks.append(self._chunk(sequence, rows_left))
             rows_left -= chunks[-1].row_count
 
@@ -273,18 +273,19 @@ class Scheduler:
         sequence = self.waiting[0]
         if sequence.priority >= self.running[-1].priority or _awaits_leader(sequence):
             return
-        hits = self.kv.find_prefix(sequence)
-        if self._is_deferred(sequence, len(hits)):
+        found = self.kv.find_prefix(sequence)
+        if self._is_deferred(sequence, found):
             return
         reserve = self._reserve(sequence)
-        if not self._has_room(sequence, hits, reserve):
-            freed = self._freed_by_lower_classes(sequence, hits)
-            if self.kv.admission_cost(sequence, hits) + reserve > self.kv.pool.free_count + freed:
+        if not self._has_room(sequence, found, reserve):
+            freed = self._freed_by_lower_classes(sequence, found.blocks)
+            cost = self.kv.admission_cost(sequence, found.blocks)
+            if cost + reserve > self.kv.pool.free_count + freed:
                 return
-            while not self._has_room(sequence, hits, reserve):
+            while not self._has_room(sequence, found, reserve):
                 assert self.running[-1].priority > sequence.priority
                 self._preempt(self.running[-1])
-        self._admit(sequence, hits)
+        self._admit(sequence, found)
 
     def _freed_by_lower_classes(self, sequence: Sequence, hits: list[int]) -> int:
         """Blocks, not counting `hits`, that only running ones of lower classes hold."""
@@ -295,20 +296,21 @@ class Scheduler:
             if other.priority > sequence.priority
         )
 
-    def _is_deferred(self, sequence: Sequence, hit_count: int) -> bool:
+    def _is_deferred(self, sequence: Sequence, found: Prefix) -> bool:
         """Whether to wait, because a running request is computing the next block of its prefix.
 
         Only for one of its own class or a higher one, which a lower class cannot hold up."""
-        if self._kept_tokens(sequence, hit_count):
+        if self._host_tokens(sequence, found):
             return False
-        owner = self.kv.promised_by(sequence, hit_count)
+        owner = self.kv.promised_by(sequence, found.tokens // self.kv.block_size_tokens)
         return owner is not None and owner.priority <= sequence.priority
 
-    def _has_room(self, sequence: Sequence, hits: list[int], reserve: int) -> bool:
+    def _has_room(self, sequence: Sequence, found: Prefix, reserve: int) -> bool:
         """Whether a slot is free, and blocks for all its tokens beside `reserve` of them."""
         if len(self.running) == self.running_max:
             return False
-        return self.kv.admission_cost(sequence, hits) + reserve <= self.kv.pool.free_count
+        cost = self.kv.admission_cost(sequence, found.blocks)
+        return cost + reserve <= self.kv.pool.free_count
 
     def _reserve(self, sequence: Sequence) -> int:
         """Blocks to leave free for its own growth and that of its class and those above.
@@ -317,12 +319,12 @@ class Scheduler:
         others = [other for other in self.running if other.priority <= sequence.priority]
         return self._growth.blocks([*others, sequence]) if others else 0
 
-    def _admit(self, sequence: Sequence, hits: list[int]) -> None:
+    def _admit(self, sequence: Sequence, found: Prefix) -> None:
         self.waiting.remove(sequence)
-        kept_tokens = self._kept_tokens(sequence, len(hits))
-        self.kv.admit(sequence, hits, kept_tokens)
-        if self.host is not None and kept_tokens:
-            self.host.restore(sequence, len(hits))
+        host_tokens = self._host_tokens(sequence, found)
+        self.kv.admit(sequence, found, host_tokens)
+        if self.host is not None and host_tokens:
+            self.host.restore(sequence, found.tokens // self.kv.block_size_tokens)
         elif self.host is not None:
             self.host.forget(sequence)
         self._admitted.add(sequence)
@@ -334,20 +336,20 @@ class Scheduler:
         self.preemption_count += 1
         if self.host is not None and sequence not in self._admitted:
             self.host.save(sequence, self.kv.block_size_tokens)
-        self._stop_running(sequence)
+        self._stop_running(sequence, is_kept=True)
         sequence.count_preemption()
         self.add(sequence)
 
-    def _kept_tokens(self, sequence: Sequence, hit_count: int) -> int:
-        """Tokens that host memory has of a sequence, if they are more than its hits cover."""
-        kept = 0 if self.host is None else self.host.token_count(sequence)
-        return kept if kept > hit_count * self.kv.block_size_tokens else 0
+    def _host_tokens(self, sequence: Sequence, found: Prefix) -> int:
+        """Tokens that host memory has of a sequence, if they are more than was found."""
+        tokens = 0 if self.host is None else self.host.token_count(sequence)
+        return tokens if tokens > found.tokens else 0
 
-    def _stop_running(self, sequence: Sequence) -> None:
+    def _stop_running(self, sequence: Sequence, *, is_kept: bool = False) -> None:
         self.running.remove(sequence)
         self._free_slots.append(sequence.slot)
         sequence.slot = -1
-        self.kv.release(sequence)
+        self.kv.release(sequence, is_kept=is_kept)
 
 
 def _awaits_leader(sequence: Sequence) -> bool:

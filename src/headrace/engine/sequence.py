@@ -5,7 +5,7 @@
     prompt          computed = 0 or a prefix hit     total = prompt
     chunk           computed grows by the chunk      total stays
     decode          computed = total - 1             one row a step; total grows by its token
-    preemption      computed = 0                     total stays: the output is computed again too
+    preemption      computed = 0, then what is left  total stays: the output is computed again too
 """
 
 from array import array
@@ -36,6 +36,7 @@ class Sequence:
     The first choice of a prompt is the leader of the others, which copy the prompt's KV from it."""
 
     __slots__ = (
+        "accepted_drafts",
         "adapter_slot",
         "arrival",
         "arrival_s",
@@ -51,6 +52,9 @@ class Sequence:
         "drafts",
         "foreign_cached",
         "index",
+        "kept_blocks",
+        "kept_tokens",
+        "kept_uses",
         "leader",
         "max_tokens",
         "min_tokens",
@@ -63,6 +67,7 @@ class Sequence:
         "prompt_logprobs",
         "public_blocks",
         "queue_s",
+        "refused_drafts",
         "request",
         "request_id",
         "seed",
@@ -122,6 +127,8 @@ class Sequence:
 
         self.drafts: list[int] = []  # guesses of the next tokens, for the step that is scheduled
         self.draft_acceptance = acceptance_start  # chance that the next draft is right
+        self.accepted_drafts = 0  # in all
+        self.refused_drafts = 0
         # Of the prompt's tokens but the first, while the leader collects them.
         wants_logprobs = sampling.prompt_logprobs is not None and leader is None
         self.prompt_logprobs: list[TokenLogprobs] | None = [] if wants_logprobs else None
@@ -131,6 +138,10 @@ class Sequence:
         self.block_hashes: list[bytes] = []  # of full blocks, as far as anyone asked
         self.public_blocks: int | None = None  # that begin as a public prompt; see `kv_cache.py`
         self.committed_blocks = 0  # full blocks whose content others may find
+        # Of one that was preempted: what it had, as long as nobody else took it.
+        self.kept_blocks: list[int] = []
+        self.kept_uses: list[int] = []
+        self.kept_tokens = 0
 
     def move_to_class(self, priority: int) -> None:
         """Change its class; whoever keeps it sorted by `order` must sort again.
@@ -186,6 +197,7 @@ class Sequence:
         """What the choice has used so far: nothing before its first step."""
         if self.queue_s is None:
             return unused
-        if not self.counts_prompt:
-            return RequestUsage(0, 0, self.completion_count)
-        return RequestUsage(self.prompt_count, self.cached_tokens, self.completion_count)
+        prompt = (self.prompt_count, self.cached_tokens) if self.counts_prompt else (0, 0)
+        return RequestUsage(
+            *prompt, self.completion_count, self.accepted_drafts, self.refused_drafts
+        )

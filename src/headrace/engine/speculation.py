@@ -173,6 +173,8 @@ class Speculator:
         """Learn how many of a sequence's drafts were right, and forget them."""
         drafted = len(sequence.drafts)
         self.drafts_total += 1
+        sequence.accepted_drafts += accepted
+        sequence.refused_drafts += drafted - accepted
         if self._step is not None:
             self._step.accepted += accepted
         for place in range(drafted):

@@ -245,7 +245,10 @@ class AnswerBodies:
         thought = sum(
             choice.reasoning_token_count(self._tokenizer, reasoning.closing) for choice in choices
         )
-        details = CompletionTokensDetails(min(thought, usage.completion_tokens))
+        details = usage.completion_tokens_details or CompletionTokensDetails()
+        details = msgspec.structs.replace(
+            details, reasoning_tokens=min(thought, usage.completion_tokens)
+        )
         return msgspec.structs.replace(usage, completion_tokens_details=details)
 
 

@@ -150,6 +150,7 @@ class EngineServerApp:
             self._timings,
             service.config.served_name,
             wall_s=service.clock.wall_s(),
+            planned_bytes=service.config.planned_bytes,
             with_exemplars=with_exemplars,
         )
         kind = openmetrics_content_type if with_exemplars else content_type

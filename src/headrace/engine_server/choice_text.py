@@ -115,9 +115,12 @@ class ChoiceText:
 def _cut(output: Output, index: int) -> Output:
     """The output with one of its tokens, as if the step had ended there."""
     after = len(output.token_ids) - index - 1
+    cut_drafts = max(0, after - 1)  # the step's last token is none
     return msgspec.structs.replace(
         output,
         token_ids=output.token_ids[index : index + 1],
         logprobs=output.logprobs[index : index + 1],
         completion_tokens=output.completion_tokens - after,
+        accepted_drafts=output.accepted_drafts - cut_drafts,
+        refused_drafts=output.refused_drafts + cut_drafts,
     )

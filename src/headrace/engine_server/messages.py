@@ -68,6 +68,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     cpu_moe_layers: int = 0  # the first so many layers' experts are on any core
     draft_packed_path: str | None = None  # of the draft model's
     kv_transfers: KvTransfers | None = None  # None: KV neither leaves nor comes in
+    chat_template_path: str | None = None  # in place of the model's own
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):
@@ -271,6 +272,8 @@ class Output(msgspec.Struct, frozen=True, array_like=True):
     # Of a prompt's tokens but the first, once, with the first output of its first choice.
     prompt_logprobs: tuple[WireLogprobs, ...] = ()
     is_callers_error: bool = False  # `error` is the request's fault, and would come again
+    accepted_drafts: int = 0
+    refused_drafts: int = 0
     handover: KvHandover | None = None  # of a request that hands over, with its last output
 
 
@@ -291,6 +294,7 @@ class Stats(msgspec.Struct, frozen=True, tag="stats", array_like=True):
     cached_tokens_total: int = 0
     completion_tokens_total: int = 0
     preemptions_total: int = 0
+    leaked_blocks_total: int = 0
     recomputed_tokens_total: int = 0
     host_blocks: int = 0
     saved_tokens_total: int = 0

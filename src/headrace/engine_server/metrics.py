@@ -1,5 +1,6 @@
 """The values behind /metrics: what this process timed, what requests used, what the engine says."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from headrace.engine_server.engine_client import EngineClient
@@ -26,6 +27,7 @@ async def metrics_text(
     model_name: str,
     *,
     wall_s: float,
+    planned_bytes: Mapping[str, int],
     with_exemplars: bool = False,
 ) -> bytes:
     """Everything in Prometheus' text format, or in OpenMetrics', which has exemplars."""
@@ -35,6 +37,7 @@ async def metrics_text(
         values += _engine_values(engine, stats)
     values += _adapter_values(engine, wall_s)
     values += [
+        (names.planned_memory_bytes, dict(planned_bytes)),
         (names.queue_seconds, usage.queue_s),
         (names.first_token_seconds, timings.first_token_s),
         (names.inter_token_seconds, timings.inter_token_s),
@@ -75,6 +78,7 @@ def _engine_values(engine: EngineClient, stats: Stats) -> list[tuple[MetricDecla
         (names.kv_blocks, {"used": used, "free": total - used}),
         (names.kv_block_size_tokens, block_size_tokens),
         (names.preemptions_total, stats.preemptions_total),
+        (names.leaked_kv_blocks_total, stats.leaked_blocks_total),
         (names.recomputed_tokens_total, stats.recomputed_tokens_total),
         (names.waiting_requests_by_reason, stats.waiting_by_reason),
         (names.waiting_requests_by_class, stats.waiting_by_class),

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.base.errors import ConfigurationError, InvalidRequest
 from headrace.engine_server.messages import EngineConfig
+from headrace.engine_server.template_file import with_template
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.model_file import open_model
 
@@ -43,7 +44,8 @@ def read_public_prompts(config: EngineConfig) -> tuple[tuple[int, ...], ...]:
             "prompts at most."
         )
     with open_model(Path(config.model_path)) as file:
-        tokenizer = Tokenizer.from_gguf_metadata(file.metadata)
+        metadata = with_template(file.metadata, config.chat_template_path)
+        tokenizer = Tokenizer.from_gguf_metadata(metadata)
     return tuple(_tokens(line, tokenizer, number, path) for number, line in enumerate(lines, 1))
 
 

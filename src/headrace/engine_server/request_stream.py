@@ -99,4 +99,6 @@ def _sum_of(outputs: list[Output]) -> Output | None:
         sum(output.cached_tokens for output in outputs),
         sum(output.completion_tokens for output in outputs),
         queue_s=min(waits_s, default=None),
+        accepted_drafts=sum(output.accepted_drafts for output in outputs),
+        refused_drafts=sum(output.refused_drafts for output in outputs),
     )

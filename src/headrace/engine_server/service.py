@@ -1,8 +1,8 @@
 """One served model: its tokenizer here, its engine in a process; HTTP and terminal both use it."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.base.clock import Clock
@@ -16,6 +16,7 @@ from headrace.engine_server.messages import EngineConfig
 from headrace.engine_server.model_facts import ModelFacts, read_facts
 from headrace.engine_server.prompts import Prompt, PromptReader
 from headrace.engine_server.submission import submission
+from headrace.engine_server.template_file import with_template
 from headrace.engine_server.text_encoder import ServedEncoder
 from headrace.engine_server.text_stream import TextStream
 from headrace.engine_server.usage_log import UsageLog
@@ -37,6 +38,7 @@ class ServiceConfig:
     engine: EngineConfig
     tool_parser: str | None = None  # None: as the chat template tells
     reasoning_parser: str | None = None  # the same
+    planned_bytes: Mapping[str, int] = field(default_factory=dict)  # of memory, by what it is for
 
 
 class ModelService:
@@ -64,7 +66,7 @@ class ModelService:
         Raises ModelFileError, ... if the file's tokenizer cannot be used."""
         self.engine.start()
         self._is_started = True
-        tokenizer = await asyncio.to_thread(_read_tokenizer, self.config.model_path)
+        tokenizer = await asyncio.to_thread(_read_tokenizer, self.config)
         if isinstance(tokenizer, EncoderTokenizer):
             self._encoder = ServedEncoder(self.engine, tokenizer)
             return
@@ -212,8 +214,10 @@ def _still_loading() -> Unavailable:
     )
 
 
-def _read_tokenizer(path: Path) -> Tokenizer | EncoderTokenizer:
+def _read_tokenizer(config: ServiceConfig) -> Tokenizer | EncoderTokenizer:
+    path = config.model_path
     with open_model(path) as file:
         if file.metadata.get("general.architecture") in encoder_families:
             return EncoderTokenizer.of_model(path, file.metadata)
-        return Tokenizer.from_gguf_metadata(file.metadata)
+        metadata = with_template(file.metadata, config.engine.chat_template_path)
+        return Tokenizer.from_gguf_metadata(metadata)

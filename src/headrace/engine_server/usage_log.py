@@ -8,10 +8,12 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 
+import msgspec
+
 from headrace.base.errors import Conflict, NotFound
 from headrace.engine_server.messages import Output
 from headrace.observability.metrics import Histogram, token_buckets
-from headrace.protocol.responses import EndedRequest, Usage
+from headrace.protocol.responses import CompletionTokensDetails, EndedRequest, Usage
 
 ended_requests_max = 10_000
 no_usage = Usage.of(0, 0, 0)
@@ -33,8 +35,13 @@ class TokenTotals:
 
 
 def usage_of(output: Output) -> Usage:
-    """A request's usage up to and including an output."""
-    return Usage.of(output.prompt_tokens, output.cached_tokens, output.completion_tokens)
+    """A request's usage up to and including an output; drafts are named where there were any."""
+    usage = Usage.of(output.prompt_tokens, output.cached_tokens, output.completion_tokens)
+    accepted, refused = output.accepted_drafts, output.refused_drafts
+    if not accepted + refused:
+        return usage
+    details = CompletionTokensDetails(0, accepted, refused)
+    return msgspec.structs.replace(usage, completion_tokens_details=details)
 
 
 class UsageLog:

@@ -96,6 +96,8 @@ def wire_output(
         output.cumulative_logprob,
         _wire_logprobs(output.prompt_logprobs),
         output.is_callers_error,
+        usage.accepted_drafts,
+        usage.refused_drafts,
         handover=handover,
     )
 

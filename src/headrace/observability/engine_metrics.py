@@ -89,6 +89,11 @@ preemptions_total = MetricDeclaration(
     "How often a running request gave its KV blocks to another.",
     alias="vllm:num_preemptions_total",
 )
+leaked_kv_blocks_total = MetricDeclaration(
+    "headrace_engine_leaked_kv_blocks_total",
+    counter,
+    "KV blocks that were held when no request was left, and were taken back: a fault of ours.",
+)
 recomputed_tokens_total = MetricDeclaration(
     "headrace_engine_recomputed_tokens_total",
     counter,
@@ -124,6 +129,12 @@ kv_transfers_total = MetricDeclaration(
 )
 host_kv_blocks = MetricDeclaration(
     "headrace_engine_host_kv_blocks", gauge, "KV blocks of preempted requests in host memory."
+)
+planned_memory_bytes = MetricDeclaration(
+    "headrace_engine_planned_memory_bytes",
+    gauge,
+    "Memory that the engine takes at most, by what it is for; `serve` prints the same.",
+    label="part",
 )
 achieved_bytes_per_second = MetricDeclaration(
     "headrace_engine_achieved_bytes_per_second",

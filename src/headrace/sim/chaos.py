@@ -195,8 +195,9 @@ class ChaosSite:
                 )
             finally:
                 killer.cancel()
-                with suppress(asyncio.CancelledError):
-                    await killer
+                (ended,) = await asyncio.gather(killer, return_exceptions=True)
+                if isinstance(ended, Exception):
+                    self.report.problems.append(f"what kills ended itself: {ended!r}")
             await asyncio.gather(*(self._ready(session, gateway) for gateway in self._gateways))
             keeper.cancel()
             self.report.took_s = round(time.monotonic() - begun_s, 1)

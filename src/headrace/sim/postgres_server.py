@@ -11,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
+
 ready_timeout_s = 120.0  # of a machine that does much else
 user = "headrace"
 settings = {
@@ -115,18 +117,18 @@ class PostgresServer:
         """To the server and every process of it, of which there is one a connection."""
         if self._process is None:
             return
-        pid = self._process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for each in (pid, *map(int, children)):
+        for each in (self._process.pid, *children_of(self._process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(each, sent)
 
     def _end(self, sent: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is not None:
+            children = children_of(process.pid)
             process.send_signal(sent)
             process.wait(ready_timeout_s)
-            # A killed postmaster's children notice within moments, and hold its shared memory.
+            # A killed postmaster's children notice soon, and hold its shared memory until then.
+            wait_for(lambda: not any(map(psutil.pid_exists, children)), "What was PostgreSQL")
             (self.data_dir / "postmaster.pid").unlink(missing_ok=True)
 
     def _accepts(self) -> bool:
@@ -139,12 +141,19 @@ class PostgresServer:
         return probe.returncode == 0
 
 
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started, and that are there still."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
 def wait_for(ready: Callable[[], bool], what: str) -> None:
-    """Poll until `ready()` is true; RuntimeError after `ready_timeout_s`."""
+    """Poll until `ready()` is true; RuntimeError if it is not within `ready_timeout_s`."""
     deadline_s = time.monotonic() + ready_timeout_s
     while not ready():
         if time.monotonic() > deadline_s:
-            raise RuntimeError(f"{what} did not start within {ready_timeout_s} s")
+            raise RuntimeError(f"{what} took more than {ready_timeout_s:g} s")
         time.sleep(0.02)
 
 

@@ -101,7 +101,9 @@ def test_swapped_kv_and_adapters_are_part_of_the_plan(
     bare = capsys.readouterr().err
     assert "swapped" not in bare
     assert "adapters" not in bare
-    check_memory(config(model, 1024, swap_tokens=512, slots=2), available_bytes=1 << 30)
+    plan = check_memory(config(model, 1024, swap_tokens=512, slots=2), available_bytes=1 << 30)
+    assert plan.parts["swapped_kv"] == plan.parts["kv"] // 2 == 512 * 1024
+    assert plan.parts["adapters"] > 0
     said = capsys.readouterr().err
     assert "swapped KV 512.0 KiB for 512 tokens" in said
     assert "MiB for 2 of rank 16" in said

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import Conflict, ContextLengthExceeded, InvalidRequest, RateLimited
-from headrace.engine.request import FinishReason, RequestUsage, SamplingParams
+from headrace.engine.request import EngineRequest, FinishReason, RequestUsage, SamplingParams
 from headrace.sim.runner import FakeModel
 
 Make = Callable[..., Any]
@@ -294,3 +294,15 @@ def test_a_seed_outside_64_bits_is_wrapped(make_engine: Make) -> None:
         engine.submit(request_id, (1, 2), sampling=SamplingParams(seed=seed, max_tokens=4))
     engine.run()
     assert engine.tokens["a"] == engine.tokens["b"]
+
+
+def test_blocks_that_nobody_holds_any_more_are_taken_back_when_idle(make_engine: Make) -> None:
+    engine = make_engine(num_blocks=8, max_model_len=32)
+    pool = engine.core._scheduler.kv.pool  # a fault that no call from outside can cause
+    pool.allocate(5)
+    engine.core.submit(EngineRequest("a", (1, 2, 3), SamplingParams(temperature=0, max_tokens=4)))
+    while engine.core.has_work():
+        engine.core.step()
+    stats = engine.core.stats()
+    assert (stats.leaked_blocks_total, stats.kv_blocks_used) == (5, 0)
+    pool.check_invariants([])

@@ -29,7 +29,7 @@ def test_what_was_copied_is_not_computed_again(make_engine: Make) -> None:
     stats = engine.core.stats()
     assert stats.preemptions_total > 0
     assert stats.recomputed_tokens_total == 0
-    assert stats.saved_tokens_total == stats.restored_tokens_total > 0
+    assert stats.saved_tokens_total >= stats.restored_tokens_total > 0
     assert stats.host_blocks == 0
 
 

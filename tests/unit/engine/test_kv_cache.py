@@ -25,7 +25,7 @@ def compute(cache: KvCache, sequence: Sequence) -> None:
 
 
 def hit_count(cache: KvCache, sequence: Sequence) -> int:
-    return len(cache.find_prefix(sequence))
+    return len(cache.find_prefix(sequence).blocks)
 
 
 def test_a_common_prefix_is_shared_in_whole_blocks() -> None:
@@ -33,7 +33,7 @@ def test_a_common_prefix_is_shared_in_whole_blocks() -> None:
     first = make_sequence(*range(10))
     compute(cache, first)
     second = make_sequence(*range(9), 99)
-    assert cache.find_prefix(second) == first.blocks[:2]
+    assert cache.find_prefix(second).blocks == first.blocks[:2]
     cache.admit(second, cache.find_prefix(second))
     assert second.computed == 8
     assert second.blocks[:2] == first.blocks[:2]
@@ -103,7 +103,7 @@ def test_evictable_hits_cost_what_new_blocks_do() -> None:
     first = make_sequence(*range(12))
     compute(cache, first)
     second = make_sequence(*range(12), 50)
-    hits = cache.find_prefix(second)
+    hits = cache.find_prefix(second).blocks
     assert cache.admission_cost(second, hits) == 1  # three are in use anyway
     cache.release(first)
     assert cache.admission_cost(second, hits) == 4  # all four leave the free list

@@ -31,22 +31,22 @@ def compute(cache: KvCache, sequence: Sequence) -> None:
 def test_tenants_share_the_public_blocks_and_keep_their_own() -> None:
     cache = cache_with(public)
     compute(cache, sequence_of(*public, *range(50, 60), salt="a"))
-    assert len(cache.find_prefix(sequence_of(*public, *range(50, 60), salt="b"))) == 2
-    assert len(cache.find_prefix(sequence_of(*public, *range(50, 60), salt="a"))) == 4
+    assert len(cache.find_prefix(sequence_of(*public, *range(50, 60), salt="b")).blocks) == 2
+    assert len(cache.find_prefix(sequence_of(*public, *range(50, 60), salt="a")).blocks) == 4
 
 
 def test_what_differs_from_the_public_prompt_is_the_tenants_own() -> None:
     cache = cache_with(public)
     compute(cache, sequence_of(*range(8), 77, 78, salt="a"))
-    assert len(cache.find_prefix(sequence_of(*range(8), 77, 78, salt="b"))) == 2
+    assert len(cache.find_prefix(sequence_of(*range(8), 77, 78, salt="b")).blocks) == 2
     compute(cache, sequence_of(99, *range(1, 10), salt="a"))
-    assert cache.find_prefix(sequence_of(99, *range(1, 10), salt="b")) == []
+    assert cache.find_prefix(sequence_of(99, *range(1, 10), salt="b")).blocks == []
 
 
 def test_without_a_mark_nothing_is_public() -> None:
     cache = cache_with()
     compute(cache, sequence_of(*public, salt="a"))
-    assert cache.find_prefix(sequence_of(*public, salt="b")) == []
+    assert cache.find_prefix(sequence_of(*public, salt="b")).blocks == []
     sequence = sequence_of(*public, salt="b")
     cache.find_prefix(sequence)
     assert sequence.block_hashes == block_hashes(b"key", "m1", "b", public[:8], block_size)
@@ -58,14 +58,14 @@ def test_public_blocks_are_in_no_tenants_share_and_survive_its_purge() -> None:
     assert cache.pool.owned_count(public_salt) == 2
     assert cache.pool.owned_count("a") == 3
     cache.pool.forget_owner("a")
-    assert len(cache.find_prefix(sequence_of(*public, 1, salt="a"))) == 2
+    assert len(cache.find_prefix(sequence_of(*public, 1, salt="a")).blocks) == 2
 
 
 def test_an_adapter_shares_with_itself_alone() -> None:
     cache = cache_with(public)
     compute(cache, sequence_of(*public, salt="a"))
     adapted = sequence_of(*public, salt="b", adapter=Adapter(0, "v1"))
-    assert cache.find_prefix(adapted) == []
+    assert cache.find_prefix(adapted).blocks == []
     compute(cache, adapted)
     again = sequence_of(*public, salt="c", adapter=Adapter(1, "v1"))
-    assert len(cache.find_prefix(again)) == 2
+    assert len(cache.find_prefix(again).blocks) == 2

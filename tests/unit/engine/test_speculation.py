@@ -48,7 +48,7 @@ def test_right_drafts_give_the_same_tokens_in_fewer_steps(make_drafting: Make) -
     assert engine.runner.steps == 1 + 20 // 5
     stats = engine.core.stats()
     assert stats.accepted_by_position == stats.drafted_by_position == (4, 4, 4, 4)
-    assert engine.last["a"].usage == RequestUsage(5, 0, 21)
+    assert engine.last["a"].usage == RequestUsage(5, 0, 21, accepted_drafts=16)
 
 
 @pytest.mark.parametrize("wrong_every", [1, 2, 3])
@@ -63,6 +63,12 @@ def test_wrong_drafts_change_no_token(make_drafting: Make, wrong_every: int) -> 
         assert engine.reason(name) is FinishReason.LENGTH
     stats = engine.core.stats()
     assert sum(stats.accepted_by_position) < sum(stats.drafted_by_position)
+    usages = [engine.last[name].usage for name in engine.finish_order]
+    accepted = sum(usage.accepted_drafts for usage in usages)
+    assert accepted == sum(stats.accepted_by_position)
+    assert accepted + sum(usage.refused_drafts for usage in usages) == sum(
+        stats.drafted_by_position
+    )
 
 
 def test_nothing_after_a_stop_token_in_a_draft_is_delivered(make_drafting: Make) -> None:

@@ -1,5 +1,6 @@
 import asyncio
 
+import msgspec
 import pytest
 
 from headrace.base.errors import Conflict, NotFound
@@ -22,6 +23,23 @@ async def test_an_ended_requests_usage_is_exact() -> None:
     assert ended.usage.prompt_tokens_details.cached_tokens == 1
     assert (log.totals.prompt_tokens, log.totals.completion_tokens) == (3, 2)
     assert log.ended_counts == {"stop": 1}
+
+
+@pytest.mark.parametrize(("accepted", "refused"), [(3, 0), (0, 2), (4, 1)])
+async def test_drafts_are_named_in_openais_words(accepted: int, refused: int) -> None:
+    log = UsageLog()
+    log.begin("r")
+    last = Output("r", [1], "stop", 3, 1, 9, accepted_drafts=accepted, refused_drafts=refused)
+    log.end("r", last, "stop")
+    usage = (await log.find("r", 0)).usage
+    told = msgspec.json.decode(msgspec.json.encode(usage))["completion_tokens_details"]
+    assert told["accepted_prediction_tokens"] == accepted
+    assert told["rejected_prediction_tokens"] == refused
+    assert usage.total_tokens == 12
+
+
+def test_without_drafts_none_are_named() -> None:
+    assert b"prediction" not in msgspec.json.encode(usage_log.usage_of(output()))
 
 
 async def test_a_question_waits_for_the_end() -> None:
