@@ -37,6 +37,7 @@ questions = (
 dice = random.Random(7)  # noqa: S311 -- what is asked need not be secret
 settle_ms = 1500  # charts and the next event
 warm_up_s = 60.0
+patience_ms = 120_000
 
 
 class Platform:
@@ -167,7 +168,7 @@ def main() -> None:
     with running_platform() as platform, sync_playwright() as playwright:
         keys = furnish(platform)
         browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        page = browser.new_page(viewport={"width": 1360, "height": 900}, color_scheme="light")
+        page = new_page(browser)
         page.goto(f"{platform.process.admin_url}/#token={platform.process.admin_token}")
         page.get_by_role("heading", name="Overview").wait_for()
         with traffic(platform, keys):
@@ -182,6 +183,13 @@ def main() -> None:
             shoot(page, "overview", "overview-phone")
             shoot(page, "payments", "payments-phone", whole=True)
         browser.close()
+
+
+def new_page(browser: Browser) -> Page:
+    """A window of a usual size, patient with a busy machine."""
+    page = browser.new_page(viewport={"width": 1360, "height": 900}, color_scheme="light")
+    page.set_default_timeout(patience_ms)
+    return page
 
 
 def shoot_pages(page: Page) -> None:
@@ -210,7 +218,7 @@ def shoot_customer(platform: Platform, browser: Browser) -> None:
     """What somebody sees who pays: the terms that were agreed with them."""
     made = platform.admin("POST", "/users", {"login": "mara"})
     platform.admin("PUT", "/members", {"tenant": "acme", "user": "mara", "role": "owner"})
-    page = browser.new_page(viewport={"width": 1360, "height": 900}, color_scheme="light")
+    page = new_page(browser)
     page.goto(platform.process.admin_url)
     page.fill("#login", "mara")
     page.fill("#token", made["initial_password"])
@@ -229,8 +237,10 @@ def shoot(page: Page, name: str, file: str | None = None, *, whole: bool = False
 def show(page: Page, name: str) -> None:
     """Go to a page and wait until it is drawn."""
     page.evaluate("name => { location.hash = `#/${name}`; }", name)
-    page.locator(f'nav a[href="#/{name}"][aria-current]').wait_for()
-    page.locator(".page h1").wait_for()
+    title = page.locator(f'nav a[href="#/{name}"][aria-current]').inner_text()
+    page.locator(".page h1").get_by_text(
+        title, exact=True
+    ).wait_for()  # not that of the page before
     page.wait_for_timeout(settle_ms)
 
 

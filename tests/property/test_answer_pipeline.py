@@ -259,9 +259,11 @@ def test_a_stream_adds_up_to_the_whole_answer(
     answer = whole(ask(scripts, one, stream=False, **fields))
     assert added_up(ask(scripts, other, stream=True, **fields)) == answer
     assert added_up(ask(scripts, [1], stream=True, **fields)) == answer
-    for choice in answer[0].values():
+    for index, choice in answer[0].items():
         assert len(choice["ends"]) == 1
         assert choice["ends"][0] in ("stop", "length", "tool_calls")
+        if scripts[index].reason == "length" and not stops:
+            assert choice["ends"] == ["length"], "length wins over calls"
         assert "STOP" not in choice["content"] or not stops
         called = choice["ends"] == ["tool_calls"]
         assert not called or choice["calls"]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from headrace.cli.output import note
-from headrace.weights.cache import ModelCache, key_of
+from headrace.weights.cache import ModelCache, check_prefix, key_of
 from headrace.weights.model_file import open_model
 from headrace.weights.soundness import check_weights
 from headrace.weights.sources import ResolvedModel
@@ -20,4 +20,4 @@ def check_numbers(model: ResolvedModel, cache_dir: Path) -> None:
     with open_model(model.path) as file:
         for remark in check_weights(file.tensors):
             note(remark)
-    cache.remember(key, f"the numbers of {model.path}", model.sha256)
+    cache.remember(key, f"{check_prefix}{model.path}", model.sha256)

@@ -22,6 +22,7 @@ from headrace.base.errors import SourceError
 from headrace.weights.reference import digest_pattern
 
 chunk_bytes = 1 << 20
+check_prefix = "the numbers of "  # of a record that says that a file was checked, and names nothing
 
 
 @dataclass(frozen=True, slots=True)

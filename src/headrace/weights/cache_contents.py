@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from headrace.weights.cache import ModelCache
+from headrace.weights.cache import ModelCache, check_prefix
 from headrace.weights.file_use import is_in_use, remove_unless_used, used_time_s
 from headrace.weights.lora.opening import directory_name
 from headrace.weights.quantized_copy import quantizer_version
@@ -173,12 +173,18 @@ def _item(
 
 
 def _origins(cache: ModelCache) -> dict[str, _Origin]:
-    """What led to each digest; a copy's origin before any other."""
+    """What led to each digest: a copy's origin before a reference, that before a mere path."""
     out: dict[str, _Origin] = {}
     for _, origin, sha256 in _records(cache):
-        if sha256 not in out or origin.quantizer is not None:
+        if origin.reference.startswith(check_prefix):
+            continue
+        if sha256 not in out or _rank(origin) > _rank(out[sha256]):
             out[sha256] = origin
     return out
+
+
+def _rank(origin: _Origin) -> tuple[bool, bool]:
+    return origin.quantizer is not None, not origin.reference.startswith("/")
 
 
 def _records(cache: ModelCache) -> Iterator[tuple[Path, _Origin, str]]:

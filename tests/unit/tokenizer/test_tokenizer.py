@@ -190,3 +190,14 @@ def test_a_model_without_a_template_cannot_chat(make: Any) -> None:
     assert plain.chat_template is None
     with pytest.raises(InvalidRequest, match="/v1/completions"):
         plain.encode_chat([{"role": "user", "content": "hello"}])
+
+
+@pytest.mark.parametrize("adds_bos", [True, False])
+def test_the_template_alone_decides_about_the_first_token(make: Any, adds_bos: bool) -> None:
+    asked = [{"role": "user", "content": "hello"}]
+    for start, expected in (("{{ bos_token }}", 1), ("", 0)):
+        changes: dict[str, object] = {
+            "tokenizer.chat_template": start + "{{ messages[0].content }}",
+            "tokenizer.ggml.add_bos_token": adds_bos,
+        }
+        assert make(changes).encode_chat(asked).count(261) == expected

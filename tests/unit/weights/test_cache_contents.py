@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.weights.cache import ModelCache, key_of
+from headrace.weights.cache import ModelCache, check_prefix, key_of
 from headrace.weights.cache_contents import (
     CacheItem,
     ItemKind,
@@ -62,6 +62,9 @@ def test_everything_is_listed_by_what_led_to_it_the_last_used_first(cache: Model
     blob(cache, 2, 200, used_at=30, quantizer=quantizer_version)
     packed(cache, 1, used_at=20)
     cache.partial_path("a" * 64).write_bytes(b"half")
+    for key in ("0" * 64, "f" * 64):  # whichever is read first
+        cache.remember(key, f"{check_prefix}/some/path", digest(1))
+        cache.remember(f"{key[1:]}e", "/some/path", digest(1))
     items = cache_items(cache, layout)
     assert names(items[1:]) == [("copy", "model2"), ("packed", "model1"), ("model", "model1")]
     assert items[0].kind is ItemKind.UNFINISHED
