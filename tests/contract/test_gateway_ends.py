@@ -115,6 +115,7 @@ async def test_a_fallback_goes_before_a_replica_that_was_ejected(tmp_path: Path)
         await site.gateway.follower.load()
         for endpoint in site.gateway.endpoints.pool(make_id("ver", 1)):
             endpoint.breaker.fail(SystemClock().monotonic_s() + 100.0, is_probe=False)
+            endpoint.follow_health()
         headers = {"Authorization": f"Bearer {site.api_key}"}
         async with (
             aiohttp.ClientSession(site.url, headers=headers) as client,

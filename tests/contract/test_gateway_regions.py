@@ -1,5 +1,6 @@
-"""Two regions: each gateway prefers its own, and a region that is lost costs no request."""
+"""Two regions: each gateway prefers its own; a full or lost one costs no request."""
 
+import asyncio
 from pathlib import Path
 
 import aiohttp
@@ -13,13 +14,13 @@ regions = ("eu", "us", "eu", "us")
 requests_count = 8
 
 
-async def ask(site: GatewaySite) -> list[int]:
+async def ask(site: GatewaySite, count: int = requests_count) -> list[int]:
     """The statuses of some requests, one after the other."""
     body = {"model": model_name, "messages": [{"role": "user", "content": "Hello"}]}
     headers = {"Authorization": f"Bearer {site.api_key}"}
     statuses = []
     async with aiohttp.ClientSession(site.url, headers=headers) as client:
-        for _ in range(requests_count):
+        for _ in range(count):
             async with client.post("/v1/chat/completions", json=body) as answer:
                 statuses.append(answer.status)
     return statuses
@@ -46,3 +47,21 @@ async def test_a_gateway_prefers_its_region_and_outlives_its_loss(
                 engine.default = lost
         assert await ask(site) == [200] * requests_count
     assert seen(engines, other) == requests_count
+
+
+async def test_a_full_region_spills_over_until_it_has_room_again(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    held = Behaviour(gate=gate)
+    engines = [FakeEngine(default=held if where == "eu" else None) for where in regions]
+    async with gateway_site(tmp_path, engines, region="eu", regions=regions) as site:
+        site.limit_places(1)
+        waiting = [asyncio.create_task(ask(site, 1)) for _ in range(2)]
+        for engine, where in zip(engines, regions, strict=True):
+            if where == "eu":
+                await engine.wait_for(1)
+        assert await ask(site) == [200] * requests_count
+        assert (seen(engines, "eu"), seen(engines, "us")) == (2, requests_count)
+        gate.set()
+        assert await asyncio.gather(*waiting) == [[200], [200]]
+        assert await ask(site) == [200] * requests_count
+    assert (seen(engines, "eu"), seen(engines, "us")) == (2 + requests_count, requests_count)

@@ -96,9 +96,7 @@ class RouterMachine(RuleBasedStateMachine):
     def load_is_reported(self, replica_id: str, running: int, waiting: int) -> None:
         endpoint = self.endpoints.find(replica_id)
         if endpoint is not None:
-            endpoint.capacity.observe(
-                running=running, waiting=waiting, in_flight=endpoint.in_flight_requests
-            )
+            endpoint.report_load(running=running, waiting=waiting)
             assert endpoint.capacity.requests_max >= 1
 
     @rule(index=st.integers(0, 99), verdict=st.sampled_from(["succeed", "fail", "prefilled", ""]))
@@ -130,6 +128,17 @@ class RouterMachine(RuleBasedStateMachine):
             if not own:
                 assert endpoint.held_fresh_tokens == 0
                 assert endpoint.pressure_s == 0
+
+    @invariant()
+    def the_impaired_of_a_pool_are_those_that_are_full_or_ejected(self) -> None:
+        for name in ("ver_1", "ver_2"):
+            pool = self.endpoints.whole_pool(name)
+            if pool is not None:
+                assert pool.load.impaired == {
+                    endpoint
+                    for endpoint in pool.members
+                    if endpoint.is_full() or endpoint.breaker.state is not BreakerState.CLOSED
+                }
 
     @invariant()
     def endpoints_of_a_pool_have_slots_of_their_own(self) -> None:

@@ -16,6 +16,7 @@ wake-ups end in the same state. How many replicas of a new and an old generation
 is `rollout`'s.
 """
 
+import math
 from dataclasses import dataclass
 
 import msgspec
@@ -260,11 +261,14 @@ def watch_active(
 
 
 def endure_silence(world: World, times: ControlTimes, replica: Replica) -> list[Action]:
-    """Give an ACTIVE replica that does not answer some time, kept in its `retry_time`."""
-    if replica.retry_time is None:
+    """Give an ACTIVE replica that does not answer some time, kept in its `retry_time`.
+
+    While all is frozen it begins anew: what was cut off answers a little later than the thaw."""
+    left_s = -math.inf if replica.retry_time is None else replica.retry_time - world.now_s
+    if replica.retry_time is None or (world.is_frozen and left_s < times.silence_max_s / 2):
         silent_until = world.now_s + times.silence_max_s
         return [ChangeReplica(msgspec.structs.replace(replica, retry_time=silent_until))]
-    if world.now_s < replica.retry_time or world.is_frozen:
+    if left_s > 0:
         return []
     detail = f"no answer to probes for {times.silence_max_s:g} s"
     return [StopReplica(replica), failed(world, times, replica, detail)]

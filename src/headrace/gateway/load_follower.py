@@ -53,7 +53,7 @@ class LoadFollower:
         spec = endpoint.spec
         adapter = find_adapter(spec.engine)
         if adapter.metrics_path is None:
-            endpoint.capacity.forget()
+            endpoint.report_nothing()
             return
         try:
             answer = await self._client.fetch(
@@ -67,10 +67,6 @@ class LoadFollower:
             return
         load = adapter.load(answer.body.decode(errors="replace"))
         if answer.status != 200 or load.running_requests is None or load.waiting_requests is None:
-            endpoint.capacity.forget()
+            endpoint.report_nothing()
             return
-        endpoint.capacity.observe(
-            running=load.running_requests,
-            waiting=load.waiting_requests,
-            in_flight=endpoint.in_flight_requests,
-        )
+        endpoint.report_load(running=load.running_requests, waiting=load.waiting_requests)

@@ -12,8 +12,8 @@ more would only wait.
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from headrace.router.breaker import BreakerState
 from headrace.router.endpoint import Endpoint
 from headrace.router.endpoint_set import Pool
 from headrace.router.lease import Work
@@ -21,7 +21,7 @@ from headrace.router.policy import Rng
 
 overbooking = 1.5  # of its learnt limit, for who has the prefix; 1.25 was enough in simulations
 owner_share_min = 0.5  # of the prompt
-told_max = 128  # endpoints looked at for an explanation
+told_max = 128  # impaired endpoints looked at for an explanation
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +44,19 @@ class Candidates:
 
 
 def usable(
-    accepting: Sequence[Endpoint], now_s: float, excluded: Collection[str], *, over_capacity: bool
-) -> list[Endpoint]:
-    """Those that are healthy, were not tried, and have room unless that does not matter."""
-    closed = BreakerState.CLOSED
-    able = [
-        e
-        for e in accepting
-        if (over_capacity or e.in_flight_requests < e.capacity.requests_max)
-        and (e.breaker.state is closed or e.breaker.permits(now_s))
-    ]
+    pool: Pool, now_s: float, excluded: Collection[str], *, over_capacity: bool
+) -> Sequence[Endpoint]:
+    """Those that are healthy, were not tried, and have room unless that does not matter.
+
+    No endpoint is asked while all are well, which is most of the time."""
+    able: Sequence[Endpoint] = pool.accepting
+    if pool.load.impaired:
+        unusable = {
+            e
+            for e in pool.load.impaired
+            if (e.is_full() and not over_capacity) or not e.breaker.permits(now_s)
+        }
+        able = [e for e in able if e not in unusable] if unusable else able
     return [e for e in able if e.spec.id not in excluded] if excluded else able
 
 
@@ -119,21 +122,19 @@ def drawn_cohort(able: Sequence[Endpoint], rng: Rng) -> Sequence[Endpoint]:
     return able
 
 
-def why_left_out(
-    members: Sequence[Endpoint], now_s: float, excluded: Collection[str]
-) -> dict[str, int]:
-    """How many endpoints cannot be used, by reason; of a sample where there are many.
+def why_left_out(pool: Pool, now_s: float, excluded: Collection[str]) -> dict[str, int]:
+    """How many endpoints cannot be used, by reason; of a sample where very many are impaired.
 
     The sample keeps a decision on a thousand endpoints as short as its choice."""
-    members = members[:: 1 + len(members) // told_max]
     reasons: Counter[str] = Counter()
-    for endpoint in members:
-        if not endpoint.spec.accepts_requests:
-            reasons["loading, draining or failed"] += 1
-        elif not endpoint.breaker.permits(now_s):
+    reasons["loading, draining or failed"] = len(pool.members) - len(pool.accepting)
+    for endpoint in islice(pool.load.impaired, told_max):
+        if not endpoint.spec.accepts_requests or endpoint.spec.id in excluded:
+            continue
+        if not endpoint.breaker.permits(now_s):
             reasons["ejected after failures"] += 1
-        elif endpoint.spec.id in excluded:
-            reasons["tried before"] += 1
         elif endpoint.is_full():
             reasons["full"] += 1
-    return dict(reasons)
+    if excluded:
+        reasons["tried before"] = sum(e.spec.id in excluded for e in pool.accepting)
+    return {reason: count for reason, count in reasons.items() if count}

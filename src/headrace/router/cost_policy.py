@@ -12,6 +12,7 @@ docs/concepts/router.md has the measurements.
 
 from collections.abc import Mapping, Sequence
 
+from headrace.router.alike import Alike
 from headrace.router.endpoint import Endpoint
 from headrace.router.lease import Work
 
@@ -33,6 +34,16 @@ class LeastCost:
         """Seconds; one pass without a call, because a thousand endpoints are asked."""
         weight = self._fresh_weight
         prompt = work.prefill_tokens
+        if isinstance(endpoints, Alike):
+            per_token_s = weight * endpoints[0].rate.seconds_per_token
+            whole_s = prompt * per_token_s
+            loads_s = endpoints.loads_s[: len(endpoints)]
+            if not any(matched):
+                return [load_s + whole_s for load_s in loads_s]
+            return [
+                load_s + whole_s - tokens * per_token_s
+                for load_s, tokens in zip(loads_s, matched, strict=False)
+            ]
         return [
             (e.queued_prefill_tokens + weight * (prompt - matched[e.slot]))
             * e.rate.seconds_per_token

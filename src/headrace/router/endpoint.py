@@ -1,10 +1,11 @@
 """An endpoint: the address of a replica and the live load that this router put on it."""
 
+from array import array
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from headrace.router.adapters_loaded import LoadedAdapters
-from headrace.router.breaker import Breaker
+from headrace.router.breaker import Breaker, BreakerState
 from headrace.router.capacity import Capacity
 from headrace.router.service_rate import ServiceRate
 from headrace.spec.hedging import Hedging
@@ -51,6 +52,18 @@ def name_hash(name: str) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
+class PoolLoad:
+    """What the endpoints of one pool say of themselves together, so that a choice asks none.
+
+    Each keeps its own part up with every change."""
+
+    __slots__ = ("impaired", "loads_s")
+
+    def __init__(self) -> None:
+        self.impaired: set[Endpoint] = set()  # full or ejected
+        self.loads_s = array("d")  # by slot; side by side, as a thousand are read at once
+
+
 class Endpoint:
     """A replica's process as the router sees it. Only leases change its load."""
 
@@ -64,6 +77,7 @@ class Endpoint:
         "in_flight_tokens",
         "leases_total",
         "name_hash",
+        "pool_load",
         "pressure_s",
         "queued_prefill_tokens",
         "rate",
@@ -72,8 +86,14 @@ class Endpoint:
     )
 
     def __init__(
-        self, spec: EndpointSpec, *, slot: int = 0, rate: ServiceRate | None = None
+        self,
+        spec: EndpointSpec,
+        *,
+        slot: int = 0,
+        rate: ServiceRate | None = None,
+        pool_load: PoolLoad | None = None,
     ) -> None:
+        """`rate` is its deployment's, `pool_load` its pool's; both are shared."""
         self.spec = spec
         self.name_hash = name_hash(spec.id)
         self.slot = slot  # its place in the pool's prefix index
@@ -88,6 +108,8 @@ class Endpoint:
         self.held_fresh_tokens = 0  # the same, until their requests end: KV that they need
         self.pressure_s = 0.0  # what KV in use costs, in seconds
         self.first_token_s = 0.0  # when the last prompt was done
+        self.pool_load = PoolLoad()
+        self.join(pool_load or self.pool_load)
 
     def is_available(self, now_s: float) -> bool:
         """Whether a request may go there now."""
@@ -102,7 +124,36 @@ class Endpoint:
         held = self.held_fresh_tokens + self.in_flight_requests * answer_tokens_held + more_tokens
         return min(kv_share_max, held / (self.spec.kv_tokens or kv_tokens_prior))
 
-    def reckon_pressure(self) -> None:
-        """Follow a change of the load."""
+    def follow(self) -> None:
+        """Keep up with a change of load or health; leases call it."""
         share = self.kv_share()
         self.pressure_s = kv_pressure_s * share / (1.0 - share)
+        queue_s = self.queued_prefill_tokens * self.rate.seconds_per_token
+        self.pool_load.loads_s[self.slot] = queue_s + self.pressure_s
+        self.follow_health()
+
+    def follow_health(self) -> None:
+        """Be among the impaired ones, or not."""
+        if self.is_full() or self.breaker.state is not BreakerState.CLOSED:
+            self.pool_load.impaired.add(self)
+        else:
+            self.pool_load.impaired.discard(self)
+
+    def join(self, pool_load: PoolLoad) -> None:
+        """Be counted there, and where it was before no more."""
+        self.pool_load.impaired.discard(self)
+        self.pool_load = pool_load
+        missing = self.slot + 1 - len(pool_load.loads_s)
+        pool_load.loads_s.extend([0.0] * missing)
+        self.follow()
+
+    def report_load(self, *, running: int, waiting: int) -> None:
+        """Its engine says so: learn how many requests it should have."""
+        in_flight = self.in_flight_requests
+        self.capacity.observe(running=running, waiting=waiting, in_flight=in_flight)
+        self.follow_health()
+
+    def report_nothing(self) -> None:
+        """Its engine does not say: it is not limited here."""
+        self.capacity.forget()
+        self.follow_health()

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from headrace.router.alike import alike
 from headrace.router.block_index import BlockIndex
-from headrace.router.endpoint import Endpoint, EndpointSpec
+from headrace.router.endpoint import Endpoint, EndpointSpec, PoolLoad
 from headrace.router.prefix_index import PrefixIndex
 from headrace.router.service_rate import ServiceRate
 
@@ -18,6 +19,7 @@ class Pool:
         "blocks",
         "has_cohorts",
         "index",
+        "load",
         "members",
         "slot_bits",
         "slot_count",
@@ -26,6 +28,7 @@ class Pool:
     def __init__(self) -> None:
         self.members: tuple[Endpoint, ...] = ()
         self.accepting: tuple[Endpoint, ...] = ()  # those that take requests, by the store
+        self.load = PoolLoad()
         self.has_cohorts = False  # a canary splits its requests
         self.index = PrefixIndex()
         self.blocks = BlockIndex()
@@ -42,17 +45,19 @@ class Pool:
             slot = self.slot_count
             self.slot_count += 1
         rate = self._rates.setdefault(spec.deployment_id, ServiceRate())
-        return Endpoint(spec, slot=slot, rate=rate)
+        return Endpoint(spec, slot=slot, rate=rate, pool_load=self.load)
 
     def replace_members(self, members: Sequence[Endpoint]) -> None:
         """Take the endpoints that there are now; forget what was known of others."""
         for gone in set(self.members).difference(members):
             self.index.forget(gone.slot)
             self.blocks.forget(gone.slot)
+            gone.join(PoolLoad())  # its leases go on, and concern nobody here
             self._free_slots.append(gone.slot)
         self._free_slots.sort(reverse=True)
         self.members = tuple(members)
-        self.accepting = tuple(member for member in members if member.spec.accepts_requests)
+        accepting = (member for member in members if member.spec.accepts_requests)
+        self.accepting = alike(accepting, self.load)
         self.slot_bits = sum(1 << member.slot for member in members)
         self.has_cohorts = any(member.spec.cohort_weight for member in members)
         present = {member.spec.deployment_id for member in members}

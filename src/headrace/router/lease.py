@@ -62,7 +62,7 @@ class Lease:
         endpoint.leases_total += 1
         endpoint.queued_prefill_tokens += self._fresh_tokens
         endpoint.held_fresh_tokens += self._fresh_tokens
-        endpoint.reckon_pressure()
+        endpoint.follow()
 
     @property
     def held_tokens(self) -> int:
@@ -79,16 +79,19 @@ class Lease:
             endpoint.rate.observe(self._prefill_tokens, now_s - began_s)
             endpoint.first_token_s = now_s
         self._end_prefill()
+        self.endpoint.follow()
 
     def succeed(self) -> None:
         """The endpoint answered; call it early, so that a long stream is no long probe."""
         self.endpoint.breaker.succeed(self._taken_s, is_probe=self._is_probe)
         self._is_probe = False
+        self.endpoint.follow_health()
 
     def fail(self, now_s: float) -> None:
         """The endpoint could not be reached or broke the connection: eject it."""
         self.endpoint.breaker.fail(now_s, is_probe=self._is_probe)
         self._is_probe = False
+        self.endpoint.follow_health()
 
     def release(self) -> None:
         """The request is no longer there."""
@@ -104,7 +107,7 @@ class Lease:
         endpoint.in_flight_requests -= 1
         endpoint.held_fresh_tokens -= self._fresh_tokens
         assert endpoint.held_fresh_tokens >= 0
-        endpoint.reckon_pressure()
+        endpoint.follow()
 
     def _end_prefill(self) -> None:
         self._give_back(self._prefill_tokens)

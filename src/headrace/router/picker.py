@@ -193,9 +193,9 @@ class Picker:
 
     @staticmethod
     def _able(search: Search, *, over_capacity: bool) -> Sequence[Endpoint]:
-        accepting, now_s, excluded = search.pool.accepting, search.now_s, search.excluded
-        able = usable(accepting, now_s, excluded, over_capacity=over_capacity)
-        if over_capacity or len(able) == len(accepting) or not search.matched:
+        now_s, excluded = search.now_s, search.excluded
+        able = usable(search.pool, now_s, excluded, over_capacity=over_capacity)
+        if over_capacity or len(able) == len(search.pool.accepting) or not search.matched:
             return able
         return [
             *able,
@@ -233,9 +233,10 @@ class Picker:
                 for endpoint, cost in zip(endpoints, costs, strict=True)
             ]
         least = min(costs)
+        if costs.count(least) == 1:
+            return Choice(costs.index(least), "least cost", costs)
         ties = [at for at, cost in enumerate(costs) if cost == least]
-        at = ties[0] if len(ties) == 1 else ties[int(self._rng.random() * len(ties))]
-        return Choice(at, "least cost", costs)
+        return Choice(ties[int(self._rng.random() * len(ties))], "least cost", costs)
 
     def _decision(self, choice: Choice, candidates: Candidates, search: Search) -> Decision:
         pool, work, matched = search.pool, search.work, search.matched
@@ -260,7 +261,7 @@ class Picker:
             policy=self.policy.name,
             reason=choice.reason,
             endpoint_count=len(pool.members),
-            filtered={} if is_whole else why_left_out(pool.members, search.now_s, search.excluded),
+            filtered={} if is_whole else why_left_out(pool, search.now_s, search.excluded),
             tier=candidates.tier,
             prompt_tokens=work.prefill_tokens,
             candidates=tuple(views),

@@ -85,10 +85,18 @@ class PrefixIndex:
         if not prefix:
             return
         beliefs = self._beliefs(slot, tokens_max)
-        keys, ends = prefix.keys, prefix.tokens
-        for depth in range(len(keys) - 1, -1, -1):  # so that the deepest is forgotten first
-            tokens = ends[depth] - (ends[depth - 1] if depth else 0)
-            self._add(slot, beliefs, keys[depth], tokens, now_s)
+        known, holders, bit = beliefs.keys, self._holders, 1 << slot
+        end = prefix.tokens[-1]
+        starts = (0, *prefix.tokens[:-1])
+        # The deepest first, so that it is forgotten first; without a call, as there may be 200.
+        for key, start in zip(reversed(prefix.keys), reversed(starts), strict=True):
+            if key in known:
+                known.move_to_end(key)
+            else:
+                holders[key] = holders.get(key, 0) | bit
+                beliefs.tokens += end - start
+            known[key] = (end - start, now_s)
+            end = start
         self._evict(slot, beliefs, now_s)
 
     def observe(self, slot: int, predicted_tokens: int, cached_tokens: int) -> None:
@@ -132,15 +140,6 @@ class PrefixIndex:
             beliefs.capacity_tokens = min(beliefs.capacity_tokens, float(tokens_max))
         return beliefs
 
-    def _add(self, slot: int, beliefs: SlotBeliefs, key: int, tokens: int, now_s: float) -> None:
-        if key in beliefs.keys:
-            beliefs.keys.move_to_end(key)
-            beliefs.keys[key] = (tokens, now_s)
-            return
-        beliefs.keys[key] = (tokens, now_s)
-        beliefs.tokens += tokens
-        self._holders[key] = self._holders.get(key, 0) | (1 << slot)
-
     def _evict(self, slot: int, beliefs: SlotBeliefs, now_s: float) -> None:
         count_max = max(keys_per_slot_min, keys_max // max(1, len(self._slots)))
         while beliefs.keys:
@@ -166,8 +165,12 @@ class PrefixIndex:
 
 def _set_bits(matched: list[int], bits: int, tokens: int) -> None:
     """Write `tokens` at every slot whose bit is set, in time of the set ones if they are few."""
+    count = bits.bit_count()
+    if count == len(matched):
+        matched[:] = [tokens] * count
+        return
     text = f"{bits:b}"[::-1]
-    if bits.bit_count() * dense_share > len(text):
+    if count * dense_share > len(text):
         for slot, bit in enumerate(text):
             if bit == "1":
                 matched[slot] = tokens

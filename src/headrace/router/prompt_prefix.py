@@ -9,8 +9,10 @@ separates what must not share a cache: tenants, models, adapters. Python's keyed
 keys never leave the process, and a collision only costs a poorer choice.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 block_plan = ((16, 512), (28, 2048), (48, 4096), (120, 16_384))  # (blocks, bytes of each)
 bytes_per_token = 4  # typical; the router's tokens are estimates
@@ -40,6 +42,8 @@ def _block_ends() -> Iterator[int]:
 
 
 block_ends = tuple(_block_ends())
+blocks = tuple(pairwise((0, *block_ends)))  # (start, end)
+block_tokens = tuple(end // bytes_per_token for end in block_ends)
 
 
 def prefix_of_body(body: bytes, root: object) -> PromptPrefix:
@@ -63,16 +67,7 @@ def prompt_bytes(body: bytes) -> int:
 
 def prefix_of_text(text: bytes, root: object) -> PromptPrefix:
     """The prefix of a prompt's bytes; the part of a last block that is not full is left out."""
-    keys: list[int] = []
-    tokens: list[int] = []
     key = hash(root)
-    start = 0
-    length = len(text)
-    for end in block_ends:
-        if end > length:
-            break
-        key = hash((key, text[start:end]))
-        keys.append(key)
-        tokens.append(end // bytes_per_token)
-        start = end
-    return PromptPrefix(tuple(keys), tuple(tokens))
+    count = bisect_right(block_ends, len(text))
+    keys = [key := hash((key, text[start:end])) for start, end in blocks[:count]]
+    return PromptPrefix(tuple(keys), block_tokens[:count])

@@ -243,7 +243,10 @@ def test_one_that_loads_again_has_twice_the_time_of_its_own_start(
 def test_nobody_is_ended_for_silence_while_many_are_silent_at_once() -> None:
     silent = {"rep_0": ReplicaObservation(alive=True)}
     warned = replica(state=ReplicaState.ACTIVE, retry_time=1000.0)
-    assert due(warned, wanted=deployment(), seen=silent, now_s=2000, is_frozen=True) == []
+    spared = only_change(due(warned, wanted=deployment(), seen=silent, now_s=2000, is_frozen=True))
+    assert (spared.state, spared.retry_time) == (ReplicaState.ACTIVE, 2000 + times.silence_max_s)
+    assert due(spared, wanted=deployment(), seen=silent, now_s=2001, is_frozen=True) == []
+    assert due(spared, wanted=deployment(), seen=silent, now_s=2014) == [], "it has its time anew"
     assert isinstance(due(warned, wanted=deployment(), seen=silent, now_s=2000)[0], StopReplica)
     ended = {"rep_0": ReplicaObservation(alive=False)}
     gone = only_change(due(warned, wanted=deployment(), seen=ended, is_frozen=True))

@@ -10,7 +10,7 @@ from headrace.router.candidates import Place
 from headrace.router.decision_log import DecisionLog
 from headrace.router.endpoint import EndpointSpec
 from headrace.router.endpoint_set import EndpointSet
-from headrace.router.lease import Work
+from headrace.router.lease import Lease, Work
 from headrace.router.picker import Picker, Saturated
 from headrace.router.policy import LeastTokens, RoutingPolicy
 from headrace.router.prompt_prefix import prefix_of_body
@@ -47,7 +47,7 @@ def test_load_never_outweighs_availability() -> None:
     picker = make_picker(endpoints)
     dead = endpoints.find("dead")
     assert dead is not None
-    dead.breaker.fail(0.0, is_probe=False)
+    eject(endpoints, dead.spec.id)
     for _ in range(20):
         assert picker.lease(pools, work, 0.0).endpoint.spec.id == "busy"
 
@@ -94,7 +94,9 @@ def eject(endpoints: EndpointSet, *names: str) -> None:
     for name in names:
         endpoint = endpoints.find(name)
         assert endpoint is not None
-        endpoint.breaker.fail(0.0, is_probe=False)
+        lease = Lease(endpoint, work, 0.0)
+        lease.fail(0.0)
+        lease.release()
 
 
 def test_an_ejected_endpoint_is_tried_where_it_is_the_last() -> None:
@@ -114,6 +116,7 @@ def test_an_ejected_endpoint_gets_nothing_beside_one_that_is_not() -> None:
     healthy = endpoints.find("c")
     assert healthy is not None
     healthy.capacity.requests_max = healthy.in_flight_requests
+    healthy.follow_health()
     with pytest.raises(Saturated):
         picker.lease(pools, work, 0.1, tries_ejected=True)
 
@@ -229,7 +232,7 @@ def test_a_decision_can_be_explained() -> None:
     picker = make_picker(endpoints)
     dead = endpoints.find("d")
     assert dead is not None
-    dead.breaker.fail(0.0, is_probe=False)
+    eject(endpoints, dead.spec.id)
     picker.lease(pools, prompt("hello "), 0.0)
     lease = picker.lease(pools, prompt("hello ", "req_1"), 0.1)
     assert picker.log is not None

@@ -3,8 +3,12 @@
 import math
 import random
 
+import pytest
+
+from headrace.router.alike import Alike
 from headrace.router.cost_policy import harm_weight, least_harm, least_work
 from headrace.router.endpoint import Endpoint, EndpointSpec
+from headrace.router.endpoint_set import EndpointSet
 from headrace.router.lease import Lease, Work
 from headrace.router.policy import LeastRequests, PrefixAffinity, RoundRobin, TwoChoices
 
@@ -71,3 +75,31 @@ def test_a_cost_is_the_sum_of_its_terms() -> None:
     for endpoint, cost in zip(endpoints, policy.costs(endpoints, work, [100, 300]), strict=True):
         terms = policy.terms(endpoint, work, [100, 300][endpoint.slot])
         assert math.isclose(sum(terms.values()), cost)
+
+
+def test_costs_of_endpoints_that_are_alike_are_those_of_each() -> None:
+    rng = random.Random(3)
+    endpoints = EndpointSet()
+    endpoints.update(EndpointSpec(f"rep_{n}", "ver_1", "http://x") for n in range(20))
+    pool = endpoints.whole_pool("ver_1")
+    assert pool is not None
+    for endpoint in pool.members:
+        for _ in range(rng.randrange(4)):
+            Lease(endpoint, Work(rng.randrange(5000), 10), 0.0)
+    assert isinstance(pool.accepting, Alike)
+    for matched in ([0] * 20, [rng.randrange(1000) for _ in range(20)]):
+        costs = least_harm().costs(pool.accepting, work, matched)
+        assert costs == pytest.approx(least_harm().costs(list(pool.accepting), work, matched))
+        for endpoint, cost in zip(pool.accepting, costs, strict=True):
+            terms = least_harm().terms(endpoint, work, matched[endpoint.slot])
+            assert cost == pytest.approx(sum(terms.values()))
+
+
+def test_endpoints_of_two_deployments_are_not_alike() -> None:
+    endpoints = EndpointSet()
+    endpoints.update(
+        EndpointSpec(f"rep_{n}", "ver_1", "http://x", deployment_id=f"dep_{n}") for n in range(2)
+    )
+    pool = endpoints.whole_pool("ver_1")
+    assert pool is not None
+    assert not isinstance(pool.accepting, Alike)

@@ -337,7 +337,7 @@ class SimGateway:
             in_flight = endpoint.in_flight_requests
             if replica.is_up and not replica.is_hung and endpoint.capacity.is_near(in_flight):
                 running, waiting = replica.engine.load()
-                endpoint.capacity.observe(running=running, waiting=waiting, in_flight=in_flight)
+                endpoint.report_load(running=running, waiting=waiting)
         self._polls_pending = bool(self._busy)
         if self._polls_pending:
             interval_s = 0.1 if self._queues else poll_interval_s
