@@ -238,9 +238,7 @@ def show(page: Page, name: str) -> None:
     """Go to a page and wait until it is drawn."""
     page.evaluate("name => { location.hash = `#/${name}`; }", name)
     title = page.locator(f'nav a[href="#/{name}"][aria-current]').inner_text()
-    page.locator(".page h1").get_by_text(
-        title, exact=True
-    ).wait_for()  # not that of the page before
+    page.locator(".page h1", has_text=title).wait_for()  # not that of the page before
     page.wait_for_timeout(settle_ms)
 
 

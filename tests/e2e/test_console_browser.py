@@ -97,8 +97,8 @@ def new_page(browser: Browser, width: int = 1280, scheme: str = "light") -> tupl
 def show(page: Page, name: str) -> None:
     """Go to a page of the console and wait until it is drawn from an answer."""
     page.evaluate("name => { location.hash = `#/${name}`; }", name)
-    page.locator(f'nav a[href="#/{name}"][aria-current]').wait_for()
-    page.locator(".page h1").wait_for()
+    title = page.locator(f'nav a[href="#/{name}"][aria-current]').inner_text()
+    expect(page.locator(".page h1")).to_have_text(title, timeout=patience_ms)  # not one before
     expect(page.locator("#live")).to_have_text("Live", timeout=patience_ms)
 
 
@@ -314,7 +314,7 @@ def console_url(database: Database) -> Iterator[str]:
     admin = create_admin_app(database, token, pepper=b"p" * 32, payment_provider=Provider())
     listener = socket.create_server(("127.0.0.1", 0))
     site = create_admin_site(admin, create_console_app())
-    config = uvicorn.Config(site, log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(site, log_level="warning", lifespan="off", timeout_graceful_shutdown=0)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
@@ -337,6 +337,51 @@ def test_nobody_gets_in_with_a_wrong_token_and_a_signed_out_session_is_over(
     page.locator("#sign-in").wait_for()
     page.reload()
     page.locator("#sign-in").wait_for()
+    watch.check(console_url)
+    page.context.close()
+
+
+def tab_to(page: Page, selector: str) -> None:
+    """Press Tab until something has the focus, as somebody without a mouse would."""
+    for _ in range(80):
+        if page.evaluate("at => document.activeElement.matches(at)", selector):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"no way to {selector} by Tab")
+
+
+def test_a_tenant_is_made_and_limited_without_a_mouse(browser: Browser, console_url: str) -> None:
+    page, watch = new_page(browser)
+    page.goto(console_url)
+    page.locator("#sign-in").wait_for()
+    tab_to(page, "#token")
+    page.keyboard.type(token)
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Overview").wait_for()
+    tab_to(page, ".skip")
+    page.keyboard.press("Enter")
+    expect(page.locator("#content")).to_be_focused()
+    page.keyboard.press("Shift+Tab")
+    tab_to(page, 'a[href="#/tenants"]')
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("No tenants yet.")).to_be_visible()
+    tab_to(page, "#create-tenant")
+    page.keyboard.press("Enter")
+    tab_to(page, "#field-name")
+    page.keyboard.type("acme")
+    page.keyboard.press("Enter")
+    expect(page.locator("dialog")).to_have_count(0, timeout=patience_ms)
+    expect(page.locator("#create-tenant")).to_be_focused()  # where one was before
+    tab_to(page, "[id^=limits-]")
+    page.keyboard.press("Enter")
+    tab_to(page, "#field-rpm")
+    page.keyboard.press("Escape")  # closes without a change
+    expect(page.locator("[id^=limits-]")).to_be_focused()
+    page.keyboard.press("Enter")
+    tab_to(page, "#field-rpm")
+    page.keyboard.type("90")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("90 requests/min")).to_be_visible(timeout=patience_ms)
     watch.check(console_url)
     page.context.close()
 

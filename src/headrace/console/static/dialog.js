@@ -54,7 +54,12 @@ export function reveal(title, secret, text) {
 }
 
 function open(dialog) {
-  dialog.addEventListener("close", () => dialog.remove());
+  const opener = document.activeElement?.id;
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    // What opened it was drawn anew meanwhile, so that the browser's own way back is lost.
+    if (opener && document.activeElement === document.body) document.getElementById(opener)?.focus();
+  });
   document.body.append(dialog);
   dialog.showModal();
 }
