@@ -55,7 +55,7 @@ $(STAMPS)/dev: $(STAMPS)/installed requirements/dev.lock
 
 # What the tests use beside Python packages: continuous integration installs it, people are told.
 # PyTorch is the oracle of the model families; it comes without hashes because its builds differ.
-TOOLS := chromium:chromium postgres:postgresql redis-server:redis-server promtool:prometheus \
+TOOLS := chromium:chromium postgres:postgresql redis-server:redis-server promtool:prometheus ip:iproute2 \
   aarch64-linux-gnu-g++:g++-aarch64-linux-gnu qemu-aarch64-static:qemu-user-static
 tools: $(STAMPS)/dev
 	@for tool in $(TOOLS); do \

@@ -1,4 +1,8 @@
-"""Machines that join, as processes of this one: replicas run there, move, are adopted, drained."""
+"""Machines that join: replicas run there, move, are adopted, drained.
+
+Each has a network of its own where this process may make one, and is reached over a cable that can
+be cut; elsewhere they are processes beside the platform, and what needs a cable is skipped.
+"""
 
 import json
 import os
@@ -6,7 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +22,7 @@ import pytest
 from headrace.cli.admin_client import AdminAddress, AdminClient
 from headrace.cli.nodes import NodeList
 from headrace.sim.child_process import wait_until
+from headrace.sim.network import MachineNetwork, Network, hub_address, why_not
 from headrace.sim.platform_process import PlatformProcess
 from headrace.spec.deployments import Replica, ReplicaState
 from headrace.spec.nodes import Node
@@ -25,6 +31,7 @@ from headrace.storage import open_sqlite
 pytestmark = pytest.mark.e2e
 
 model = "smollm2-135m-instruct"
+reports_address = f"{hub_address}:8082"
 
 
 def command(*words: str) -> list[str]:
@@ -37,12 +44,15 @@ class Machine:
 
     name: str
     directory: Path
+    network: MachineNetwork | None
     process: subprocess.Popen[bytes] | None = None
 
     def start(self, *words: str, token: str = "") -> None:
         log = (self.directory.parent / f"{self.name}.log").open("ab")
+        within: Sequence[str] = () if self.network is None else self.network.command
+        join = command("node", "join", *words, "--node-dir", str(self.directory))
         self.process = subprocess.Popen(
-            command("node", "join", *words, "--node-dir", str(self.directory)),
+            [*within, *join, *(() if self.network is None else ("--plaintext",))],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -72,6 +82,7 @@ class Fleet:
     """A platform and its machines."""
 
     platform: PlatformProcess
+    network: Network | None
     machines: dict[str, Machine] = field(default_factory=dict)
 
     def ask(self, *words: str) -> dict[str, object]:
@@ -93,9 +104,18 @@ class Fleet:
 
     def join(self, name: str) -> Machine:
         token = str(self.ask("nodes", "add", name, "--region", f"region-{name}")["token"])
-        machine = self.machines[name] = Machine(name, self.platform.directory / name)
-        machine.start(self.platform.admin_url, token=token)
+        cable = None if self.network is None else self.network.add(name)
+        machine = self.machines[name] = Machine(name, self.platform.directory / name, cable)
+        url = self.platform.admin_url if cable is None else f"http://{reports_address}"
+        machine.start(url, token=token)
         return machine
+
+    def cable(self, name: str) -> MachineNetwork:
+        """A machine's cable; the test is skipped where there is none."""
+        cable = self.machines[name].network
+        if cable is None:
+            pytest.skip(why_not() or "")
+        return cable
 
     def serving(self) -> dict[str, list[Replica]]:
         """Replicas that serve, by the name of their node."""
@@ -117,8 +137,15 @@ class Fleet:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     directory = tmp_path_factory.mktemp("nodes")
-    with PlatformProcess.start(directory, "--demo", "--node-lost-after", "8") as platform:
-        fleet = Fleet(platform)
+    options = ["--demo", "--node-lost-after", "8"]
+    network: Network | None = None
+    with ExitStack() as stack:
+        if why_not() is None:
+            network = stack.enter_context(Network())
+            stack.enter_context(network.entered())
+            options += ["--node-listen", reports_address, "--node-plaintext"]
+        platform = stack.enter_context(PlatformProcess.start(directory, *options))
+        fleet = Fleet(platform, network)
         try:
             fleet.join("a")
             fleet.join("b")
@@ -156,6 +183,10 @@ class Load:
                 self.answered += 1
             except openai.OpenAIError as error:
                 self.failures.append(str(error))
+
+    def wait_answered(self, count: int) -> None:
+        """Wait until so many were answered."""
+        wait_until(lambda: self.answered >= count or self.failures != [])
 
     def __enter__(self) -> "Load":
         self._thread.start()
@@ -211,21 +242,64 @@ def whole_without(fleet: Fleet, name: str) -> bool:
     return name not in serving and sum(map(len, serving.values())) == 3
 
 
+def starts(fleet: Fleet) -> dict[str, list[tuple[str, int]]]:
+    """The replicas that serve with how often each was started, by the name of their node."""
+    return {
+        name: [(replica.id, replica.attempts) for replica in found]
+        for name, found in fleet.serving().items()
+    }
+
+
+def test_cut_cables_freeze_the_fleet_and_no_request_fails(fleet: Fleet) -> None:
+    cables = [fleet.cable(name) for name in ("a", "b")]
+    before = starts(fleet)
+    with Load(fleet.platform) as load:
+        load.wait_answered(3)  # so that the gateway has connections to all three
+        for cable in cables:
+            cable.cut()
+        wait_until(lambda: frozen(fleet))
+        answered = load.answered
+        load.wait_answered(answered + 10)
+        assert starts(fleet) == before
+        for cable in cables:
+            cable.mend()
+        wait_until(lambda: not frozen(fleet))
+    assert load.failures == []
+    assert starts(fleet) == before
+
+
+def test_what_ran_behind_a_cut_cable_starts_elsewhere_and_the_machine_comes_back_empty(
+    fleet: Fleet,
+) -> None:
+    cable, machine = fleet.cable("b"), fleet.machines["b"]
+    assert "b" in fleet.serving()
+    with Load(fleet.platform) as load:
+        cable.cut()
+        wait_until(lambda: "lost" in states(fleet))
+        wait_until(lambda: whole_without(fleet, "b"))
+        assert machine.replica_pids() != []  # it knows nothing of what was decided
+        cable.mend()
+        wait_until(lambda: states(fleet) == ["ready"] * 3)
+        wait_until(lambda: machine.replica_pids() == [])
+    assert load.failures == []
+
+
 def test_a_drain_moves_replicas_and_fails_nobody(fleet: Fleet) -> None:
     with Load(fleet.platform) as load:
-        fleet.ask("nodes", "drain", "b")
-        wait_until(lambda: whole_without(fleet, "b"))
-        fleet.ask("nodes", "uncordon", "b")
+        fleet.ask("nodes", "drain", "a")
+        wait_until(lambda: whole_without(fleet, "a"))
+        fleet.ask("nodes", "uncordon", "a")
     assert load.failures == []
     assert load.answered > 0
 
 
 def test_what_ran_on_a_machine_that_is_gone_starts_elsewhere(fleet: Fleet) -> None:
-    machine = fleet.machines["a"]
+    machine = fleet.machines["b"]
+    assert machine.replica_pids() != []
     with Load(fleet.platform) as load:
         machine.kill()
         for pid in machine.replica_pids():
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: "lost" in states(fleet))
-        wait_until(lambda: whole_without(fleet, "a"))
+        wait_until(lambda: whole_without(fleet, "b"))
     assert load.failures == []
