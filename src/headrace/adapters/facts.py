@@ -85,6 +85,7 @@ class EngineFacts:
     tells_hang: bool = False  # its readiness says so when it makes no step
     publishes_kv_events: bool = False  # by ZeroMQ, where it was told to (adapters/kv_messages.py)
     kv_events_path: str = ""  # where it tells how its prefix cache changes (prefix-cache.md)
+    moves_kv: bool = False  # we start it so that prompts' KV goes between its replicas
     lora: LoraChoice | None = None  # None: it is given none
     is_paid: bool = False  # others bill its tokens: it is asked for none that nobody wants
     notes: str = ""

@@ -28,7 +28,7 @@ from headrace.adapters.protocol import (
     ReadinessState,
     RequestExtras,
 )
-from headrace.base.errors import HeadraceError
+from headrace.base.errors import HeadraceError, InvalidRequest
 from headrace.spec.settlements import TokenUsage
 
 key_variable = "HEADRACE_API_KEY"
@@ -94,6 +94,7 @@ facts = EngineFacts(
     listens_while_loading=True,
     kv_events_path="/internal/kv_events",
     tells_hang=True,
+    moves_kv=True,
     lora=LoraChoice.MODEL_AND_NAME,
     notes=__doc__ or "",
 )
@@ -136,6 +137,14 @@ class HeadraceAdapter:
             arguments += ["--lora", f"{lora.name}={lora.source}"]
         if request.loras:
             arguments += ["--max-loras", str(len(request.loras))]
+        if request.moves_kv:
+            if (request.tensor_parallel or 1) > 1:
+                raise InvalidRequest(
+                    "KV does not move between replicas that share layers over several devices yet; "
+                    "give each replica one, or leave out disaggregation.",
+                    param="disaggregation",
+                )
+            arguments.append("--kv-transfer")
         return LaunchCommand(
             argv=(*arguments, *request.extra_arguments),
             environment={key_variable: request.api_key},

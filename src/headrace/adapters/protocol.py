@@ -40,6 +40,7 @@ class LaunchRequest:
     quantization: str | None = None  # the engine's own word; None: as the weights are
     kv_events_port: int | None = None  # where it publishes changes of its prefix cache
     loras: tuple[Lora, ...] = ()
+    moves_kv: bool = False  # prompts' KV goes to other replicas, and comes from them
     extra_arguments: tuple[str, ...] = ()  # from the operator's deployment, never from a caller
 
 

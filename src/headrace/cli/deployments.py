@@ -20,9 +20,11 @@ from headrace.cli.scaling_options import (
     HedgingOptions,
     RolloutOptions,
     ScalingOptions,
+    SplitOptions,
     autoscaling_body,
     hedging_body,
     rollout_body,
+    split_body,
 )
 from headrace.cli.upstream_options import UpstreamOptions, upstream_body
 from headrace.cli.views import format_moment
@@ -54,6 +56,7 @@ class DeploymentView(msgspec.Struct, frozen=True):
     resources: dict[str, object]
     placement: dict[str, object]
     create_time: str
+    disaggregation: dict[str, int] | None = None
 
 
 def register(app: typer.Typer) -> None:
@@ -91,6 +94,7 @@ def create(
     scaling: ScalingOptions,
     rollout: RolloutOptions,
     hedging: HedgingOptions,
+    split: SplitOptions,
     resources: ResourceOptions,
     placement: PlacementOptions,
 ) -> None:
@@ -110,6 +114,7 @@ def create(
         "autoscaling": autoscaling_body(scaling),
         "rollout": rollout_body(rollout),
         "hedging": hedging_body(hedging),
+        "disaggregation": split_body(split),
         "resources": resources_body(resources, scaling.devices),
         "placement": placement_body(placement, scaling.priority),
     }
@@ -160,9 +165,13 @@ def update(
     no_hedge: Annotated[
         bool, typer.Option("--no-hedge", help="Send no request to a second replica.")
     ] = False,
+    no_split: Annotated[
+        bool, typer.Option("--no-split", help="Who computes a prompt answers it.")
+    ] = False,
     scaling: ScalingOptions,
     rollout: RolloutOptions,
     hedging: HedgingOptions,
+    split: SplitOptions,
     resources: ResourceOptions,
     placement: PlacementOptions,
 ) -> None:
@@ -177,6 +186,7 @@ def update(
         "autoscaling": autoscaling_body(scaling),
         "rollout": rollout_body(rollout),
         "hedging": hedging_body(hedging),
+        "disaggregation": split_body(split),
         "resources": resources_body(resources, scaling.devices),
         "placement": placement_body(placement, scaling.priority),
     }
@@ -187,6 +197,8 @@ def update(
         given["autoscaling"] = msgspec.Raw(b"null")
     if no_hedge:
         given["hedging"] = msgspec.Raw(b"null")
+    if no_split:
+        given["disaggregation"] = msgspec.Raw(b"null")
     answer = platform.client.send("PATCH", _path(deployment), given)
     platform.show(answer, DeploymentView, _fields)
 
@@ -226,6 +238,7 @@ def _fields(deployment: DeploymentView) -> list[tuple[str, str]]:
         ("threads", "an equal share" if deployment.threads is None else str(deployment.threads)),
         ("generation", f"{deployment.generation}, rollout {deployment.rollout_state}"),
         *([("scaled", deployment.scale_reason)] if deployment.scale_reason else []),
+        *([("split", _split(deployment.disaggregation))] if deployment.disaggregation else []),
         *([("hedged", _hedging(deployment.hedging))] if deployment.hedging else []),
         *([("needs", _words(deployment.resources))] if deployment.resources else []),
         *([("placed", _words(deployment.placement))] if deployment.placement else []),
@@ -243,6 +256,13 @@ def _words(fields: Mapping[str, object]) -> str:
 
 def _ready(deployment: DeploymentView) -> str:
     return f"{deployment.ready_replicas}/{deployment.replicas}"
+
+
+def _split(policy: Mapping[str, int]) -> str:
+    return (
+        f"{policy['prefill']} compute prompts of over {policy['threshold_tokens']:,} tokens, "
+        f"{policy['decode']} answer"
+    )
 
 
 def _hedging(hedging: Mapping[str, float | None]) -> str:

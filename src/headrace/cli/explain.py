@@ -172,9 +172,10 @@ def scaling(
 
 
 def _decision_fields(decision: Decision) -> list[tuple[str, str]]:
+    leg = f", {decision.leg} leg" if decision.leg else ""
     left_out = ", ".join(f"{count} {why}" for why, count in decision.filtered.items())
     return [
-        ("request", f"{decision.request_id}, attempt {decision.attempt}"),
+        ("request", f"{decision.request_id}, attempt {decision.attempt}{leg}"),
         ("prompt", f"about {output.format_count(decision.prompt_tokens)} tokens"),
         ("replicas", f"{decision.endpoint_count}, nearness: {decision.tier}"),
         ("left out", left_out or "none"),

@@ -1,4 +1,4 @@
-"""The options of autoscaling, rollouts and hedging, declared once for `create` and `update`."""
+"""The options of scaling, rollouts, hedging and splits, once for `create` and `update`."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -113,6 +113,32 @@ class HedgingOptions:
 def hedging_body(options: HedgingOptions) -> dict[str, object] | None:
     """The policy as the API takes it; None if no option was given."""
     body = {"after_s": options.hedge_after, "first_output_quantile": options.hedge_quantile}
+    return {name: value for name, value in body.items() if value is not None} or None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitOptions:
+    """Which replicas compute prompts for the others."""
+
+    prefill_replicas: Annotated[
+        int | None,
+        typer.Option(min=1, help="Replicas that compute prompts for others; with the next one."),
+    ] = None
+    decode_replicas: Annotated[
+        int | None, typer.Option(min=1, help="Replicas that answer; both in place of --replicas.")
+    ] = None
+    split_threshold: Annotated[
+        int | None, typer.Option(min=1, help="Prompts with no more new tokens are not split.")
+    ] = None
+
+
+def split_body(options: SplitOptions) -> dict[str, object] | None:
+    """The policy as the API takes it; None if no option was given."""
+    body = {
+        "prefill": options.prefill_replicas,
+        "decode": options.decode_replicas,
+        "threshold_tokens": options.split_threshold,
+    }
     return {name: value for name, value in body.items() if value is not None} or None
 
 

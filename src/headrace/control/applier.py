@@ -211,6 +211,7 @@ class Applier:
             tensor_parallel=template.resources.devices_together,
             kv_events_port=kv_events_port(place.port, self._kv_events_offset),
             loras=tuple(Lora(lora.name, lora.source) for lora in template.loras),
+            moves_kv=template.moves_kv,
             extra_arguments=template.engine_arguments,
         )
 

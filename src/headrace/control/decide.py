@@ -31,6 +31,7 @@ from headrace.control.actions import (
     LaunchReplica,
     StopReplica,
 )
+from headrace.control.replica_roles import changed_roles
 from headrace.control.rollout import Staff, next_deployment, staff
 from headrace.control.world import ReplicaObservation, World
 from headrace.spec.deployments import Deployment, Leaving, Replica, ReplicaState
@@ -61,13 +62,15 @@ class ControlTimes:
 def decide(world: World, times: ControlTimes) -> list[Action]:
     """The actions that are due now, in the order to apply them; empty when all is as desired.
 
-    A step of a rollout is written before anything is done for it."""
+    A step of a rollout is written before anything is done for it, and so is a replica's role."""
     deployment = world.deployment
     if deployment is not None:
         moved = next_deployment(deployment, world.replicas, world.health, world.now_s)
         if moved != deployment:
             return [ChangeDeployment(moved)]
     wanted, unwanted = split_by_need(world)
+    if deployment is not None and (changed := changed_roles(deployment, wanted)):
+        return [ChangeReplica(replica) for replica in changed]
     actions: list[Action] = []
     for replica in unwanted:
         actions += retire(world, times, replica)

@@ -40,7 +40,7 @@ may_have_no_parent = ("price_book",)  # then it is everybody's
 prunable = ("deployment", "model", "model_version")  # others carry money and history
 identity_fields = frozenset(("id", "name", "parent_id", "create_time", "version", "type"))
 observed_fields = frozenset(
-    ("generation", "generation_max", "former", "progress", "verdict", "scale")
+    ("generation", "generation_max", "former", "progress", "verdict", "scale", "moves_kv")
 )
 documents_max = 10_000
 
@@ -110,7 +110,7 @@ def document_of(resource: Resource, names: Names) -> Document:
         case Deployment():
             fields["version"] = names.of(resource.model_version_id)
             del fields["model_version_id"]
-            if resource.autoscaling is not None:
+            if resource.autoscaling is not None or resource.disaggregation is not None:
                 del fields["replicas"]
     parent = names.of(resource.parent_id) if resource.parent_id else ""
     return Document(kind=resource.kind, name=resource.name, parent=parent, spec=fields)
@@ -146,7 +146,8 @@ def normal(document: Document) -> Document:
     fields = plain(struct_of(kind, document, spec, where))
     for name in ("model_version_id", "targets"):
         fields.pop(name, None)
-    if document.kind == "deployment" and fields.get("autoscaling") is not None:
+    has_own_count = fields.get("autoscaling") or fields.get("disaggregation")
+    if document.kind == "deployment" and has_own_count:
         del fields["replicas"]
     return msgspec.structs.replace(document, spec={**fields, **references})
 

@@ -24,6 +24,7 @@ from headrace.control.manifest import (
     struct_of,
 )
 from headrace.control.model_targets import follow_version
+from headrace.control.replica_roles import check_split
 from headrace.control.upstreams import check_upstream
 from headrace.spec.deployments import Deployment
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
@@ -147,7 +148,11 @@ class Writer:
         self, document: Document, present: Deployment, changed: Deployment
     ) -> None:
         version = self._version(document.parent, str(document.spec["version"]))
-        template = msgspec.structs.replace(changed.template, model_version_id=version.id)
+        template = msgspec.structs.replace(
+            changed.template,
+            model_version_id=version.id,
+            moves_kv=changed.disaggregation is not None,
+        )
         rolled = present.with_template(template)
         wanted = msgspec.structs.replace(
             rolled,
@@ -155,6 +160,7 @@ class Writer:
             rollout=changed.rollout,
             autoscaling=changed.autoscaling,
             hedging=changed.hedging,
+            disaggregation=changed.disaggregation,
             placement=changed.placement,
         )
         check_upstream(wanted, find_adapter(wanted.engine), version)
@@ -206,8 +212,13 @@ references = ("targets", "version")
 
 
 def within_bounds(deployment: Deployment) -> Deployment:
-    """The deployment with a number of replicas that its autoscaling allows."""
-    policy = deployment.autoscaling
+    """The deployment with a number of replicas that its autoscaling or its roles allow.
+
+    InvalidRequest where its requests cannot be split as it says."""
+    split, policy = deployment.disaggregation, deployment.autoscaling
+    if split is not None:
+        check_split(split, deployment.template, scales=policy is not None)
+        return msgspec.structs.replace(deployment, replicas=split.replicas, moves_kv=True)
     if policy is None:
         return deployment
     replicas = min(policy.max, max(policy.min, deployment.replicas))

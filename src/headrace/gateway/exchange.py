@@ -12,6 +12,8 @@ may want its slow attempts raced by another one: see `hedging`.
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import msgspec
+
 from headrace.adapters.registry import find_adapter
 from headrace.base.errors import (
     DeadlineExceeded,
@@ -27,6 +29,7 @@ from headrace.gateway.heartbeat import Heartbeat
 from headrace.gateway.hedging import Attempt, Race, Run, header_name
 from headrace.gateway.metering import Metering
 from headrace.gateway.rewriter import StreamRewriter, WholeRewrite, rewrite_whole
+from headrace.gateway.split import prefilled_elsewhere
 from headrace.gateway.traces import attempt_attributes
 from headrace.gateway.upstream import (
     ask_usage,
@@ -91,13 +94,21 @@ class Exchange:
 
         Zero if no engine got it. Unless somebody waits for the end, the engine is asked again
         where it does not answer, or has not seen the request yet that was cut behind it."""
-        sent_to = None if self._counted is None else self._counted.sent_to
-        if self._counted is None or sent_to is None:
+        counted = self._counted
+        if counted is None:
             return TokenUsage()
+        ask = ask_usage if is_awaited else ask_usage_patiently
+        sent_to, request_id = counted.sent_to, counted.request_id
+        if sent_to is None:
+            if counted.prefilled_at is None:
+                return TokenUsage()
+            sent_to, request_id = counted.prefilled_at  # it ended before its second leg began
         if not find_adapter(sent_to.engine).keeps_usage_records:
             return None
-        ask = ask_usage if is_awaited else ask_usage_patiently
-        return await ask(self._forwarding.client, sent_to, self._counted.request_id)
+        usage = await ask(self._forwarding.client, sent_to, request_id)
+        if usage is None or counted.sent_to is not None:
+            return usage
+        return msgspec.structs.replace(usage, completion_tokens=0)  # nobody was to see that token
 
     @property
     def hedge_headers(self) -> list[Header]:
@@ -265,7 +276,7 @@ class Exchange:
         self._note_first_byte(attempt)
         dialect = find_adapter(attempt.spec.engine).dialect
         whole = rewrite_whole(body, self._request.answer_name, dialect, self._created)
-        self._learn(lease, whole.usage)
+        self._learn(lease, whole.usage, is_split=attempt.is_split)
         metering = self._request.metering
         if whole.usage is None or metering is Metering.GENERATES:
             return whole
@@ -299,7 +310,7 @@ class Exchange:
                 if rewriter.error_body is not None:
                     raise stream_error(rewriter.error_body)
         self.last_output_s = self._forwarding.clock.monotonic_s() - self._start_s
-        self._learn(lease, rewriter.usage)
+        self._learn(lease, rewriter.usage, is_split=attempt.is_split)
         return rewriter.usage is not None
 
     async def _open(self, attempt: Attempt, timeout_s: float) -> Answer:
@@ -317,8 +328,10 @@ class Exchange:
         if self._request.trace is not None:
             headers["traceparent"] = self._request.trace.traceparent
         await self._account.recorded()
+        moved = await prefilled_elsewhere(self._forwarding, self._request, attempt)
+        fields = {**extras.fields, **moved} if generates else {}
         path = self._request.path
-        body = self._request.body_for(spec, extras.fields if generates else {})
+        body = self._request.body_for(spec, fields)
         if not isinstance(body, bytes):
             headers["Content-Type"] = body.content_type
         elif adapter.dialect is not None:
@@ -383,11 +396,14 @@ class Exchange:
         )
         return now_s
 
-    def _learn(self, lease: Lease, usage: TokenUsage | None) -> None:
-        """An attempt ended well: what it used says how good the router's prediction was."""
+    def _learn(self, lease: Lease, usage: TokenUsage | None, *, is_split: bool = False) -> None:
+        """An attempt ended well: what it used says how good the router's prediction was.
+
+        Of a split request it says what the first leg's replica had cached."""
         if usage is None:
             return
-        self._forwarding.picker.answered(lease, usage.cached_tokens)
+        if not is_split:
+            self._forwarding.picker.answered(lease, usage.cached_tokens)
         self._forwarding.traffic.used(lease.endpoint.spec, usage)
 
     def _observe(self, rewriter: StreamRewriter, attempt: Attempt) -> None:

@@ -16,6 +16,7 @@ from headrace.observability.tracing import RequestTrace
 from headrace.router.endpoint import EndpointSpec
 from headrace.router.picker import Picker
 from headrace.router.retry_budget import RetryBudget
+from headrace.router.split import Splitter
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Forwarding:
     counters: GatewayCounters
     traffic: TrafficCounts
     hedger: Hedger
+    splitter: Splitter
 
 
 Body = bytes | SizedBody  # bytes are JSON
@@ -60,5 +62,6 @@ class EngineRequest:
     usage_in_every_chunk: bool = False
     metering: Metering = Metering.GENERATES
     trace: RequestTrace | None = None
+    may_split: bool = False  # its prompt may be computed elsewhere; see `split`
     # Reserves for a second attempt; None: this request is never hedged.
     hedge_account: Callable[[], Account] | None = None

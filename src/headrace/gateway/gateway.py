@@ -103,6 +103,7 @@ class Gateway:
             counters=self._counters,
             traffic=TrafficCounts(new_id("gwy", clock), clock),
             hedger=self._hedger,
+            splitter=routing.splitter,
         )
         return GenerationServices(
             meter=books.meter,

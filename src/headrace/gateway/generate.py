@@ -35,6 +35,7 @@ from headrace.gateway.needs import unable_ids
 from headrace.gateway.prefix_learner import PrefixLearner
 from headrace.gateway.relay import Relay, RelayedAnswer
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
+from headrace.gateway.split import may_split
 from headrace.gateway.token_counter import TokenCounter
 from headrace.gateway.upstream import cache_salt, engine_body
 from headrace.gateway.waiting_room import Errand
@@ -235,6 +236,7 @@ class Generation:
             usage_in_every_chunk=request.wants_usage_in_every_chunk,
             metering=asked.metering,
             trace=self._trace,
+            may_split=may_split(asked),
             hedge_account=lambda: self._hedge_account(admitted.account),
         )
 

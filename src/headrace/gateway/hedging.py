@@ -48,13 +48,24 @@ free = PriceVersion(
 class Attempt:
     """One try of a request at one endpoint."""
 
-    __slots__ = ("has_failed", "has_output", "lease", "request_id", "sent_to", "start_s")
+    __slots__ = (
+        "has_failed",
+        "has_output",
+        "is_split",
+        "lease",
+        "prefilled_at",
+        "request_id",
+        "sent_to",
+        "start_s",
+    )
 
     def __init__(self, lease: Lease, request_id: str, start_s: float) -> None:
         self.lease = lease
         self.request_id = request_id  # by which its engine knows it
         self.start_s = start_s
         self.sent_to: EndpointSpec | None = None  # where it may have used something
+        self.prefilled_at: tuple[EndpointSpec, str] | None = None  # its prompt, and by which id
+        self.is_split = False  # its prompt's KV came from there
         self.has_output = False
         self.has_failed = False
 

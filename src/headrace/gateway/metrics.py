@@ -31,6 +31,7 @@ class GatewayCounters:
     ejections: int = 0
     hedges: Counter[str] = field(default_factory=Counter)  # by which attempt answered
     hedge_lost_tokens: int = 0
+    splits: Counter[str] = field(default_factory=Counter)  # of first legs, by result
     model_requests: Counter[str] = field(default_factory=Counter)  # by logical model
     model_good_requests: Counter[str] = field(default_factory=Counter)
     duration_s: Histogram = field(default_factory=Histogram)
@@ -99,6 +100,10 @@ def metrics_text(
             {result: float(counters.hedges[result]) for result in ("won", "lost", "none")},
         ),
         (declared.hedge_lost_tokens_total, counters.hedge_lost_tokens),
+        (
+            declared.splits_total,
+            {result: float(counters.splits[result]) for result in ("done", "failed")},
+        ),
         (
             declared.predicted_tokens_total,
             {

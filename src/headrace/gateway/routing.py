@@ -19,6 +19,7 @@ from headrace.router.decision_log import DecisionLog
 from headrace.router.endpoint_set import EndpointSet
 from headrace.router.picker import Picker
 from headrace.router.policies import policies
+from headrace.router.split import Splitter
 from headrace.spec.prefix_key import prefix_cache_key
 from headrace.storage import Database
 
@@ -31,14 +32,15 @@ class Routing:
     ) -> None:
         self.endpoints = EndpointSet()
         self.follower = SnapshotFollower(database.store, self.endpoints, clock, database.changes())
-        rng = random.SystemRandom()
+        rng, log = random.SystemRandom(), DecisionLog()
         self.picker = Picker(
             self.endpoints,
             rng,
             policies[config.routing_policy](rng),
             place=Place(config.region, config.zone),
-            log=DecisionLog(),
+            log=log,
         )
+        self.splitter = Splitter(self.endpoints, log)
         self.room = WaitingRoom(self.picker, clock, refresh=self.follower.refresh)
         self.contexts = ContextLengths(self.endpoints, client)
         self.loads = LoadFollower(self.endpoints, client, self.room)

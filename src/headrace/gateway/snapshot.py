@@ -12,6 +12,7 @@ from headrace.base.secret_references import read_secret
 from headrace.router.endpoint import EndpointSpec
 from headrace.router.picker import WeightedPool
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.disaggregation import ReplicaRole
 from headrace.spec.endpoints import endpoint_of
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.prices import PriceBook
@@ -232,6 +233,8 @@ def endpoints_of(
             cohort=str(replica.generation),
             cohort_weight=cohort_weight(deployments[replica.parent_id], replica),
             hedging=deployments[replica.parent_id].hedging,
+            role=replica.role.value,
+            split_tokens=split_tokens(deployments[replica.parent_id], replica),
             loras=loras_of(deployments[replica.parent_id], replica),
             takes_images=deployments[replica.parent_id].model_version_id not in blind
             and Ability.VISION in find_adapter(replica.engine).facts.abilities,
@@ -257,6 +260,14 @@ def loras_of(deployment: Deployment, replica: Replica) -> tuple[str, ...]:
     """The adapters that a replica was started with, which are those of its generation."""
     template = deployment.template_of(replica.generation)
     return () if template is None else tuple(lora.name for lora in template.loras)
+
+
+def split_tokens(deployment: Deployment, replica: Replica) -> int:
+    """From how many tokens on a prompt may be computed elsewhere for this replica; 0: never."""
+    policy = deployment.disaggregation
+    if policy is None or replica.role is not ReplicaRole.DECODE:
+        return 0
+    return policy.threshold_tokens
 
 
 def cohort_weight(deployment: Deployment, replica: Replica) -> int:

@@ -53,6 +53,13 @@ hedge_lost_tokens_total = MetricDeclaration(
     counter,
     "Tokens of attempts that another one outran; nobody is billed for them.",
 )
+splits_total = MetricDeclaration(
+    "headrace_gateway_splits_total",
+    counter,
+    "Prompts that were sent to a replica for prompts first: done, or failed and computed where "
+    "they were answered.",
+    label="result",
+)
 predicted_tokens_total = MetricDeclaration(
     "headrace_gateway_predicted_prefix_tokens_total",
     counter,

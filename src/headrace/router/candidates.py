@@ -60,6 +60,28 @@ def usable(
     return [e for e in able if e.spec.id not in excluded] if excluded else able
 
 
+def stand_ins(
+    pool: Pool, now_s: float, excluded: Collection[str], *, over_capacity: bool
+) -> list[Endpoint]:
+    """Those that compute prompts for others, where none of those others is healthy and untried."""
+    if any(e.breaker.permits(now_s) and e.spec.id not in excluded for e in pool.accepting):
+        return []
+    return usable_for_prompts(pool, now_s, excluded, over_capacity=over_capacity)
+
+
+def usable_for_prompts(
+    pool: Pool, now_s: float, excluded: Collection[str], *, over_capacity: bool = False
+) -> list[Endpoint]:
+    """Of those that compute prompts for others, the healthy ones with room that were not tried."""
+    return [
+        e
+        for e in pool.prefillers
+        if e.breaker.permits(now_s)
+        and e.spec.id not in excluded
+        and (over_capacity or not e.is_full())
+    ]
+
+
 def last_resort(
     accepting: Sequence[Endpoint], now_s: float, excluded: Collection[str], *, over_capacity: bool
 ) -> list[Endpoint]:
@@ -127,9 +149,12 @@ def why_left_out(pool: Pool, now_s: float, excluded: Collection[str]) -> dict[st
 
     The sample keeps a decision on a thousand endpoints as short as its choice."""
     reasons: Counter[str] = Counter()
-    reasons["loading, draining or failed"] = len(pool.members) - len(pool.accepting)
+    reasons["for prompts alone"] = len(pool.prefillers)
+    taking = len(pool.accepting) + len(pool.prefillers)
+    reasons["loading, draining or failed"] = len(pool.members) - taking
     for endpoint in islice(pool.load.impaired, told_max):
-        if not endpoint.spec.accepts_requests or endpoint.spec.id in excluded:
+        spec = endpoint.spec
+        if not spec.accepts_requests or spec.role == "prefill" or spec.id in excluded:
             continue
         if not endpoint.breaker.permits(now_s):
             reasons["ejected after failures"] += 1

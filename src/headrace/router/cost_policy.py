@@ -26,13 +26,13 @@ class LeastCost:
 
     def __init__(self, name: str, fresh_weight: float) -> None:
         self.name = name
-        self._fresh_weight = fresh_weight
+        self.fresh_weight = fresh_weight
 
     def costs(
         self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
     ) -> list[float]:
         """Seconds; one pass without a call, because a thousand endpoints are asked."""
-        weight = self._fresh_weight
+        weight = self.fresh_weight
         prompt = work.prefill_tokens
         if isinstance(endpoints, Alike):
             per_token_s = weight * endpoints[0].rate.seconds_per_token
@@ -56,8 +56,8 @@ class LeastCost:
         per_token_s = endpoint.rate.seconds_per_token
         return {
             "queue_s": endpoint.queued_prefill_tokens * per_token_s,
-            "prompt_s": self._fresh_weight * work.prefill_tokens * per_token_s,
-            "prefix_credit_s": -self._fresh_weight * matched_tokens * per_token_s,
+            "prompt_s": self.fresh_weight * work.prefill_tokens * per_token_s,
+            "prefix_credit_s": -self.fresh_weight * matched_tokens * per_token_s,
             "kv_s": endpoint.pressure_s,
         }
 

@@ -40,6 +40,7 @@ class Decision(msgspec.Struct, frozen=True):
     prompt_tokens: int
     candidates: tuple[CandidateView, ...]
     chosen_id: str
+    leg: str = ""  # prefill: where the prompt of a split request is computed first
 
 
 class DecisionLog:
@@ -59,7 +60,7 @@ class DecisionLog:
 
     def attempts(self, request_id: str) -> int:
         """How many decisions are kept of a request."""
-        return len(self._decisions.get(request_id, ()))
+        return sum(not decision.leg for decision in self._decisions.get(request_id, ()))
 
     def of(self, request_id: str) -> tuple[Decision, ...]:
         """Every decision on a request, the first first; empty if it is not known."""

@@ -37,6 +37,8 @@ class EndpointSpec:
     hedging: Hedging | None = None  # when its requests go to a second replica too
     takes_images: bool = False
     loras: tuple[str, ...] = ()  # adapters that it was started with, in their order
+    role: str = ""  # prefill: computes prompts for those that answer; see `split`
+    split_tokens: int = 0  # a prompt with more that it lacks may be computed elsewhere; 0: never
 
     def is_same_process(self, other: "EndpointSpec") -> bool:
         """Whether load and health of one hold for the other; a relaunch gets a new key."""

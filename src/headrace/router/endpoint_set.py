@@ -21,6 +21,7 @@ class Pool:
         "index",
         "load",
         "members",
+        "prefillers",
         "slot_bits",
         "slot_count",
     )
@@ -29,6 +30,7 @@ class Pool:
         self.members: tuple[Endpoint, ...] = ()
         self.accepting: tuple[Endpoint, ...] = ()  # those that take requests, by the store
         self.load = PoolLoad()
+        self.prefillers: tuple[Endpoint, ...] = ()  # the same of those that compute prompts alone
         self.has_cohorts = False  # a canary splits its requests
         self.index = PrefixIndex()
         self.blocks = BlockIndex()
@@ -56,8 +58,9 @@ class Pool:
             self._free_slots.append(gone.slot)
         self._free_slots.sort(reverse=True)
         self.members = tuple(members)
-        accepting = (member for member in members if member.spec.accepts_requests)
-        self.accepting = alike(accepting, self.load)
+        accepting = [member for member in members if member.spec.accepts_requests]
+        self.prefillers = tuple(m for m in accepting if m.spec.role == "prefill")
+        self.accepting = alike((m for m in accepting if m.spec.role != "prefill"), self.load)
         self.slot_bits = sum(1 << member.slot for member in members)
         self.has_cohorts = any(member.spec.cohort_weight for member in members)
         present = {member.spec.deployment_id for member in members}

@@ -17,6 +17,7 @@ from headrace.router.candidates import (
     last_resort,
     narrow,
     overbooked_owners,
+    stand_ins,
     usable,
     why_left_out,
 )
@@ -135,7 +136,7 @@ class Picker:
             endpoint.spec.id not in excluded
             for name, weight in pools
             if weight > 0 and (pool := self._endpoints.whole_pool(name)) is not None
-            for endpoint in pool.accepting
+            for endpoint in (*pool.accepting, *pool.prefillers)
         )
 
     def answered(self, lease: Lease, cached_tokens: int) -> None:
@@ -195,6 +196,8 @@ class Picker:
     def _able(search: Search, *, over_capacity: bool) -> Sequence[Endpoint]:
         now_s, excluded = search.now_s, search.excluded
         able = usable(search.pool, now_s, excluded, over_capacity=over_capacity)
+        if not able and search.pool.prefillers:
+            able = stand_ins(search.pool, now_s, excluded, over_capacity=over_capacity)
         if over_capacity or len(able) == len(search.pool.accepting) or not search.matched:
             return able
         return [

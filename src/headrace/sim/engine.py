@@ -33,6 +33,7 @@ from headrace.http.asgi import (
 )
 from headrace.protocol.chunks import ChunkKind, ChunkWriter
 from headrace.protocol.errors import error_body, error_event
+from headrace.protocol.kv_transfer import KvTransferParams
 from headrace.protocol.requests import StreamOptions
 from headrace.protocol.responses import (
     AssistantMessage,
@@ -81,6 +82,7 @@ class Behaviour:
     reports_usage: bool = True
     prompt_details: PromptTokensDetails | None = None
     completion_details: CompletionTokensDetails | UnsetType = UNSET
+    hands_over: bool = True  # says where a prompt's KV waits, to who asks for it
 
 
 class FakeRequest(msgspec.Struct):
@@ -92,6 +94,7 @@ class FakeRequest(msgspec.Struct):
     max_tokens: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    kv_transfer_params: KvTransferParams | None = None
 
 
 @dataclass(slots=True)
@@ -120,6 +123,9 @@ class Seen:
 
 
 _request = msgspec.json.Decoder(FakeRequest)
+waiting_kv = KvTransferParams(
+    do_remote_prefill=True, remote_engine_id="e" * 32, remote_port=1, transfer_id="a" * 32
+)
 
 
 def prompt_tokens_of(prompt: object) -> int:
@@ -300,6 +306,9 @@ class FakeEngine:
             if is_chat
             else TextCompletion("c", 0, name, [TextChoice(text, "stop")], seen.usage)
         )
+        params = request.kv_transfer_params
+        if params is not None and params.do_remote_decode and behaviour.hands_over:
+            answer = msgspec.structs.replace(answer, kv_transfer_params=waiting_kv)
         if behaviour.reports_usage:
             return _encode(answer)
         fields = msgspec.to_builtins(answer)

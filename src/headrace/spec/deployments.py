@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 
 from headrace.spec.autoscaling import Autoscaling, ScaleState
+from headrace.spec.disaggregation import Disaggregation, ReplicaRole
 from headrace.spec.hedging import Hedging
 from headrace.spec.resource import Resource
 from headrace.spec.resources import PlacementPolicy, ReplicaResources
@@ -41,6 +42,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     resources: ReplicaResources = ReplicaResources()
     loras: tuple[LoraSource, ...] = ()
     upstream: Upstream | None = None  # None: a launcher starts it
+    moves_kv: bool = False  # its engine hands prompts' KV to others, and takes theirs
 
     def looks_like(self, other: "Template") -> bool:
         """Whether replicas of both would be the same."""
@@ -74,6 +76,8 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
     autoscaling: Autoscaling | None = None
     scale: ScaleState | None = None  # likewise
     hedging: Hedging | None = None  # None: no request goes to two replicas at once
+    disaggregation: Disaggregation | None = None  # None: who computes a prompt answers it
+    moves_kv: bool = False  # as the template has it: follows from the field before
 
     @property
     def template(self) -> Template:
@@ -87,6 +91,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
             resources=self.resources,
             loras=self.loras,
             upstream=self.upstream,
+            moves_kv=self.moves_kv,
         )
 
     def template_of(self, generation: int) -> Template | None:
@@ -136,6 +141,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
             resources=template.resources,
             loras=template.loras,
             upstream=template.upstream,
+            moves_kv=template.moves_kv,
             former=former,
             progress=progress,
         )
@@ -167,6 +173,7 @@ class Replica(Resource, frozen=True, kw_only=True, tag="replica"):
 
     state: ReplicaState = ReplicaState.CREATING
     generation: int = 1  # of the deployment that it was made for
+    role: ReplicaRole = ReplicaRole.WHOLE  # where its deployment splits requests
     address: str = ""  # base URL, for the gateway alone
     engine_key: str = ""  # the engine's own credential; never leaves store and gateway
     engine: str = "headrace"

@@ -165,3 +165,35 @@ def test_hedging_that_makes_no_sense_is_refused(
     answer = admin.patch("/deployments/small", json={"hedging": wrong})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "hedging"
+
+
+def test_replicas_for_prompts_take_the_place_of_a_number_and_are_a_new_generation(
+    admin: TestClient, deployment: Deployment
+) -> None:
+    policy = {"prefill": 1, "decode": 2, "threshold_tokens": 700}
+    changed = admin.patch("/deployments/small", json={"disaggregation": policy}).json()
+    assert (changed["disaggregation"], changed["replicas"]) == (policy, 3)
+    assert changed["generation"] == 2
+    moved = admin.patch("/deployments/small", json={"disaggregation": {"prefill": 2}}).json()
+    assert (moved["replicas"], moved["generation"]) == (3, 2)
+    assert admin.patch("/deployments/small", json={"replicas": 0}).json()["replicas"] == 0
+    refused = admin.patch("/deployments/small", json={"replicas": 4})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "replicas")
+    ended = admin.patch("/deployments/small", json={"disaggregation": None}).json()
+    assert ended["disaggregation"] is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"disaggregation": {"prefill": 0}},
+        {"disaggregation": {}, "autoscaling": {"min": 1, "max": 3}},
+        {"disaggregation": {}, "engine": "vllm"},
+    ],
+)
+def test_a_split_that_cannot_be_is_refused(
+    admin: TestClient, deployment: Deployment, change: dict[str, object]
+) -> None:
+    answer = admin.patch("/deployments/small", json=change)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "disaggregation"

@@ -11,6 +11,10 @@ from headrace.adapters.registry import find_adapter
 from headrace.base.errors import Conflict, InvalidRequest
 from headrace.base.ids import new_id
 from headrace.control.admin.context import AdminContext, Context
+from headrace.control.admin.disaggregation_values import (
+    changed_disaggregation,
+    with_disaggregation,
+)
 from headrace.control.admin.lora_values import LoraBodies, loras_of, with_loras
 from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
 from headrace.control.admin.references import Name, Reference, reject_id_as_name, resolve
@@ -52,6 +56,7 @@ class DeploymentCreate(RequestBody):
     rollout: Policy | None = None
     autoscaling: Policy | None = None
     hedging: Policy | None = None
+    disaggregation: Policy | None = None  # replicas that compute prompts for others
     resources: Policy | None = None
     placement: Policy | None = None
 
@@ -71,6 +76,7 @@ class DeploymentChange(RequestBody):
     rollout: Policy | None = None
     autoscaling: Policy | None = None  # null: a fixed number from now on
     hedging: Policy | None = None  # null: no request goes to two replicas from now on
+    disaggregation: Policy | None = None  # null: who computes a prompt answers it from now on
     resources: Policy | None = None  # fields that are not named stay; a field of null: its default
     placement: Policy | None = None  # likewise
 
@@ -85,6 +91,7 @@ class ReplicaView(BaseModel):
     model: str
     engine: str
     state: ReplicaState
+    role: str  # prefill or decode; empty: it does all of a request
     generation: int
     address: str
     node_id: str  # empty: it has no place yet, or the launcher's cluster chose one
@@ -122,6 +129,7 @@ class DeploymentView(BaseModel):
     autoscaling: Policy | None
     scale_reason: str | None  # of the last change by the autoscaler
     hedging: Policy | None
+    disaggregation: Policy | None
     resources: Policy | None
     placement: Policy | None
     create_time: datetime.datetime
@@ -158,6 +166,7 @@ def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentVie
         resources=merged(ReplicaResources(), body.resources, "resources"),
         placement=merged(PlacementPolicy(), body.placement, "placement"),
     )
+    deployment = with_disaggregation(deployment, body.disaggregation)
     check_upstream(deployment, adapter, version)
     store.create(deployment)
     return _DeploymentViews(context).of(deployment)
@@ -240,6 +249,10 @@ def changed_deployment(
     if body.resources is not None:
         resources = merged(template.resources, body.resources, "resources")
         template = msgspec.structs.replace(template, resources=resources)
+    is_given = "disaggregation" in body.model_fields_set
+    template = changed_disaggregation(
+        deployment, template, changes, body.disaggregation, is_given=is_given
+    )
     changed = msgspec.structs.replace(deployment.with_template(template), **changes)
     version = store.get(ModelVersion, changed.model_version_id)
     check_upstream(changed, find_adapter(changed.engine), version)
@@ -367,6 +380,7 @@ class _DeploymentViews:
             autoscaling=shown(deployment.autoscaling),
             scale_reason=None if deployment.scale is None else deployment.scale.reason,
             hedging=shown(deployment.hedging),
+            disaggregation=shown(deployment.disaggregation),
             resources=shown(deployment.resources),
             placement=shown(deployment.placement),
             create_time=moment(deployment.create_time),
@@ -403,6 +417,7 @@ def _replica_view(replica: Replica, deployment_name: str) -> ReplicaView:
         model=replica.model_name,
         engine=replica.engine,
         state=replica.state,
+        role=replica.role.value,
         generation=replica.generation,
         address=replica.address,
         node_id=replica.node_id,
