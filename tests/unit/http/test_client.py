@@ -113,7 +113,7 @@ async def test_a_machine_that_is_gone_is_noticed_though_nothing_is_sent() -> Non
 
     async with peer(handler) as url:
         transport, _ = await asyncio.get_running_loop().create_connection(
-            lambda: Connection(lambda _: None), "127.0.0.1", urlsplit(url).port
+            lambda: Connection(lambda _: None), "127.0.0.1", urlsplit(url).port or 0
         )
         sock = transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
