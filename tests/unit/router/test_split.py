@@ -46,6 +46,11 @@ class Fleet:
         assert found is not None
         return found
 
+    def eject(self, name: str) -> None:
+        endpoint = self.endpoint(name)
+        endpoint.breaker.fail(0.0, is_probe=False)
+        endpoint.follow_health()
+
     def plan(self, work: Work = long_work) -> tuple[Lease, Lease | None]:
         answering = self.picker.lease(pools, work, 0.0)
         return answering, self.splitter.lease(answering, work, 0.0)
@@ -91,13 +96,13 @@ def test_where_the_queue_for_prompts_is_long_the_prompt_stays_whole() -> None:
 def test_ejected_ones_and_those_of_another_generation_are_passed_over() -> None:
     assert Fleet(generation=2).plan()[1] is None
     fleet = Fleet(prefillers=1)
-    fleet.endpoint("p0").breaker.fail(0.0, is_probe=False)
+    fleet.eject("p0")
     assert fleet.plan()[1] is None
 
 
 def test_they_answer_where_nobody_else_can() -> None:
     fleet = Fleet(prefillers=1)
-    fleet.endpoint("d").breaker.fail(0.0, is_probe=False)
+    fleet.eject("d")
     answering, first = fleet.plan()
     assert (answering.endpoint.spec.id, first) == ("p0", None)
 
