@@ -82,6 +82,7 @@ shown_elsewhere = {
     "echo": "e2e/test_serve_parameters.py::test_an_echo_has_the_prompts_log_probabilities",
     "include_reasoning": "property/test_answer_pipeline.py::test_thoughts_can_be_left_out",
     "include_stop_str_in_output": "e2e/test_serve_parameters.py::test_stop_strings_special_tokens",
+    "kv_transfer_params": "unit/engine_server/test_kv_exchange.py::test_a_split_request_is",
     "logprobs": "e2e/test_serve_parameters.py::test_log_probabilities_stand_for_the_answers",
     "messages": "e2e/test_serve_openai.py::test_a_chat_is_answered",
     "model": "unit/engine_server/test_app.py::test_what_cannot_succeed_is_refused_in_openai_shape",

@@ -95,7 +95,7 @@ def test_every_field_of_a_chat_is_sent_refused_or_of_no_effect_there() -> None:
     }
     for_us = {  # what the gateway itself reads, records, or asks of an answer that is ours anyway
         *("stream_options", "metadata", "safety_identifier", "prompt_cache_key", "priority"),
-        *("deadline_ms", "include_reasoning", "skip_special_tokens"),
+        *("deadline_ms", "include_reasoning", "skip_special_tokens", "kv_transfer_params"),
         *("top_logprobs", "xtc_threshold", "dry_base", "dry_allowed_length"),
         "dry_sequence_breakers",  # these last ones say nothing without another that is refused
     }
