@@ -7,11 +7,12 @@ and prints the medians of the runs and each peer's ratio, and where headrace los
         --openvino-python P/bin/python --transformers-python P/bin/python \\
         --runs 3 --json OUT.json --plot OUT
 
-A peer's Python is an environment of its own with `xllamacpp`, `openvino-genai`, or `torch`, `accelerate` and
-`transformers`; one that is not there is left out, with the reason. llama.cpp is a server over HTTP,
-as headrace is; the other two are libraries, without HTTP (see `peer_engines.py`). The peers' wheels
-are built for AVX2; `--isa avx2` holds headrace to the same instructions. `--short` asks for fewer
-tokens, so that a model of a billion weights is through in minutes. `--plot` writes PNG and SVG.
+A peer's Python is an environment of its own with `xllamacpp`, `openvino-genai`, or `transformers`
+(with `torch`, `accelerate`, `gguf`); one that is not there is left out, with the reason. llama.cpp
+is a server over HTTP, as headrace is; the other two are libraries, without HTTP (see
+`peer_engines.py`). The peers' wheels are built for AVX2; `--isa avx2` holds headrace to the same
+instructions. `--short` asks for fewer tokens, so that a model of a billion weights is through in
+minutes. `--plot` writes PNG and SVG.
 """
 
 import argparse
