@@ -328,8 +328,10 @@ class Exchange:
         if self._request.trace is not None:
             headers["traceparent"] = self._request.trace.traceparent
         await self._account.recorded()
-        moved = await prefilled_elsewhere(self._forwarding, self._request, attempt)
-        fields = {**extras.fields, **moved} if generates else {}
+        fields = extras.fields if generates else {}
+        if spec.split_tokens:  # of few deployments
+            moved = await prefilled_elsewhere(self._forwarding, self._request, attempt)
+            fields = {**fields, **moved}
         path = self._request.path
         body = self._request.body_for(spec, fields)
         if not isinstance(body, bytes):

@@ -62,6 +62,6 @@ class EngineRequest:
     usage_in_every_chunk: bool = False
     metering: Metering = Metering.GENERATES
     trace: RequestTrace | None = None
-    may_split: bool = False  # its prompt may be computed elsewhere; see `split`
+    may_split: Callable[[], bool] | None = None  # its prompt may be computed elsewhere; None: no
     # Reserves for a second attempt; None: this request is never hedged.
     hedge_account: Callable[[], Account] | None = None

@@ -236,7 +236,7 @@ class Generation:
             usage_in_every_chunk=request.wants_usage_in_every_chunk,
             metering=asked.metering,
             trace=self._trace,
-            may_split=may_split(asked),
+            may_split=lambda: may_split(asked),
             hedge_account=lambda: self._hedge_account(admitted.account),
         )
 

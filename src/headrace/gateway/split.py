@@ -71,7 +71,7 @@ async def prefilled_elsewhere(
     forwarding: Forwarding, request: EngineRequest, attempt: Attempt
 ) -> Mapping[str, object]:
     """The fields by which the attempt's engine finds its prompt's KV; none: it is to compute it."""
-    if not request.may_split or not attempt.spec.split_tokens:
+    if request.may_split is None or not request.may_split():
         return {}
     now_s = forwarding.clock.monotonic_s()
     lease = forwarding.splitter.lease(attempt.lease, request.errand.work, now_s)
