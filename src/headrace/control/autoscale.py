@@ -6,9 +6,13 @@
     requests in flight, per replica        kv        share in use, per replica
     slo      some more while too few first tokens come in time
 
-What a replica can do is declared, or the most that one was seen to do. Up at once, by at most twice
-what there is; down only to the most that was needed during `down_after_s`, so that a short lull
-costs nothing. To zero after `idle_s` without a request; from zero on the first request that waits.
+What a replica can do is declared, or learnt from first tokens: the load that they bear is raised
+while they come early, and lowered when too few come in time. Never from what replicas were seen to
+do: those that are half idle do little, and would be believed to be able to do no more.
+
+Up at once, by at most twice what there is; down only to the most that was needed during
+`down_after_s`, so that a short lull costs nothing. To zero after `idle_s` without a request; from
+zero on the first request that waits.
 """
 
 import math
@@ -21,14 +25,25 @@ from headrace.spec.autoscaling import Autoscaling
 
 memory_s = 3600.0  # of needs; no `down_after_s` above it is kept longer
 samples_max = 720
-level_weight, trend_weight = 0.4, 0.2  # of the newest sample (Holt 1957)
-trend_damping = 0.5  # of the lead: trends rarely last
+level_s = 30.0  # of requests are averaged: fewer say what size each has, and no more
+past_s = 180.0  # what it is compared with: a change over less counts as noise
+slope_s_min = 15.0  # between the two, or there is no telling a slope
+tolerance = 0.03  # of the replicas: the forecast is no better
 forecast_factor_max = 2.0  # of the level: no forecast is trusted beyond that
 queue_drain_s = 10.0  # what waits should be gone by then
-attainment_requests_min = 20  # fewer prove nothing
+evidence_requests = 100  # whose first tokens are judged together; fewer prove no hundredth
+proof_deviations = 2.0  # more are late than chance would have it
+crowd_min = (
+    2.0  # in flight a replica: fewer hardly wait for each other, and come late by themselves
+)
+evidence_s_max = 300.0  # then fewer must do, because older ones tell of another load
+evidence_requests_min = 20
+early_growth = ((0.25, 1.3), (0.5, 1.15), (0.65, 1.05))  # if enough come in this share of the time
+idle_growth = 1.5  # while hardly anybody waits for another
+late_cut = 0.93  # of the load that was too much
+busy_share = 0.75  # of the believed load: replicas that bear less prove no more
 up_factor_max = 2.0
 up_step_min = 4
-capacity_decay = 0.999  # a look: a best that is never reached again is forgotten in an hour or so
 lead_s_default = 60.0  # until a start was measured
 
 
@@ -42,7 +57,6 @@ class Sample:
     waiting_tokens: int  # at the gateways, and queued in engines
     in_flight_requests: int
     kv_share: float
-    worked_tokens_per_s: float  # that the replicas did since the sample before
     first_tokens: tuple[int, ...]  # since the sample before, by bounds
     active_replicas: int
     lead_s: float | None  # measured start of a replica; None: not measured yet
@@ -63,53 +77,162 @@ class Proposal:
 
 
 @dataclass(slots=True)
+class Average:
+    """An exponentially weighted mean; the plain one of all until it has seen `memory_s`."""
+
+    memory_s: float
+    value: float = 0.0
+    lag_s: float = 0.0  # the mean age of what it is a mean of: on a ramp it is so far behind
+    seen_s: float = 0.0
+
+    def add(self, value: float, elapsed_s: float) -> None:
+        """A value that held for so long."""
+        self.seen_s += elapsed_s
+        weight = max(1.0 - math.exp(-elapsed_s / self.memory_s), elapsed_s / self.seen_s)
+        self.value += weight * (value - self.value)
+        self.lag_s = (1.0 - weight) * (self.lag_s + elapsed_s)
+
+
+@dataclass(slots=True)
+class Evidence:
+    """First tokens since the last judgement, and the load under which they came."""
+
+    begin_s: float
+    replicas: int
+    tokens: float = 0.0
+    replica_s: float = 0.0
+    request_s: float = 0.0  # in flight
+    first_tokens: list[int] = field(default_factory=list)
+
+    def add(self, sample: Sample, elapsed_s: float) -> None:
+        """What happened since the sample before."""
+        self.tokens += sample.tokens_per_s * elapsed_s
+        self.replica_s += sample.active_replicas * elapsed_s
+        self.request_s += sample.in_flight_requests * elapsed_s
+        self.first_tokens += [0] * (len(sample.first_tokens) - len(self.first_tokens))
+        for position, count in enumerate(sample.first_tokens):
+            self.first_tokens[position] += count
+
+    def share_in(self, limit_s: float) -> float:
+        """The share of the first tokens that came in this time."""
+        return share_within(self.first_tokens, limit_s)
+
+    def proves_lateness(self, policy: Autoscaling) -> bool:
+        """Whether the load makes too many come late, and neither chance nor their own length."""
+        target, count = policy.target_attainment, sum(self.first_tokens)
+        chance = proof_deviations * math.sqrt(target * (1.0 - target) / count)
+        return self.is_crowded and self.share_in(policy.target_first_token_s) < target - chance
+
+    @property
+    def load_tokens_per_s(self) -> float:
+        """Of a replica; 0 without any."""
+        return self.tokens / self.replica_s if self.replica_s else 0.0
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether requests may have waited for each other."""
+        return self.request_s >= crowd_min * self.replica_s
+
+
+@dataclass(slots=True)
 class Outlook:
     """What is remembered of one deployment between two looks."""
 
-    level: float | None = None
-    trend_per_s: float = 0.0
-    best_tokens_per_s: float = 0.0  # that a replica was seen to do
+    level: Average = field(default_factory=lambda: Average(level_s))
+    past: Average = field(default_factory=lambda: Average(past_s))
+    bearable_tokens_per_s: float | None = None  # a replica's load while first tokens are in time
+    missed: float = 0.0  # of the target share, by the last judgement
+    evidence: Evidence | None = None
+    cut_s: float = 0.0  # when a load was last found too much
     last_time_s: float | None = None
     last_request_s: float | None = None
+    waiting_since_s: float | None = None  # somebody waits at the gateways; None: nobody does
     needs: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=samples_max))
 
-    def learn(self, sample: Sample) -> None:
-        """Follow level, trend and the best that a replica did."""
-        elapsed_s = 0.0 if self.last_time_s is None else sample.time_s - self.last_time_s
-        if self.level is None or elapsed_s <= 0:
-            self.level = sample.tokens_per_s
-        else:
-            expected = self.level + self.trend_per_s * elapsed_s
-            level = level_weight * sample.tokens_per_s + (1 - level_weight) * expected
-            change_per_s = (level - self.level) / elapsed_s
-            self.trend_per_s += trend_weight * (change_per_s - self.trend_per_s)
-            self.level = max(0.0, level)
+    def learn(self, policy: Autoscaling, sample: Sample, lead_s: float) -> None:
+        """Follow the level, its trend, and what a replica bears."""
+        if self.last_time_s is not None and sample.time_s > self.last_time_s:
+            elapsed_s = sample.time_s - self.last_time_s
+            self.level.add(sample.tokens_per_s, elapsed_s)
+            self.past.add(sample.tokens_per_s, elapsed_s)
+            self._judge(policy, sample, elapsed_s, lead_s)
+        elif self.last_time_s is None:
+            self.level.value = self.past.value = sample.tokens_per_s
         self.last_time_s = sample.time_s
-        if sample.active_replicas:
-            done = sample.worked_tokens_per_s / sample.active_replicas
-            self.best_tokens_per_s = max(done, self.best_tokens_per_s * capacity_decay)
+        if not sample.waiting_requests:
+            self.waiting_since_s = None
+        elif self.waiting_since_s is None:
+            self.waiting_since_s = sample.time_s
         is_used = sample.tokens_per_s > 0 or sample.waiting_requests or sample.in_flight_requests
         if is_used or self.last_request_s is None:
             self.last_request_s = sample.time_s
 
     def forecast(self, lead_s: float) -> float:
-        """Tokens a second by the time a replica started now would serve."""
-        level = self.level or 0.0
-        ahead = level + self.trend_per_s * lead_s * trend_damping
-        return min(forecast_factor_max * level, max(0.0, ahead))
+        """Tokens a second by the time a replica started now would serve.
+
+        Each mean lags behind a ramp by its age, so their difference is its slope."""
+        apart_s = self.past.lag_s - self.level.lag_s
+        slope = (self.level.value - self.past.value) / apart_s if apart_s >= slope_s_min else 0.0
+        ahead = self.level.value + slope * (self.level.lag_s + lead_s)
+        return min(forecast_factor_max * self.level.value, max(0.0, ahead))
+
+    def _judge(self, policy: Autoscaling, sample: Sample, elapsed_s: float, lead_s: float) -> None:
+        evidence, now_s = self.evidence, sample.time_s
+        if evidence is None or evidence.replicas != sample.active_replicas:
+            evidence = self.evidence = Evidence(now_s - elapsed_s, sample.active_replicas)
+            self.missed = 0.0
+        evidence.add(sample, elapsed_s)
+        is_old = now_s - evidence.begin_s >= evidence_s_max
+        if sum(evidence.first_tokens) < (evidence_requests_min if is_old else evidence_requests):
+            if is_old:
+                self.evidence, self.missed = None, 0.0
+            return
+        self.evidence = None
+        load = evidence.load_tokens_per_s
+        borne = self.bearable_tokens_per_s
+        self.missed = 0.0
+        if evidence.proves_lateness(policy):
+            attained = evidence.share_in(policy.target_first_token_s)
+            self.missed = policy.target_attainment - attained
+            if now_s - self.cut_s >= lead_s:  # until then what was started for it is not there
+                self.cut_s = now_s
+                self.bearable_tokens_per_s = late_cut * min(borne or load, load)
+        else:
+            raised = max(borne or load, load) * earliness(policy, evidence)
+            self.bearable_tokens_per_s = max(borne or 0.0, min(raised, most_to_try(evidence)))
+
+
+def most_to_try(evidence: Evidence) -> float:
+    """A replica's load that is no leap from the one that was borne: a third more, or what each
+    would have with one replica fewer."""
+    load = evidence.load_tokens_per_s
+    fewer = max(1, evidence.replicas - 1)
+    return load * max(1.0 / busy_share, (1.0 + tolerance) * evidence.replicas / fewer)
+
+
+def earliness(policy: Autoscaling, evidence: Evidence) -> float:
+    """By how much the load may grow; 1 if first tokens come in time, and not early."""
+    if not evidence.is_crowded:
+        return idle_growth
+    for part, growth in early_growth:
+        if evidence.share_in(policy.target_first_token_s * part) >= policy.target_attainment:
+            return growth
+    return 1.0
 
 
 def propose(
     policy: Autoscaling, outlook: Outlook, sample: Sample, replicas: int, wall_s: float
 ) -> Proposal:
     """Learn from a sample and say how many replicas there should be."""
-    outlook.learn(sample)
     lead_s = lead_s_default if sample.lead_s is None else sample.lead_s
+    outlook.learn(policy, sample, lead_s)
     forecast = outlook.forecast(lead_s)
-    capacity = policy.target_tokens_per_s or outlook.best_tokens_per_s or None
-    needs = needs_of(policy, sample, forecast, capacity)
+    capacity = capacity_of(policy, outlook)
+    needs = needs_of(policy, outlook, sample, forecast)
     lower, upper = bounds_at(policy, wall_s)
     name, need = max(needs, key=lambda entry: entry[1], default=("nothing", 0.0))
+    if name == "tokens" and replicas < need <= (1.0 + tolerance) * replicas:
+        need = replicas
     wanted = math.ceil(need - 1e-9)
     reason = f"{name}: {need:.2f} replicas"
     is_idle = sample.waiting_requests == sample.in_flight_requests == 0 and (
@@ -128,13 +251,23 @@ def propose(
     return Proposal(bounded, reason, tuple(needs), forecast, capacity, lead_s, lower, upper)
 
 
+def capacity_of(policy: Autoscaling, outlook: Outlook) -> float | None:
+    """What a replica can do, of which the target use is asked; None until something is known."""
+    if policy.target_tokens_per_s is not None or outlook.bearable_tokens_per_s is None:
+        return policy.target_tokens_per_s
+    return outlook.bearable_tokens_per_s / policy.target_utilisation
+
+
 def needs_of(
-    policy: Autoscaling, sample: Sample, forecast: float, capacity: float | None
+    policy: Autoscaling, outlook: Outlook, sample: Sample, forecast: float
 ) -> list[tuple[str, float]]:
     """The replicas that each target asks for."""
     needs: list[tuple[str, float]] = []
+    capacity = capacity_of(policy, outlook)
+    patience_s = policy.target_first_token_s / 2
     if capacity:
-        waiting = sample.waiting_tokens / queue_drain_s
+        usual = sample.active_replicas * capacity * patience_s  # that is done in time
+        waiting = max(0.0, sample.waiting_tokens - usual) / queue_drain_s
         needs.append(("tokens", (forecast + waiting) / (capacity * policy.target_utilisation)))
     if policy.target_requests:
         requests = sample.in_flight_requests + sample.waiting_requests
@@ -142,12 +275,10 @@ def needs_of(
     active = sample.active_replicas
     if active and sample.in_flight_requests:
         needs.append(("kv", active * sample.kv_share / policy.target_kv_share))
-    if active and sum(sample.first_tokens) >= attainment_requests_min:
-        attained = share_within(sample.first_tokens, policy.target_first_token_s)
-        if attained < policy.target_attainment:
-            missed = min(0.5, policy.target_attainment - attained)
-            needs.append(("slo", active * (1.0 + max(0.1, missed))))
-    if sample.waiting_requests and active:
+    if active and outlook.missed:
+        needs.append(("slo", active * (1.0 + min(0.5, max(0.1, outlook.missed)))))
+    waits_since_s = outlook.waiting_since_s
+    if active and waits_since_s is not None and sample.time_s - waits_since_s >= patience_s:
         needs.append(("waiting", active + 0.5))
     return needs
 

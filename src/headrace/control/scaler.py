@@ -39,7 +39,6 @@ class Counted:
 
     time_s: float
     arrived_tokens: int
-    worked_tokens: int
     first_tokens: list[int]
 
 
@@ -124,10 +123,7 @@ class Scaler:
         """What happened since the look before; None on the first."""
         now_s = self._clock.monotonic_s()
         totals = self._book.totals_of(deployment.id)
-        worked = totals.prompt_tokens - totals.cached_tokens + totals.completion_tokens
-        counted = Counted(
-            now_s, self._book.arrived(model).tokens, worked, list(totals.first_tokens)
-        )
+        counted = Counted(now_s, self._book.arrived(model).tokens, list(totals.first_tokens))
         before = self._counted.get(deployment.id)
         self._counted[deployment.id] = counted
         if before is None or now_s <= before.time_s:
@@ -143,7 +139,6 @@ class Scaler:
             waiting_tokens=round(share * waiting.tokens) + load.queued_tokens,
             in_flight_requests=load.in_flight_requests,
             kv_share=load.kv_share,
-            worked_tokens_per_s=(worked - before.worked_tokens) / elapsed_s,
             first_tokens=tuple(
                 now - then for now, then in zip(counted.first_tokens, known, strict=False)
             ),

@@ -27,7 +27,6 @@ quiet = Sample(
     waiting_tokens=0,
     in_flight_requests=0,
     kv_share=0.0,
-    worked_tokens_per_s=0.0,
     first_tokens=(),
     active_replicas=1,
     lead_s=30.0,
@@ -115,24 +114,75 @@ def test_up_is_at_most_twice_or_four_in_one_step() -> None:
     assert trace.look(tokens_per_s=10_000.0, in_flight_requests=5).replicas == 10
 
 
-def test_what_a_replica_can_do_is_learnt_where_nobody_says() -> None:
-    trace = Trace(Autoscaling(min=1, max=20))
-    proposal = trace.look(
-        tokens_per_s=900.0, worked_tokens_per_s=800.0, in_flight_requests=9, active_replicas=1
+def first_tokens(early: int, late: int = 0) -> tuple[int, ...]:
+    """Counts of the fastest and of the slowest first tokens."""
+    counts = [0] * (len(first_token_bounds_s) + 1)
+    counts[0], counts[-1] = early, late
+    return tuple(counts)
+
+
+learning = Autoscaling(min=1, max=100)
+
+
+def test_half_idle_replicas_are_not_believed_to_be_able_to_do_no_more() -> None:
+    """Steady light work must not make a fleet grow."""
+    trace = Trace(learning, replicas=4)
+    counts = trace.run(
+        1000, tokens_per_s=400.0, in_flight_requests=2, first_tokens=first_tokens(early=5)
     )
-    assert proposal.capacity_tokens_per_s == 800.0
-    assert proposal.replicas == 2
+    assert counts[-1] == 1
+    assert max(counts) <= 4
+
+
+def test_what_a_replica_bears_is_raised_while_first_tokens_come_early() -> None:
+    trace = Trace(learning, replicas=4)
+    loaded = {"tokens_per_s": 4000.0, "in_flight_requests": 40}
+    early = [trace.look(**loaded, first_tokens=first_tokens(early=50)) for _ in range(200)]
+    known = [p.capacity_tokens_per_s for p in early if p.capacity_tokens_per_s is not None]
+    assert known[-1] > 1.5 * known[0]
+    assert early[-1].replicas < 4
+    assert known[-1] <= 4000.0 / learning.target_utilisation / 0.75 * 1.5, "only as far as borne"
+
+
+def test_what_a_replica_bears_is_lowered_once_a_start_where_too_many_come_late() -> None:
+    trace = Trace(learning, replicas=4)
+    loaded = {"tokens_per_s": 4000.0, "in_flight_requests": 40, "active_replicas": 4}
+    late = [
+        trace.look(**loaded, first_tokens=first_tokens(early=90, late=10)).capacity_tokens_per_s
+        for _ in range(12)
+    ]
+    known = [capacity for capacity in late if capacity is not None]
+    assert known[0] == pytest.approx(0.93 * 1000.0 / learning.target_utilisation)
+    assert len(set(known)) == 2, "60 s are two starts of 30 s"
+    assert trace.replicas > 4
+
+
+def test_requests_that_are_late_by_themselves_ask_for_nothing() -> None:
+    """A prompt that takes too long on an idle replica takes as long on any other."""
+    trace = Trace(learning, replicas=4)
+    alone = {"tokens_per_s": 40.0, "in_flight_requests": 4}
+    counts = trace.run(100, **alone, first_tokens=first_tokens(early=50, late=50))
+    assert max(counts) <= 4
 
 
 def test_late_first_tokens_and_full_kv_ask_for_more() -> None:
-    late = [0] * (len(first_token_bounds_s) + 1)
-    late[-1], late[0] = 40, 60
+    late = first_tokens(early=60, late=40)
     trace = Trace(policy, replicas=4)
-    by_slo = trace.look(tokens_per_s=10.0, in_flight_requests=5, first_tokens=tuple(late))
+    crowded = {"tokens_per_s": 10.0, "in_flight_requests": 50, "active_replicas": 4}
+    trace.look(**crowded, first_tokens=late)
+    by_slo = trace.look(**crowded, first_tokens=late)
     assert (by_slo.replicas, by_slo.reason.split(":")[0]) == (6, "slo")
     trace = Trace(policy, replicas=4)
     by_kv = trace.look(tokens_per_s=10.0, in_flight_requests=5, kv_share=0.95)
     assert (by_kv.replicas, by_kv.reason.split(":")[0]) == (5, "kv")
+
+
+def test_who_waits_for_a_moment_asks_for_nothing_and_who_waits_longer_for_one_more() -> None:
+    trace = Trace(policy, replicas=4)
+    trace.run(100, tokens_per_s=1900.0, in_flight_requests=20)
+    waiting = {"tokens_per_s": 1900.0, "in_flight_requests": 20, "waiting_requests": 1}
+    assert trace.look(**waiting).replicas == 4
+    assert trace.look(**waiting).replicas == 5
 
 
 def test_nothing_runs_without_requests_and_one_wakes_it() -> None:

@@ -50,6 +50,7 @@ class Books:
         self._sequence = 0
         self._posted_sequence = 0
         self._next_snapshot_s = 0.0
+        self._disk_free_s = 0.0
         self._admission.load(dict(self._balances), 0)
 
     def reserve(self, request: SimRequest) -> bool:
@@ -81,6 +82,16 @@ class Books:
             )
         word = LedgerOutcome.FINISHED if outcome is Outcome.FINISHED else LedgerOutcome.FAILED
         settlement = self._admission.settle(reservation, usage, word)
+        if self._loop.now_s < self._disk_free_s:
+            self._loop.at(self._disk_free_s, self._journal, settlement)
+        else:
+            self._journal(settlement)
+
+    def stall_disk(self, until_s: float) -> None:
+        """The journal's disk is full, or its fsync hangs: nothing is written before that time."""
+        self._disk_free_s = max(self._disk_free_s, until_s)
+
+    def _journal(self, settlement: Settlement) -> None:
         self._sequence += 1
         self._admission.journaled(settlement.request_id, self._sequence)
         self._loop.after(ship_delay_s, self.post, (settlement, self._sequence))

@@ -26,6 +26,7 @@ class EventLoop:
         self._calls: list[Call] = []
         self._order = 0
         self._after_each: Callable[[], None] | None = None
+        self._wall_offset_s = wall_start_s
 
     def at(self, time_s: float, call: Callable[[Argument], None], argument: Argument) -> None:
         """Call `call(argument)` at `time_s`, which is not in the past."""
@@ -62,6 +63,10 @@ class EventLoop:
         """Virtual seconds since the start."""
         return self.now_s
 
+    def set_wall(self, jump_s: float) -> None:
+        """Somebody sets the wall clock; virtual time goes on as before."""
+        self._wall_offset_s += jump_s
+
     def wall_s(self) -> float:
         """A fixed date plus the virtual seconds."""
-        return wall_start_s + self.now_s
+        return self._wall_offset_s + self.now_s

@@ -2,6 +2,7 @@
 
 import random
 
+from headrace.sim.fleet.books import Books
 from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.gateway import SimGateway
 from headrace.sim.fleet.replicas import Replica, Replicas
@@ -13,21 +14,36 @@ class FaultInjector:
     """Turns faults into events."""
 
     def __init__(
-        self, loop: EventLoop, replicas: Replicas, gateway: SimGateway, rng: random.Random
+        self,
+        loop: EventLoop,
+        replicas: Replicas,
+        gateway: SimGateway,
+        books: Books | None,
+        rng: random.Random,
     ) -> None:
         self._loop = loop
         self._replicas = replicas
         self._gateway = gateway
+        self._books = books
         self._rng = rng
 
     def plan(self, fault: Fault) -> None:
         """Ask the loop for everything that a fault does."""
+        if fault.kind == "clock-jump":
+            self._loop.at(fault.at_s, self._loop.set_wall, fault.jump_s)
+            return
+        if fault.kind == "disk-stall":
+            self._loop.at(fault.at_s, self._stall_disk, fault.at_s + fault.duration_s)
+            return
         for replica in self._victims(fault):
             if fault.kind == "hang":
                 self._loop.at(fault.at_s, self._gateway.hang, replica)
             elif fault.kind == "slow":
                 self._loop.at(fault.at_s, self._slow, (replica, fault.factor))
                 self._loop.at(fault.at_s + fault.duration_s, self._slow, (replica, 1.0))
+            elif fault.kind == "partition":
+                self._loop.at(fault.at_s, self._gateway.cut, replica)
+                self._loop.at(fault.at_s + fault.duration_s, self._gateway.heal, replica)
             elif fault.kind == "flap":
                 at_s = fault.at_s
                 while at_s < fault.at_s + fault.duration_s:
@@ -38,11 +54,15 @@ class FaultInjector:
 
     def _victims(self, fault: Fault) -> list[Replica]:
         replicas = self._replicas.all
-        if fault.kind == "zone-loss":
+        if fault.kind in ("zone-loss", "partition"):
             zones = sorted({replica.zone for replica in replicas})
             lost = {zones[index] for index in draw_some(self._rng, len(zones), fault.replicas)}
             return [replica for replica in replicas if replica.zone in lost]
         return [replicas[index] for index in draw_some(self._rng, len(replicas), fault.replicas)]
+
+    def _stall_disk(self, until_s: float) -> None:
+        if self._books is not None:
+            self._books.stall_disk(until_s)
 
     def _slow(self, change: tuple[Replica, float]) -> None:
         replica, factor = change

@@ -26,6 +26,7 @@ from headrace.sim.fleet.invariants import Invariants
 from headrace.sim.fleet.replicas import Replica, Replicas
 from headrace.sim.fleet.request import Attempt, Outcome, SimRequest, prefix_keys
 from headrace.sim.fleet.scenario import NetworkSpec
+from headrace.sim.fleet.signals import TrafficSignals
 from headrace.spec.priority import Priority
 
 attempts_max = 3  # as in the real exchange
@@ -62,8 +63,10 @@ class SimGateway:
         self._queues: dict[int, FairQueue[SimRequest]] = {}
         self._tickets: dict[int, Ticket[SimRequest]] = {}
         self._excluded: dict[int, set[str]] = {}  # of requests that were tried
+        self.signals: dict[int, TrafficSignals] = {}  # by deployment, of those that are scaled
         self._pumps_pending = False
         self._polls_pending = False
+        self._held: dict[int, list[tuple[Callable[[Attempt], None], Attempt]]] = {}  # by a cut
         self._busy: dict[int, None] = {}  # replicas worth asking for their load
         self.retries_total = 0
         self.duplicates_refused = 0
@@ -78,6 +81,8 @@ class SimGateway:
             self._finish(request, None, Outcome.REFUSED, is_admitted=False)
             return
         self.admitted_total += 1
+        if request.deployment in self.signals:
+            self.signals[request.deployment].arrived(request)
         self._retries.deposit()
         if self._has_limits and request.deployment in self._queues:
             self._wait(request)
@@ -110,12 +115,12 @@ class SimGateway:
         endpoint = lease.endpoint
         self._invariants.sent(endpoint, self._loop.now_s)
         replica = self._replicas.replica_of(endpoint)
-        attempt = Attempt(request, request.attempts, lease, replica.index)
+        attempt = Attempt(request, request.attempts, lease, replica.index, self._loop.now_s)
         if self._has_limits:
             self._note_busy(replica)
         network = self._network
-        if network.lost_share and self._rng.random() < network.lost_share:
-            self._loop.after(network.connect_timeout_s, self._refused, attempt)
+        if replica.is_cut or (network.lost_share and self._rng.random() < network.lost_share):
+            self._loop.after(network.connect_timeout_s, self._timed_out, attempt)
             return
         self._loop.after(network.latency_s, self._reach_engine, attempt)
         if network.duplicate_share and self._rng.random() < network.duplicate_share:
@@ -124,6 +129,9 @@ class SimGateway:
     def _reach_engine(self, attempt: Attempt) -> None:
         replica = self._replicas.all[attempt.replica]
         latency_s = self._network.latency_s
+        if replica.is_cut:
+            self._loop.after(self._network.connect_timeout_s, self._timed_out, attempt)
+            return
         if not replica.is_up:
             self._loop.after(latency_s, self._refused, attempt)
             return
@@ -144,7 +152,7 @@ class SimGateway:
     def _reach_engine_again(self, attempt: Attempt) -> None:
         """The same request a second time: an engine refuses an id that runs."""
         replica = self._replicas.all[attempt.replica]
-        if replica.is_up and not replica.is_hung:
+        if replica.is_up and not replica.is_hung and not replica.is_cut:
             try:
                 replica.engine.submit(attempt)
             except HeadraceError:
@@ -156,14 +164,45 @@ class SimGateway:
         for attempt in self._replicas.running[replica.index]:
             self._loop.after(self._network.stall_timeout_s, self._stalled, attempt)
 
+    def waiting(self, deployment: int) -> tuple[int, int]:
+        """Requests and tokens that wait for a place at a deployment's replicas."""
+        queue = self._queues.get(deployment)
+        return (0, 0) if queue is None else (len(queue), queue.waiting_tokens)
+
     def first_token(self, attempt: Attempt) -> None:
         """An engine's event."""
-        self._loop.after(self._network.latency_s, self._on_first_output, attempt)
+        self._tell(self._on_first_output, attempt)
 
     def finished(self, attempt: Attempt) -> None:
         """An engine's event."""
-        self._replicas.running[attempt.replica].pop(attempt, None)
-        self._loop.after(self._network.latency_s, self._on_complete, attempt)
+        if not self._replicas.all[attempt.replica].is_cut:
+            self._replicas.running[attempt.replica].pop(attempt, None)
+        self._tell(self._on_complete, attempt)
+
+    def cut(self, replica: Replica) -> None:
+        """A fault: nothing reaches the replica or comes from it; streams wait, or stall."""
+        replica.is_cut = True
+        for attempt in self._replicas.running[replica.index]:
+            self._loop.after(self._network.stall_timeout_s, self._stalled_by_cut, attempt)
+
+    def heal(self, replica: Replica) -> None:
+        """The network is back; what was sent meanwhile is sent again."""
+        replica.is_cut = False
+        for receive, attempt in self._held.pop(replica.index, ()):
+            if receive == self._on_complete:
+                self._replicas.running[replica.index].pop(attempt, None)
+            self._tell(receive, attempt)
+
+    def _tell(self, receive: Callable[[Attempt], None], attempt: Attempt) -> None:
+        """Bring an engine's event to the gateway."""
+        if self._replicas.all[attempt.replica].is_cut:
+            self._held.setdefault(attempt.replica, []).append((receive, attempt))
+            return
+        self._loop.after(self._network.latency_s, receive, attempt)
+
+    def _stalled_by_cut(self, attempt: Attempt) -> None:
+        if self._replicas.all[attempt.replica].is_cut:
+            self._stalled(attempt)
 
     def _accepted(self, attempt: Attempt) -> None:
         if attempt.lease is not None:
@@ -176,6 +215,8 @@ class SimGateway:
         attempt.has_output = True
         request.first_token_s = self._loop.now_s
         request.cached_tokens = attempt.cached_tokens
+        if request.deployment in self.signals:
+            self.signals[request.deployment].first_output(self._loop.now_s - attempt.start_s)
         lease.prefilled(self._loop.now_s)
         self._picker.answered(lease, attempt.cached_tokens)
 
@@ -186,8 +227,12 @@ class SimGateway:
         self._release(attempt)
         self._finish(attempt.request, attempt, Outcome.FINISHED)
 
+    def _timed_out(self, attempt: Attempt) -> None:
+        """The message never came through: it says nothing of whether anybody lives there."""
+        self._fail(attempt, is_down=False)
+
     def _refused(self, attempt: Attempt) -> None:
-        """Nobody answers there, or the message never came through."""
+        """Nobody listens there."""
         self._fail(attempt, is_down=not self._replicas.all[attempt.replica].is_up)
 
     def _broken(self, attempt: Attempt) -> None:
@@ -206,8 +251,9 @@ class SimGateway:
         lease = attempt.lease
         if lease is None:
             return
+        was_ejected = lease.endpoint.breaker.retry_after_s(self._loop.now_s) > 0
         lease.fail(self._loop.now_s)
-        if is_down:
+        if is_down and not was_ejected:  # else its next probe is due by the earlier failure
             self._invariants.refused(lease.endpoint.spec.id, self._loop.now_s)
         self._retry_or_end(attempt)
 
@@ -247,7 +293,7 @@ class SimGateway:
             self._pump(attempt.request.deployment)
 
     def _on_connection_cut(self, attempt: Attempt) -> None:
-        self._loop.after(self._network.latency_s, self._broken, attempt)
+        self._tell(self._broken, attempt)
 
     def _finish(
         self,

@@ -2,6 +2,7 @@
 
     up --crash--> down --seen after `detect_s`--> taken out --`start_s`--> up, as a new process
     up --hang---> silent --seen after `detect_s`--> killed: down, as above
+    launched --`start_s`--> up --drained--> takes nothing new --idle--> gone
 
 The gateway has its own, faster view: broken connections, and the breaker of `router`.
 """
@@ -14,6 +15,8 @@ from headrace.router.endpoint_set import EndpointSet
 from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.invariants import Invariants
 from headrace.sim.fleet.request import Attempt, SimEngine
+
+drain_interval_s = 1.0  # how often one that drains is looked at
 
 
 @dataclass(eq=False, slots=True)
@@ -30,6 +33,11 @@ class Replica:
     is_hung: bool = False
     is_removed: bool = False  # from the endpoint set
     is_detected: bool = False  # the control plane knows, and acts
+    is_starting: bool = False  # launched, and not up yet
+    is_leaving: bool = False  # drains, or is gone
+    is_cut: bool = False  # the network between the gateway and it carries nothing
+    launch_s: float = 0.0
+    gone_s: float | None = None
 
 
 class Replicas:
@@ -45,7 +53,8 @@ class Replicas:
         start_s: float,
         kv_tokens: int,
     ) -> None:
-        self.all: list[Replica] = []
+        self.all: list[Replica] = []  # ever, by index
+        self._present: dict[int, Replica] = {}
         self.endpoints = EndpointSet()
         self.departed: list[Endpoint] = []  # one a relaunch
         self.running: dict[int, dict[Attempt, None]] = {}  # attempts inside, by replica index
@@ -61,15 +70,75 @@ class Replicas:
         """One more, up from the start; `publish` makes it known."""
         index = len(self.all)
         name = f"replica-{index}"
-        self.all.append(Replica(index, name, deployment, zone, self._new_engine()))
+        replica = Replica(index, name, deployment, zone, self._new_engine())
+        self.all.append(replica)
         self.running[index] = {}
+        self._present[index] = replica
+
+    def of(self, deployment: int) -> list[Replica]:
+        """A deployment's replicas that are to stay, those that start among them."""
+        return [
+            replica
+            for replica in self._present.values()
+            if replica.deployment == deployment and not replica.is_leaving
+        ]
+
+    def launch(self, deployment: int) -> None:
+        """One more, which is up in `start_s`."""
+        index = len(self.all)
+        replica = Replica(index, f"replica-{index}", deployment, 0, self._new_engine())
+        replica.is_up, replica.is_starting, replica.is_removed = False, True, True
+        replica.launch_s = self._loop.now_s
+        self.all.append(replica)
+        self.running[index] = {}
+        self._present[index] = replica
+        self._loop.after(self._start_s, self._serve, replica)
+
+    def drain(self, replica: Replica) -> None:
+        """Send it nothing more, and end it once it is idle; one that starts ends at once."""
+        replica.is_leaving = True
+        if replica.is_starting:
+            self._end(replica)
+            return
+        replica.is_removed = True
+        self._invariants.removed(replica.name)
+        self.publish()
+        self._end_when_idle(replica)
+
+    def device_s(self, until_s: float) -> float:
+        """Seconds of all replicas up to a time, from launch until they were gone."""
+        return sum(
+            max(0.0, min(until_s, until_s if r.gone_s is None else r.gone_s) - r.launch_s)
+            for r in self.all
+        )
+
+    def _serve(self, replica: Replica) -> None:
+        if replica.gone_s is None:
+            replica.is_up, replica.is_starting, replica.is_removed = True, False, False
+            self.publish()
+
+    def _end_when_idle(self, replica: Replica) -> None:
+        endpoint = self.endpoints.find(replica.name)
+        if replica.is_up and endpoint is not None and endpoint.in_flight_requests:
+            self._loop.after(drain_interval_s, self._end_when_idle, replica)
+        else:
+            self._end(replica)
+
+    def _end(self, replica: Replica) -> None:
+        if replica.gone_s is not None:
+            return
+        replica.gone_s = self._loop.now_s
+        replica.is_up = replica.is_starting = False
+        replica.engine.halt()
+        del self._present[replica.index]
+        self.publish()
 
     def publish(self) -> None:
         """Give the gateway the endpoints there are."""
-        before = {replica.name: self.endpoints.find(replica.name) for replica in self.all}
-        self.endpoints.update(self._spec(replica) for replica in self.all)
+        before = {endpoint.spec.id: endpoint for endpoint in self.endpoints}
+        self.endpoints.update(self._spec(replica) for replica in self._present.values())
         for name, endpoint in before.items():
-            if endpoint is not None and endpoint is not self.endpoints.find(name):
+            if endpoint is not self.endpoints.find(name):
                 self.departed.append(endpoint)
 
     def all_endpoints(self) -> Iterator[Endpoint]:
@@ -115,6 +184,8 @@ class Replicas:
         self._loop.after(self._start_s, self._start, replica)
 
     def _start(self, replica: Replica) -> None:
+        if replica.is_leaving:
+            return
         replica.launches += 1
         replica.engine = self._new_engine()
         replica.is_up, replica.is_hung = True, False

@@ -46,6 +46,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     cached_share: float  # of prompt tokens
     imbalance: float  # the busiest replica's tokens over the mean, within its deployment's mean
     spent_usd: float
+    device_hours: float  # of replicas, from launch until they were gone, up to the last arrival
+    turns_per_hour: float  # from more replicas to fewer and back, of a deployment that is scaled
 
 
 class Recorder:
@@ -84,6 +86,8 @@ class Recorder:
 
     def worked(self, replica: int, tokens: int) -> None:
         """A replica computed so many tokens."""
+        while replica >= len(self.replica_tokens):
+            self.replica_tokens.append(0)
         self.replica_tokens[replica] += tokens
 
     def imbalance(self) -> float:

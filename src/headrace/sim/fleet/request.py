@@ -61,6 +61,7 @@ class Attempt:
     number: int  # of the request's tries, from 1
     lease: Lease | None = None  # the gateway's; it is over when it is given back
     replica: int = -1  # index
+    start_s: float = 0.0  # when it was sent
     has_output: bool = False  # the gateway saw a token
     cached_tokens: int = 0  # of the prompt
     produced_tokens: int = 0  # as of the last event

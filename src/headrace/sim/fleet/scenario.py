@@ -57,11 +57,14 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Something that breaks."""
 
-    kind: Literal["crash", "hang", "slow", "flap", "zone-loss"]
+    kind: Literal[
+        "crash", "hang", "slow", "flap", "zone-loss", "partition", "clock-jump", "disk-stall"
+    ]
     at_s: float
-    replicas: int = 1  # how many, drawn; for a zone: how many zones
+    replicas: int = 1  # how many, drawn; of zone-loss and partition: how many zones
     factor: float = 4.0  # slow
-    duration_s: float = 10.0  # slow, flap
+    duration_s: float = 10.0  # slow, flap, partition, disk-stall
+    jump_s: float = 3600.0  # clock-jump: by how much the wall clock is set forward; may be negative
     period_s: float = 3.0  # flap
 
 
@@ -73,6 +76,16 @@ class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     duplicate_share: float = 0.0
     connect_timeout_s: float = 2.0
     stall_timeout_s: float = 120.0
+
+
+class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Replicas that follow the traffic; `fleet.replicas` of a deployment are there at the start."""
+
+    rule: Literal["headrace", "hpa", "kpa", "apa", "planner", "clairvoyant"] = "headrace"
+    min: int = 1
+    max: int
+    knob: float | None = None  # the rule's one number (`scaling_rules`); None: its usual one
+    tokens_per_s: float | None = None  # that a replica can do; None: headrace learns it
 
 
 class Money(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -100,6 +113,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     faults: list[Fault] = []
     network: NetworkSpec = NetworkSpec()
     money: Money | None = None
+    scaling: Scaling | None = None
     objective: Objective = Objective()
 
     def __post_init__(self) -> None:

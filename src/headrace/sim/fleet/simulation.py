@@ -12,14 +12,16 @@ from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.exact_engine import ExactEngine
 from headrace.sim.fleet.faults import FaultInjector
 from headrace.sim.fleet.gateway import SimGateway
-from headrace.sim.fleet.invariants import Invariants
+from headrace.sim.fleet.invariants import InvariantBroken, Invariants
 from headrace.sim.fleet.policies import PolicyContext, headrace, policies
 from headrace.sim.fleet.randomness import stream
 from headrace.sim.fleet.replicas import Replicas
 from headrace.sim.fleet.report import Recorder, Report, histogram_latency, latency
 from headrace.sim.fleet.request import Attempt, Outcome, SimEngine, SimRequest
+from headrace.sim.fleet.scaler import Scaler
+from headrace.sim.fleet.scaling_rules import RuleContext, make_rule
 from headrace.sim.fleet.scenario import Scenario
-from headrace.sim.fleet.traffic import Identities, TrafficSource, follow_up
+from headrace.sim.fleet.traffic import arrivals_of, begin_traffic, follow_up
 
 quiet_check_interval_events = 10_000
 
@@ -54,35 +56,36 @@ class Simulation:
             books=self.books,
             on_end=self._on_end,
         )
+        self.scaler = self._new_scaler()
         for index in range(fleet.deployments * fleet.replicas):
             self.replicas.add(index // fleet.replicas, index % fleet.zones)
         self.replicas.publish()
 
     def run(self, *, check_interval_events: int = quiet_check_interval_events) -> Report:
         """Let all traffic come and end; InvariantBroken if something happened that must not."""
-        identities = Identities()
-        for index, spec in enumerate(self.scenario.traffic):
-            TrafficSource(
-                self.loop,
-                spec,
-                index=index,
-                scenario=self.scenario,
-                seed=self.seed,
-                identities=identities,
-                arrive=self.gateway.arrive,
-            ).start()
+        begin_traffic(self.scenario, self.seed, self.loop, self.gateway.arrive)
+        if self.scaler is not None:
+            self._start_scaler(self.scaler)
         injector = FaultInjector(
-            self.loop, self.replicas, self.gateway, stream(self.seed, "faults")
+            self.loop, self.replicas, self.gateway, self.books, stream(self.seed, "faults")
         )
         for fault in self.scenario.faults:
             injector.plan(fault)
+        try:
+            self._run_checked(check_interval_events)
+        except InvariantBroken as broken:
+            name = self.name or "SCENARIO"
+            broken.add_note(f"to see it again: headrace sim run {name} --seed {self.seed}")
+            raise
+        return self._report()
+
+    def _run_checked(self, check_interval_events: int) -> None:
         while self.loop.pending_count:
             self.loop.run(events_max=check_interval_events)
             self.invariants.check(self.replicas.all_endpoints())
         self.invariants.check_end(self.replicas.all_endpoints())
         if self.books is not None:
             self.books.check_end(self.gateway.admitted_total)
-        return self._report()
 
     def first_token(self, attempt: Attempt) -> None:
         """An engine's event: count the prompt's work, and tell the gateway."""
@@ -135,6 +138,31 @@ class Simulation:
         make = policies[self.scenario.policy]
         return make(PolicyContext(stream(self.seed, "policy"), known_tokens))
 
+    def _new_scaler(self) -> Scaler | None:
+        scenario = self.scenario
+        if scenario.scaling is None:
+            return None
+        return Scaler(
+            self.loop,
+            self.replicas,
+            self.gateway,
+            scenario.scaling,
+            start_s=scenario.fleet.start_s,
+            until_s=scenario.duration_s,
+        )
+
+    def _start_scaler(self, scaler: Scaler) -> None:
+        scenario, scaling = self.scenario, self.scenario.scaling
+        assert scaling is not None
+        context = RuleContext(
+            scaling,
+            scenario.objective,
+            scenario.device,
+            scenario.fleet.start_s,
+            arrivals_of(scenario, self.seed) if scaling.rule == "clairvoyant" else (),
+        )
+        scaler.start(scenario.fleet.deployments, lambda: make_rule(context))
+
     def _report(self) -> Report:
         recorder, counts = self.recorder, self.recorder.counts
         requests = sum(counts.values())
@@ -161,4 +189,6 @@ class Simulation:
             cached_share=round(recorder.cached_tokens / max(1, recorder.prompt_tokens), 6),
             imbalance=round(recorder.imbalance(), 4),
             spent_usd=spent / nanousd_per_usd,
+            device_hours=round(self.replicas.device_s(self.scenario.duration_s) / 3600.0, 6),
+            turns_per_hour=round(self.scaler.turns_per_hour(), 3) if self.scaler else 0.0,
         )

@@ -158,6 +158,36 @@ class TrafficSource:
         )
 
 
+def begin_traffic(
+    scenario: Scenario, seed: int, loop: EventLoop, arrive: Callable[[SimRequest], None]
+) -> None:
+    """Ask the loop for the arrivals of all streams."""
+    identities = Identities()
+    for index, spec in enumerate(scenario.traffic):
+        TrafficSource(
+            loop,
+            spec,
+            index=index,
+            scenario=scenario,
+            seed=seed,
+            identities=identities,
+            arrive=arrive,
+        ).start()
+
+
+def arrivals_of(scenario: Scenario, seed: int) -> list[tuple[float, int]]:
+    """Time and tokens of every request that follows from no answer."""
+    found: list[tuple[float, int]] = []
+
+    def note(request: SimRequest) -> None:
+        found.append((request.arrival_s, request.prompt_tokens + request.output_tokens))
+
+    loop = EventLoop()
+    begin_traffic(scenario, seed, loop, note)
+    loop.run()
+    return found
+
+
 class Level:
     """How many rounds still follow from a request, and who makes them."""
 
