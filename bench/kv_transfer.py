@@ -100,7 +100,8 @@ def row(
     server.start()
     layout = KvLayout.of(runner)
     fetcher = KvFetcher(key, fingerprint, layout.block_bytes, Budget(bytes_max), clock, 60.0)
-    cells, size = [], 0
+    cells: list[tuple[float, float, float]] = []
+    size = 0
     for engine_id in (server.engine_id, "0" * 32):
         prompt = tuple((7 + len(cells) + 31 * place) % 4096 for place in range(length))
         begun = time.process_time()

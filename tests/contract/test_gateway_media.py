@@ -88,7 +88,8 @@ async def test_what_no_engine_counted_is_unrated_and_never_0(tmp_path: Path) -> 
     assert settlement.outcome is Outcome.FINISHED
     assert settlement.usage == TokenUsage()
     assert settlement.source is UsageSource.UNMETERED
-    assert settlement.amount_nanousd is settlement.price_book_id is None
+    assert settlement.amount_nanousd is None
+    assert settlement.price_book_id is None
     assert rated == 0
 
 

@@ -19,7 +19,6 @@ Known traps:
 * all: no metrics. -> The router counts for itself, and 429 puts the endpoint aside.
 * OpenAI: reasoning models refuse `max_tokens` in favour of `max_completion_tokens`. -> Name the
   engine `openai`, for Azure too; then a cap of the gateway's own goes there.
-* Azure: needs the v1 route (`/openai/v1`); older ones want a version in the query. -> Use v1.
 * Gemini: errors are a list with one object. -> Read there.
 * Anthropic: its OpenAI route is meant for trials and drops fields. -> Name the engine `anthropic`.
 * all: a tenant's cache salt must not leave the house. -> None is sent.
@@ -51,6 +50,7 @@ Known traps:
 
 * all: reasoning models refuse `max_tokens`. -> The gateway's limit is `max_completion_tokens`; what
   the caller itself sends goes through as it is.
+* Azure: older routes want a version in the query. -> Use the v1 route (`/openai/v1`).
 * all: streams tell usage at their end, and no load is told. -> As of `managed`.
 """
 

@@ -175,7 +175,7 @@ def message_stream() -> bytes:
         "cache_creation_input_tokens": 1,
         "cache_read_input_tokens": cached,
     }
-    message = {
+    message: dict[str, object] = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",

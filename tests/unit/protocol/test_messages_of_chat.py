@@ -106,7 +106,7 @@ def test_every_field_of_a_chat_is_sent_refused_or_of_no_effect_there() -> None:
     "choice", ["auto", "none", "required", {"type": "function", "function": {"name": "f"}}]
 )
 def test_tools_turns_and_thoughts_survive_the_way_there_and_back(choice: object) -> None:
-    chat = {
+    chat: dict[str, Any] = {
         "model": "m",
         "max_tokens": 9,
         "messages": [
