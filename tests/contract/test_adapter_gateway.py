@@ -11,6 +11,7 @@ import pytest
 
 from headrace.adapters.facts import StreamUsage
 from headrace.adapters.registry import find_adapter
+from headrace.gateway.upstream import chat_path
 from headrace.http.asgi import Receive, Scope, Send, read_body
 from headrace.ledger.reservation import Outcome, UsageSource
 from headrace.protocol.sse import SseDecoder
@@ -95,7 +96,8 @@ async def test_a_stream_reaches_the_client_whole_and_is_settled_exactly(
     assert settlement.usage == stream_usage
     assert replayed.bodies[0]["model"] == "fake"
     (path,) = replayed.paths
-    assert find_adapter(engine.engine).url("", "/v1/chat/completions") == path
+    adapter = find_adapter(engine.engine)
+    assert path == adapter.url("", chat_path if adapter.dialect is None else adapter.dialect.path)
 
 
 @engines
