@@ -258,12 +258,14 @@ def test_a_changed_byte_anywhere_is_noticed(place: int, flipped: int) -> None:
 
 def test_strangers_bytes_are_no_ask(site: Site) -> None:
     for data in (b"", b"GET / HTTP/1.1\r\n\r\n", b"hrkt" + bytes(9), os.urandom(200)):
-        with socket.create_connection(("127.0.0.1", site.server.port)) as sock:
-            with suppress(ConnectionError):  # it may hang up on a stranger who still talks
-                sock.sendall(data)
-                sock.shutdown(socket.SHUT_WR)
-                while sock.recv(4096):
-                    pass
+        with (
+            suppress(ConnectionError),  # it may hang up on a stranger who still talks
+            socket.create_connection(("127.0.0.1", site.server.port)) as sock,
+        ):
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(4096):
+                pass
     assert_came(site.fetcher.fetch(site.source(site.put())))
 
 
