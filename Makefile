@@ -86,7 +86,7 @@ unit: $(STAMPS)/dev
 	$(BIN)/pytest -m "not e2e" -n auto --dist loadfile
 
 e2e: $(STAMPS)/dev
-	$(BIN)/pytest -m e2e
+	$(BIN)/pytest -m e2e -n 2 --dist loadfile
 
 reference: $(STAMPS)/dev # writes the generated pages, rules and dashboards anew
 	$(BIN)/python -m headrace.cli.reference_pages cli > docs/reference/cli.md

@@ -60,6 +60,11 @@ class Site:
             read: dict[str, Any] = json.load(answer)
         return read
 
+    def requests(self, model: str) -> int:
+        """How many requests of a model are booked."""
+        count: int = self.admin(f"usage?model={model}")["total"]["requests"]
+        return count
+
     def billed(self, model: str) -> dict[str, int]:
         """What was billed of a model so far."""
         total: dict[str, int] = self.admin(f"usage?model={model}")["total"]
@@ -119,6 +124,7 @@ def test_answers_are_those_of_the_engine_and_its_counts_are_billed(
     used = [whole.usage, chunks[-1].usage]
     assert [each.prompt_tokens for each in used] == [wanted.usage.prompt_tokens] * 2
     assert [each.completion_tokens for each in used] == [wanted.usage.completion_tokens] * 2
+    wait_until(lambda: site.requests(model) == 2)
     billed = site.billed(model)
     assert billed["prompt_tokens"] == 2 * wanted.usage.prompt_tokens
     assert billed["completion_tokens"] == 2 * wanted.usage.completion_tokens
