@@ -155,6 +155,36 @@ async def test_a_callers_deadline_ends_the_request_at_the_engine_too(
     await site.engines[0].seen[0].ended.wait()
 
 
+async def test_a_callers_deadline_holds_over_all_models_that_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+    broken = FakeEngine(default=Behaviour(failure=Failure.CUT, gate=gate))
+    limits_s: list[float] = []
+    monotonic_s, timeout = SystemClock.monotonic_s, asyncio.timeout
+
+    def noted(delay_s: float | None) -> asyncio.Timeout:
+        limits_s.append(delay_s or 0.0)
+        return timeout(delay_s)
+
+    async with gateway_site(tmp_path, [broken]) as site, serving(FakeEngine()) as url:
+        add_model(site.database, "spare", [(url, "")], number=2)
+        model = site.database.store.list(Model)[0]
+        site.database.store.update(with_fallbacks(model, ("spare",)))
+        await site.gateway.follower.load()
+        headers = {"Authorization": f"Bearer {site.api_key}", "X-Request-Timeout": "50000"}
+        async with aiohttp.ClientSession(site.url, headers=headers) as client:
+            monkeypatch.setattr(asyncio, "timeout", noted)
+            asked = asyncio.create_task(client.post(chat_path, json=body()))
+            await broken.wait_for(1)
+            monkeypatch.setattr(SystemClock, "monotonic_s", lambda clock: monotonic_s(clock) + 9e3)
+            gate.set()
+            async with await asked as answer:
+                assert answer.status == 200
+    first_s, second_s = [limit_s for limit_s in limits_s if limit_s > 10_000.0]
+    assert second_s <= 41_000.0 < first_s <= 50_000.0
+
+
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "1e9"])
 async def test_a_deadline_that_is_none_is_refused(client: aiohttp.ClientSession, text: str) -> None:
     headers = {"X-Request-Timeout": text}

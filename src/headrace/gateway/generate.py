@@ -93,6 +93,7 @@ class Generation:
         self._record = record
         self._priority = priority
         self._deadline_s = deadline_s
+        self._start_s = services.clock.monotonic_s()
         books = Books(
             services.meter,
             services.admission,
@@ -139,15 +140,14 @@ class Generation:
         self, candidates: list[ServedModel], asked: Asked, receive: Receive, send: Send
     ) -> None:
         """Answer by the first model that can; by none any more once the client has an event."""
-        started_s = self._services.clock.monotonic_s()
         for number, candidate in enumerate(candidates):
             is_last = number + 1 == len(candidates)
             turn = Turn(candidate, number, is_last=is_last)
             try:
                 await self._answer_by(turn, asked, receive, send)
             except (Unavailable, UpstreamFailed):
-                spent_s = self._services.clock.monotonic_s() - started_s
-                is_late = self._deadline_s is not None and spent_s >= self._deadline_s
+                left_s = self._left_s
+                is_late = left_s is not None and left_s <= 0.0
                 has_events = self._out is not None and self._out.has_events
                 if is_last or is_late or has_events:
                     raise
@@ -341,10 +341,17 @@ class Generation:
             return DisconnectScope(receive)
         return self._until_deadline(receive)
 
+    @property
+    def _left_s(self) -> float | None:
+        """What is left of the caller's time, whoever is asked; None: it sets no limit."""
+        if self._deadline_s is None:
+            return None
+        return self._deadline_s - (self._services.clock.monotonic_s() - self._start_s)
+
     @asynccontextmanager
     async def _until_deadline(self, receive: Receive) -> AsyncIterator[None]:
         try:
-            async with DisconnectScope(receive), asyncio.timeout(self._deadline_s):
+            async with DisconnectScope(receive), asyncio.timeout(self._left_s):
                 yield
         except TimeoutError:
             raise CallerDeadline(
