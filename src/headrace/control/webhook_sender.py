@@ -9,14 +9,13 @@ restart forgets nothing; a receiver may see an event twice and tells by its id.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError, NotFound
-from headrace.http.egress import EgressAnswer
+from headrace.http.egress import Fetcher
 from headrace.spec.events import Delivery, DeliveryState, Event, Webhook
 from headrace.spec.webhook_signature import signed_headers, webhook_secret
 from headrace.storage.database import Database
@@ -31,23 +30,6 @@ wait_s_max = 3600.0
 request_timeout_s = 10.0
 answer_bytes_max = 64 << 10
 error_characters_max = 200
-
-
-class Fetcher(Protocol):
-    """The part of `http.egress.EgressClient` that is needed here."""
-
-    async def fetch(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        timeout_s: float,
-        limit_bytes: int,
-        body: bytes | None = None,
-    ) -> EgressAnswer:
-        """Send a request and read the whole answer."""
-        ...
 
 
 class WebhookSender:

@@ -6,6 +6,7 @@ stops there.
 """
 
 import asyncio
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -22,8 +23,6 @@ from headrace.base.errors import (
 )
 from headrace.engine_server import messages
 from headrace.engine_server.cache_log import CacheLog
-from headrace.engine_server.embedding_calls import EmbeddingCalls
-from headrace.engine_server.engine_calls import EngineCalls
 from headrace.engine_server.engine_child import engine_command
 from headrace.engine_server.engine_life import EngineLife, stats_timeout_s
 from headrace.engine_server.engine_status import (
@@ -43,10 +42,12 @@ from headrace.engine_server.messages import (
     Submit,
     UnloadAdapter,
 )
+from headrace.engine_server.pending_calls import PendingCalls
 from headrace.engine_server.request_stream import RequestStream
 from headrace.engine_server.watchdog import Watchdog
 
 resubmissions_max = 1
+operator_calls_max = 64
 
 rejection_types: dict[str, type[HeadraceError]] = {
     kind.code: kind
@@ -72,8 +73,8 @@ class EngineClient:
         self._clock = clock
         self._on_end = on_end
         self._streams: dict[str, RequestStream] = {}
-        self._embeddings = EmbeddingCalls(config.waiting_max)
-        self._calls = EngineCalls()
+        self._embeddings = PendingCalls[list[list[float]]]("embed", config.waiting_max)
+        self._calls = PendingCalls[list[LoadedAdapter]]("call", operator_calls_max)
         self._life = EngineLife(
             config, clock, command, watchdog or Watchdog(config.step_timeout_s), self
         )
@@ -191,8 +192,8 @@ class EngineClient:
     async def embed(self, token_ids: list[list[int]]) -> list[list[float]]:
         """The texts' unit vectors; Unavailable also where the engine goes away meanwhile."""
         self.check_available()
-        call, vectors = self._embeddings.open(token_ids)
-        if not self._life.tell(call):
+        call_id, vectors = self._embeddings.open()
+        if not self._life.tell(messages.Embed(call_id, token_ids)):
             vectors.cancel()
             raise Unavailable(
                 "The engine restarts; try again.", retry_after_s=loading_retry_after_s
@@ -244,10 +245,11 @@ class EngineClient:
         elif isinstance(message, messages.CacheChanges):
             self.cache_log.add(message.changes)
         elif isinstance(message, messages.Embedded):
-            self._embeddings.answer(message)
+            vectors = [array("f", packed).tolist() for packed in message.vectors]
+            self._embeddings.answer(message.call_id, vectors)
         elif isinstance(message, messages.Done):
             self._note_adapters(message.adapters)
-            self._calls.answer(message)
+            self._calls.answer(message.call_id, message.adapters)
         else:
             assert isinstance(message, messages.Rejected), "the life of the engine takes the others"
             self._on_rejected(message)

@@ -8,6 +8,7 @@ bounded by its fuel (`grammars.py`).
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from queue import Full, Queue
 
 from headrace.base.clock import Clock
@@ -15,6 +16,7 @@ from headrace.base.errors import HeadraceError, RateLimited
 from headrace.engine.kv_parcel import KvParcel
 from headrace.engine.request import TokenConstraint
 from headrace.engine_server.messages import Grammar, Submit
+from headrace.engine_server.pending_requests import PendingRequests
 
 waiting_max = 64
 wait_s_max = 10.0
@@ -38,60 +40,59 @@ class GrammarQueue:
         self._actions = actions
         self._clock = clock
         self._queue: Queue[tuple[Submit, KvParcel | None, float]] = Queue(waiting_max)
-        self._lock = threading.Lock()
-        self._is_wanted: dict[str, bool] = {}  # requests that are not submitted yet
+        self._pending = PendingRequests()
         threading.Thread(target=self._work, name="grammars", daemon=True).start()
 
     def put(self, message: Submit, parcel: KvParcel | None = None) -> None:
         """Take a request with a grammar, and the KV that came for it.
 
         RateLimited if too many wait."""
-        with self._lock:
-            self._is_wanted[message.request_id] = True
+        self._pending.add(message.request_id)
         try:
             self._queue.put_nowait((message, parcel, self._clock.monotonic_s()))
         except Full:
-            with self._lock:
-                del self._is_wanted[message.request_id]
+            self._pending.release(message.request_id)
             raise _overload() from None
 
     @property
     def count(self) -> int:
         """Requests that are not submitted yet."""
-        return len(self._is_wanted)
+        return len(self._pending)
 
     def abort(self, request_id: str) -> bool:
         """Give up a request that is not submitted yet; False if there is none."""
-        with self._lock:
-            if request_id not in self._is_wanted:
-                return False
-            self._is_wanted[request_id] = False
-            return True
+        return self._pending.abort(request_id)
 
     def _work(self) -> None:
         while True:
             message, parcel, since_s = self._queue.get()
+            request_id = message.request_id
             try:
-                self._compile(message, parcel, since_s)
+                go_on = self._compiled(message, parcel, since_s)
             except HeadraceError as error:
-                with self._lock:
-                    wanted = self._is_wanted.pop(message.request_id, True)
-                if wanted:
-                    self._actions.reject(message.request_id, error)
-                else:
-                    self._actions.aborted(message.request_id)
+                go_on = partial(self._actions.reject, request_id, error)
+            if not self._pending.release(request_id, go_on):
+                self._actions.aborted(request_id)
 
-    def _compile(self, message: Submit, parcel: KvParcel | None, since_s: float) -> None:
+    def _compiled(
+        self, message: Submit, parcel: KvParcel | None, since_s: float
+    ) -> Callable[[], None]:
+        """What submits a request; of one that left already, nothing is compiled."""
         assert message.grammar is not None, "only those with a grammar come here"
+        if not self._pending.is_wanted(message.request_id):
+            return lambda: None
         if self._clock.monotonic_s() - since_s > wait_s_max:
             raise _overload()
         constraint = self._actions.compile(message.grammar)
-        with self._lock:  # an abort comes before the submission, or finds it done
-            wanted = self._is_wanted.pop(message.request_id)
-            if wanted:
-                self._actions.submit(message, constraint, parcel)
-        if not wanted:
-            self._actions.aborted(message.request_id)
+        return partial(self._submit, message, constraint, parcel)
+
+    def _submit(
+        self, message: Submit, constraint: TokenConstraint, parcel: KvParcel | None
+    ) -> None:
+        try:
+            self._actions.submit(message, constraint, parcel)
+        except HeadraceError as error:
+            self._actions.reject(message.request_id, error)
 
 
 def _overload() -> RateLimited:

@@ -8,11 +8,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from queue import Full, Queue
 
 from headrace.engine.kv_parcel import KvParcel
 from headrace.engine_server.kv_wire import TransferFailed
 from headrace.engine_server.messages import KvSource, Submit
+from headrace.engine_server.pending_requests import PendingRequests
 
 threads = 2  # fetches at once: memory bandwidth is shared, so more would only interleave
 waiting_max = 64
@@ -36,8 +38,8 @@ class FetchQueue:
     def __init__(self, actions: FetchActions) -> None:
         self._actions = actions
         self._queue: Queue[Submit] = Queue(waiting_max)
+        self._pending = PendingRequests()
         self._lock = threading.Lock()
-        self._is_wanted: dict[str, bool] = {}  # requests that have not gone on
         self.results: Counter[str] = Counter()  # of fetches that failed
         for number in range(threads):
             name = f"kv-fetch-{number}"
@@ -45,8 +47,7 @@ class FetchQueue:
 
     def put(self, message: Submit) -> None:
         """Take a request whose KV waits elsewhere."""
-        with self._lock:
-            self._is_wanted[message.request_id] = True
+        self._pending.add(message.request_id)
         try:
             self._queue.put_nowait(message)
         except Full:
@@ -55,15 +56,11 @@ class FetchQueue:
     @property
     def count(self) -> int:
         """Requests that have not gone on."""
-        return len(self._is_wanted)
+        return len(self._pending)
 
     def abort(self, request_id: str) -> bool:
         """Give up a request that has not gone on; False if there is none."""
-        with self._lock:
-            if request_id not in self._is_wanted:
-                return False
-            self._is_wanted[request_id] = False
-            return True
+        return self._pending.abort(request_id)
 
     def _work(self) -> None:
         while True:
@@ -72,10 +69,8 @@ class FetchQueue:
     def take(self, message: Submit) -> None:
         """Fetch one request's KV, and let it go on."""
         assert message.kv_source is not None, "only those with a source come here"
-        with self._lock:
-            is_wanted = self._is_wanted[message.request_id]
         parcel, result = None, ""
-        if is_wanted:
+        if self._pending.is_wanted(message.request_id):
             try:
                 parcel = self._actions.fetch(message.kv_source)
             except TransferFailed as failure:
@@ -83,11 +78,9 @@ class FetchQueue:
         self._end(message, parcel, result)
 
     def _end(self, message: Submit, parcel: KvParcel | None, result: str) -> None:
-        with self._lock:  # an abort comes before the submission, or finds it done
-            if result:
+        if result:
+            with self._lock:
                 self.results[result] += 1
-            is_wanted = self._is_wanted.pop(message.request_id)
-            if is_wanted:
-                self._actions.go_on(message, parcel)
-        if not is_wanted:
+        go_on = partial(self._actions.go_on, message, parcel)
+        if not self._pending.release(message.request_id, go_on):
             self._actions.aborted(message.request_id)

@@ -16,7 +16,7 @@ import ipaddress
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
@@ -174,6 +174,23 @@ class GuardedResolver(AbstractResolver):
 
     async def close(self) -> None:
         """Nothing is held."""
+
+
+class Fetcher(Protocol):
+    """What those who ask one question at a time need of an `EgressClient`."""
+
+    async def fetch(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        limit_bytes: int,
+        body: bytes | None = None,
+    ) -> EgressAnswer:
+        """Send a request and read the whole answer, as `EgressClient.fetch` says."""
+        ...
 
 
 class EgressClient:

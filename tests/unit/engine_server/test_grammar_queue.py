@@ -53,6 +53,8 @@ class Site:
     def _submit(
         self, message: Submit, constraint: TokenConstraint, parcel: KvParcel | None
     ) -> None:
+        if message.request_id == "no room":
+            raise RateLimited("no room")
         self.happened.put(("submitted", message.request_id))
 
     def _reject(self, request_id: str, error: HeadraceError) -> None:
@@ -72,6 +74,8 @@ def test_requests_are_submitted_when_their_grammar_is_compiled(site: Site) -> No
     assert site.next() == ("submitted", "a")
     site.put("b", "wrong")
     assert site.next() == ("invalid_request", "b")
+    site.put("no room", "[a-z]")
+    assert site.next() == (RateLimited.code, "no room")
     site.put("c", "[a-z]")
     assert site.next() == ("submitted", "c")
 
@@ -86,6 +90,16 @@ def test_what_left_while_its_grammar_compiled_is_not_submitted(site: Site) -> No
     assert site.next() == ("aborted", "a")
     assert site.next() == ("submitted", "b")
     assert not site.queue.abort("b")
+
+
+def test_what_left_before_its_turn_is_not_compiled(site: Site) -> None:
+    site.put("a", "slow")
+    assert site.compiling.wait(timeout_s)
+    site.put("b", "wrong")
+    assert site.queue.abort("b")
+    site.gate.set()
+    assert site.next() == ("submitted", "a")
+    assert site.next() == ("aborted", "b")
 
 
 def test_those_who_wait_are_bounded_in_number_and_time(site: Site) -> None:

@@ -16,7 +16,7 @@ import hmac
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -24,7 +24,7 @@ import msgspec
 from headrace.base.clock import Clock
 from headrace.base.errors import AuthenticationFailed, UpstreamFailed
 from headrace.control.admin.id_token import UnknownKey, checked_claims
-from headrace.http.egress import EgressAnswer
+from headrace.http.egress import Fetcher
 from headrace.spec.roles import Role
 
 pending_max = 10_000  # sign-ins that were begun; the oldest goes
@@ -35,23 +35,6 @@ request_timeout_s = 10.0
 answer_bytes_max = 1 << 20
 
 D = TypeVar("D")
-
-
-class Fetcher(Protocol):
-    """The part of `http.egress.EgressClient` that is needed here."""
-
-    async def fetch(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        timeout_s: float,
-        limit_bytes: int,
-        body: bytes | None = None,
-    ) -> EgressAnswer:
-        """Send a request and read the whole answer."""
-        ...
 
 
 class ClaimRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
