@@ -29,6 +29,7 @@ class Bench(Protocol):
 
     opened: list[Launcher]
     place_count: int  # how many launches there is room for at once, up to 32
+    runs_programs: bool  # whether launches are processes that this test sees
     finds_programs: bool  # whether a start fails at once where there is no such program
 
     def open(self) -> Launcher: ...
@@ -41,6 +42,7 @@ class Bench(Protocol):
 
 
 class FakeBench:
+    runs_programs = False
     finds_programs = True
     place_count = 32
 
@@ -61,6 +63,7 @@ class FakeBench:
 
 
 class ProcessBench:
+    runs_programs = True
     finds_programs = True
     place_count = 32
 
@@ -84,6 +87,7 @@ class ProcessBench:
 
 
 class KubernetesBench:
+    runs_programs = False
     place_count = 32
     finds_programs = False  # the node does, when the image is there
 
@@ -115,6 +119,7 @@ class KubernetesBench:
 
 
 class RayBench:
+    runs_programs = True
     finds_programs = True
     place_count = 2
 
@@ -169,6 +174,9 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
             for launch in launcher.list():
                 launcher.stop(launch.launch_id, 0.0)
             launcher.close()
+
+
+canary = "hr-canary-of-an-upstream"
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -268,6 +276,25 @@ def test_a_program_that_is_not_there_is_a_clear_error_and_no_launch(bench: Bench
         launcher.start(LaunchSpec("a", (missing_program,)))
     assert launcher.list() == []
     launcher.start(bench.lasting("a"))  # the name is free
+
+
+def test_an_engine_gets_its_own_variables_and_no_keys_of_the_platform(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not bench.runs_programs:
+        pytest.skip("this launcher's launches are containers or make-believe: they inherit nothing")
+    monkeypatch.setenv("OPENAI_API_KEY", canary)
+    monkeypatch.setenv("SOME_VARIABLE_OF_THE_PLATFORM", canary)
+    launcher = bench.open()
+    words = (
+        "import os; e = os.environ; names = [n for n in e if 'TOKEN' in n or 'KEY' in n];"
+        f"print(sorted(names), {canary!r} in e.values(), e['OWN'], bool(e['PATH']))"
+    )
+    own = {"OWN": "said", "HEADRACE_API_KEY": "its own"}
+    launcher.start(LaunchSpec("a", (sys.executable, "-S", "-c", words), own))
+    wait_until(lambda: find(launcher, "a").state is LaunchState.ENDED)
+
+    assert find(launcher, "a").last_line == "['HEADRACE_API_KEY'] False said True"
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "x" * 200])

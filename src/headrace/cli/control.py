@@ -125,7 +125,7 @@ def control(
         node_listen, node_tls_certificate, node_tls_key, plaintext=node_plaintext
     )
     token, pepper = read_secrets(data_dir)
-    os.environ.pop(database_setting.variable, None)  # engines inherit the rest
+    os.environ.pop(database_setting.variable, None)
     with listener(host, port, listen_descriptor) as sock:
         database = open_database(PlatformFiles(data_dir).database, database_url)
         control_plane = ControlPlane(

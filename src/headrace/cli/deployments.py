@@ -8,6 +8,7 @@ import typer
 
 from headrace.cli import output, rollouts
 from headrace.cli.admin_client import path_of
+from headrace.cli.engine_variables import EngineVariables, variables_of, variables_text
 from headrace.cli.lora_options import Loras, lora_bodies
 from headrace.cli.placing_options import (
     PlacementOptions,
@@ -47,6 +48,7 @@ class DeploymentView(msgspec.Struct, frozen=True):
     reasons: list[str]
     threads: int | None
     engine_arguments: list[str]
+    environment: dict[str, str]
     loras: dict[str, str]
     upstream: dict[str, str] | None
     generation: int
@@ -89,6 +91,7 @@ def create(
     engine_arguments: Annotated[
         list[str] | None, typer.Option("--engine-argument", help="Passed on; repeatable.")
     ] = None,
+    env: EngineVariables = None,
     lora: Loras = None,
     upstream: UpstreamOptions,
     scaling: ScalingOptions,
@@ -109,6 +112,7 @@ def create(
         "replicas": replicas,
         "threads": threads,
         "engine_arguments": engine_arguments,
+        "environment": variables_of(env),
         "loras": lora_bodies(lora),
         "upstream": upstream_body(upstream),
         "autoscaling": autoscaling_body(scaling),
@@ -158,6 +162,7 @@ def update(
     engine_arguments: Annotated[
         list[str] | None, typer.Option("--engine-argument", help="Replaces all; repeatable.")
     ] = None,
+    env: EngineVariables = None,
     lora: Loras = None,
     no_loras: Annotated[bool, typer.Option("--no-loras", help="Load no LoRA adapter.")] = False,
     upstream: UpstreamOptions,
@@ -181,6 +186,7 @@ def update(
         "engine": engine,
         "threads": threads,
         "engine_arguments": engine_arguments,
+        "environment": variables_of(env),
         "loras": lora_bodies(lora),
         "upstream": upstream_body(upstream),
         "autoscaling": autoscaling_body(scaling),
@@ -232,6 +238,7 @@ def _fields(deployment: DeploymentView) -> list[tuple[str, str]]:
         ("id", deployment.id),
         ("model", f"{deployment.model}@{deployment.version}"),
         ("engine", " ".join([deployment.engine, *deployment.engine_arguments])),
+        ("environment", variables_text(deployment.environment)),
         ("loras", ", ".join(deployment.loras) or "-"),
         *([("run by others", _words(deployment.upstream))] if deployment.upstream else []),
         ("ready", _ready(deployment)),

@@ -93,7 +93,7 @@ def join(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     directory = directory.expanduser().absolute()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.environ.pop(node_token.variable, None)  # replicas inherit the rest
+    os.environ.pop(node_token.variable, None)
     with locked(directory / "lock"):
         member = membership(directory / "node.json", urls, read_token(token, token_file))
         for url in member.urls:

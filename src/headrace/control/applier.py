@@ -150,7 +150,11 @@ class Applier:
                 LaunchSpec(
                     replica.id,
                     command.argv,
-                    {**self._shared_environment, **command.environment},
+                    {
+                        **template.environment,
+                        **self._shared_environment,
+                        **command.environment,
+                    },
                     command.watches_lifeline,
                     resources=resources,
                     image=adapter.facts.image,

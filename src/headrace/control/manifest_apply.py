@@ -9,6 +9,7 @@ from headrace.adapters.registry import find_adapter
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest
 from headrace.base.ids import new_id
+from headrace.control.engine_environment import check_environment
 from headrace.control.in_use import check_model_unused, check_version_unused
 from headrace.control.manifest import (
     Change,
@@ -102,6 +103,7 @@ class Writer:
         built = self._built(document, fields)
         assert isinstance(built, Deployment)
         check_upstream(built, find_adapter(built.engine), version)
+        check_environment(built.environment)
         self._store.create(within_bounds(built))
 
     def _built(self, document: Document, fields: Spec) -> Resource:
@@ -164,6 +166,7 @@ class Writer:
             placement=changed.placement,
         )
         check_upstream(wanted, find_adapter(wanted.engine), version)
+        check_environment(wanted.environment)
         follow_version(self._store, present, wanted)
         self._store.update(within_bounds(wanted))
 

@@ -34,6 +34,7 @@ def check_upstream(deployment: Deployment, adapter: EngineAdapter, version: Mode
     check_address(upstream)
     for name, is_given in (
         ("engine_arguments", bool(deployment.engine_arguments)),
+        ("environment", bool(deployment.environment)),
         ("threads", deployment.threads is not None),
         ("loras", bool(deployment.loras)),
         ("resources", deployment.resources != ReplicaResources()),

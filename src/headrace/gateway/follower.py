@@ -2,7 +2,8 @@
 
 PostgreSQL tells of a change as it happens; besides, and with SQLite alone, one cheap read every
 `poll_interval_s` tells whether anything changed. So a revoked key or a dead replica is known
-everywhere within that time and one load, and mostly within the load alone.
+everywhere within that time and one load, and mostly within the load alone. Keys of engines that
+others run lie in files, which are read anew every `key_look_interval_s`.
 """
 
 import asyncio
@@ -13,11 +14,12 @@ import msgspec
 
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
-from headrace.gateway.snapshot import ResourceReader, Snapshot, read_snapshot
+from headrace.gateway.snapshot import ResourceReader, Snapshot, key_at, read_snapshot
 from headrace.router.endpoint_set import EndpointSet
 from headrace.storage.changes import Changes, PolledChanges
 
 poll_interval_s = 0.25
+key_look_interval_s = 2.0  # how late a renewed key file is noticed
 refresh_interval_s = 0.02  # bounds what refusals cost the store
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class SnapshotFollower:
         self._clock = clock
         self._checked_s = clock.monotonic_s()
         self._refreshed_s = clock.monotonic_s() - refresh_interval_s
+        self._keys_looked_s = clock.monotonic_s()
         self._loading = asyncio.Lock()  # an older snapshot must not replace a newer one
         self._failing = False
         self.snapshot = Snapshot()
@@ -108,6 +111,12 @@ class SnapshotFollower:
             self._failing = False
 
     def _read_if_changed(self) -> Snapshot | None:
-        if self._store.revision() == self.snapshot.revision:
-            return None
-        return read_snapshot(self._store)
+        is_new = self._store.revision() != self.snapshot.revision
+        return read_snapshot(self._store) if is_new or self._keys_were_renewed() else None
+
+    def _keys_were_renewed(self) -> bool:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._keys_looked_s < key_look_interval_s:
+            return False
+        self._keys_looked_s = now_s
+        return any(key_at(each) != key for each, key in self.snapshot.others_keys.items())

@@ -109,6 +109,7 @@ class Snapshot:
     models: Mapping[str, ServedModel] = field(default_factory=dict)  # by name
     endpoints: tuple[EndpointSpec, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)  # other names of models
+    others_keys: Mapping[str, str] = field(default_factory=dict)  # as read, by their references
 
     def find(self, name: str) -> ServedModel | None:
         """The model of a name or an alias, or an adapter of it as `name:adapter`; None if there is
@@ -139,6 +140,7 @@ def read_snapshot(store: ResourceReader) -> Snapshot:
     versions = store.list(ModelVersion)
     models = store.list(Model)
     books = store.list(PriceBook)
+    endpoints = tuple(endpoints_of(replicas, deployments, versions))
     return Snapshot(
         revision=revision,
         principals=join_principals(keys, projects, tenants),
@@ -147,9 +149,24 @@ def read_snapshot(store: ResourceReader) -> Snapshot:
             for model in models
             if model.active
         },
-        endpoints=tuple(endpoints_of(replicas, deployments, versions)),
+        endpoints=endpoints,
         aliases={alias: model.name for model in models if model.active for alias in model.aliases},
+        others_keys=others_keys(replicas, endpoints),
     )
+
+
+def others_keys(replicas: Sequence[Replica], endpoints: Sequence[EndpointSpec]) -> dict[str, str]:
+    """The keys of engines that others run, by the references that they were read from."""
+    references = {
+        replica.id: replica.upstream.key
+        for replica in replicas
+        if replica.upstream is not None and replica.upstream.key
+    }
+    return {
+        references[endpoint.id]: endpoint.engine_key
+        for endpoint in endpoints
+        if endpoint.id in references
+    }
 
 
 def join_principals(
@@ -248,7 +265,12 @@ def engine_key_of(replica: Replica) -> str:
     """The engine's credential; of one that others run it is kept where its reference says."""
     if replica.upstream is None:
         return replica.engine_key
-    return read_secret(replica.upstream.key) or "" if replica.upstream.key else ""
+    return key_at(replica.upstream.key) if replica.upstream.key else ""
+
+
+def key_at(reference: str) -> str:
+    """A key that is kept elsewhere, as it is now; empty if it is not there."""
+    return read_secret(reference) or ""
 
 
 def is_blind(version: ModelVersion) -> bool:

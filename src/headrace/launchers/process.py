@@ -22,6 +22,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import ConfigurationError, Conflict, SetupError
 from headrace.base.ids import new_id
 from headrace.launchers import lifeline, log_file
+from headrace.launchers.environment import inherited
 from headrace.launchers.guard import guarded
 from headrace.launchers.limits import available_cpus, least_used_cpus, limited
 from headrace.launchers.process_identity import (
@@ -196,12 +197,11 @@ class ProcessLauncher:
         self, spec: LaunchSpec, record: LaunchRecord, log_path: Path
     ) -> subprocess.Popen[bytes]:
         environment = {
-            **os.environ,
+            **inherited(os.environ),
             **visible_devices(spec.resources.device_ids),
             **spec.environment,
             launch_variable: record.launch_id,
         }
-        environment.pop(lifeline.variable, None)
         descriptors: tuple[int, ...] = ()
         if self._lifeline_descriptor is not None:
             descriptors = (self._lifeline_descriptor,)

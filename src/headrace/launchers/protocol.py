@@ -45,7 +45,7 @@ class LaunchSpec:
 
     name: str  # the caller's, for instance a replica's id: letters, digits, `.`, `_` and `-`
     argv: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)  # added to the launcher's own
+    environment: Mapping[str, str] = field(default_factory=dict)  # added to `environment.inherited`
     watches_lifeline: bool = True  # False: a program of others, which must be ended from outside
     resources: Resources = field(default_factory=Resources)
     image: str = ""  # of a container that has the program; empty: the launcher's own

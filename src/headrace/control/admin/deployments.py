@@ -21,6 +21,7 @@ from headrace.control.admin.references import Name, Reference, reject_id_as_name
 from headrace.control.admin.rollouts import state_of
 from headrace.control.admin.struct_values import Policy, merged, read, shown
 from headrace.control.admin.values import RequestBody, moment, optional_moment
+from headrace.control.engine_environment import check_environment, variables_max
 from headrace.control.model_targets import follow_version
 from headrace.control.upstreams import check_upstream
 from headrace.spec.autoscaling import Autoscaling
@@ -39,6 +40,7 @@ update_attempts_max = 4  # a deployment that keeps changing under us is someone 
 ReplicaCount = Annotated[int, Field(ge=0, le=replicas_max)]
 Argument = Annotated[str, Field(min_length=1, max_length=1000)]
 Arguments = Annotated[tuple[Argument, ...], Field(max_length=engine_arguments_max)]
+Variables = Annotated[dict[str, str], Field(max_length=variables_max)]
 
 
 class DeploymentCreate(RequestBody):
@@ -51,6 +53,7 @@ class DeploymentCreate(RequestBody):
     replicas: ReplicaCount = 1
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     engine_arguments: Arguments = ()
+    environment: Variables | None = None  # of the engine; no secrets, they are shown
     loras: LoraBodies = ()
     upstream: Policy | None = None  # address and key of an engine that others run
     rollout: Policy | None = None
@@ -71,6 +74,7 @@ class DeploymentChange(RequestBody):
     engine: Name | None = None
     threads: Annotated[int, Field(ge=1, le=4096)] | None = None
     engine_arguments: Arguments | None = None
+    environment: Variables | None = None  # replaces all
     loras: LoraBodies | None = None  # replaces all
     upstream: Policy | None = None  # fields that are not named stay; null: headrace starts it
     rollout: Policy | None = None
@@ -121,6 +125,7 @@ class DeploymentView(BaseModel):
     reasons: list[str]  # why it is not ready, a line each; empty when it is
     threads: int | None
     engine_arguments: list[str]
+    environment: dict[str, str]
     loras: dict[str, str]  # sources by name
     upstream: Policy | None  # of an engine that others run
     generation: int
@@ -156,6 +161,7 @@ def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentVie
         replicas=first_replicas(body.replicas, autoscaling),
         threads=body.threads,
         engine_arguments=body.engine_arguments,
+        environment=body.environment or {},
         loras=loras_of(body.engine, body.loras),
         upstream=None if body.upstream is None else read(body.upstream, Upstream, "upstream"),
         rollout=RolloutPolicy()
@@ -168,6 +174,7 @@ def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentVie
     )
     deployment = with_disaggregation(deployment, body.disaggregation)
     check_upstream(deployment, adapter, version)
+    check_environment(deployment.environment)
     store.create(deployment)
     return _DeploymentViews(context).of(deployment)
 
@@ -239,10 +246,7 @@ def changed_deployment(
     if body.engine is not None:
         find_adapter(body.engine)
         template = msgspec.structs.replace(template, engine=body.engine)
-    if "threads" in body.model_fields_set:
-        template = msgspec.structs.replace(template, threads=body.threads)
-    if body.engine_arguments is not None:
-        template = msgspec.structs.replace(template, engine_arguments=body.engine_arguments)
+    template = with_engine_settings(template, body)
     template = with_loras(template, body.loras)
     if "upstream" in body.model_fields_set:
         template = msgspec.structs.replace(template, upstream=changed_upstream(template, body))
@@ -256,7 +260,19 @@ def changed_deployment(
     changed = msgspec.structs.replace(deployment.with_template(template), **changes)
     version = store.get(ModelVersion, changed.model_version_id)
     check_upstream(changed, find_adapter(changed.engine), version)
+    check_environment(changed.environment)
     return changed
+
+
+def with_engine_settings(template: Template, body: DeploymentChange) -> Template:
+    """The template with what the body says of how the engine is started."""
+    if "threads" in body.model_fields_set:
+        template = msgspec.structs.replace(template, threads=body.threads)
+    if body.engine_arguments is not None:
+        template = msgspec.structs.replace(template, engine_arguments=body.engine_arguments)
+    if body.environment is not None:
+        template = msgspec.structs.replace(template, environment=body.environment)
+    return template
 
 
 def changed_upstream(template: Template, body: DeploymentChange) -> Upstream | None:
@@ -372,6 +388,7 @@ class _DeploymentViews:
             reasons=[] if ready else _reasons(deployment, replicas),
             threads=deployment.threads,
             engine_arguments=list(deployment.engine_arguments),
+            environment=dict(deployment.environment),
             loras={lora.name: lora.source for lora in deployment.loras},
             upstream=shown(deployment.upstream),
             generation=deployment.generation,
