@@ -1,12 +1,13 @@
 """Does the simulator tell the truth about this machine's CPU engine? Within 10% is the aim.
 
-    python bench/sim_calibration.py MODEL.gguf [--isa avx2] [--rounds 3] > table.md
+    python bench/sim_calibration.py MODEL.gguf [--rounds 3] [--steps STEPS.json] > table.md
 
 The real engine core runs batches of requests in this process on one thread. The time of a step is
 the CPU time that it took, the least of the rounds, so that other work on the machine matters
-little; the clock that its times to first token are read from is the sum of those. The device's time
-model is fitted to the steps of one half of the grid. Then the simulator's two engines run the other
-half, whose batch sizes and prompt lengths the fit never saw, and are compared.
+little; the clock that its times to first token are read from is the sum of those. The device's
+time model is fitted to the steps of some batch sizes and prompt lengths. Then the simulator's two
+engines run others, which the fit never saw, and are compared. `--steps` keeps the least times
+in a file, so that rounds of several runs count together; `--rounds 0` only evaluates it.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace import kernels
 from headrace.engine.core import EngineCore
@@ -40,8 +42,12 @@ step_rows = 128
 sequences_max = 32
 kv_tokens = 16_384
 output_tokens = 32
-fit_batches, fit_prompts = (1, 4, 12, 32), (24, 128, 384)
-held_out_batches, held_out_prompts = (2, 8, 24), (64, 256)
+fit_cells = (
+    *((batch, 24) for batch in (1, 3, 6, 12, 16, 32)),
+    *((1, 128), (1, 384), (4, 128), (4, 384), (12, 128)),
+)
+held_out = tuple(itertools.product((2, 8, 24), (64, 256)))
+matrix_rows = (1, 3, 6, 16, 32, 128)  # the points of the matrices' time
 vocabulary = 1000  # of the random prompts
 
 
@@ -59,13 +65,12 @@ class Served:
         return sum(self.first_s) / count, between, count * output_tokens / max(self.end_s)
 
 
-@dataclass
-class Steps:
+class Steps(msgspec.Struct):
     """The steps of one batch: what each had to do, and the tokens it gave by request."""
 
-    features: list[tuple[int, int, float, float]] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    outputs: list[list[tuple[str, int]]] = field(default_factory=list)
+    features: list[tuple[int, int, float, float]] = []
+    seconds: list[float] = []
+    outputs: list[list[tuple[str, int]]] = []
 
     def served(self) -> Served:
         """Times on a clock that only these steps move."""
@@ -142,27 +147,29 @@ def run_real(runner: WatchedRunner, batch: int, prompt: int) -> Steps:
     return steps
 
 
-def measure(
-    runner: WatchedRunner, cells: Sequence[tuple[int, int]], rounds: int
-) -> dict[tuple[int, int], Steps]:
-    """Each cell's steps, each at the least time of all rounds."""
-    best: dict[tuple[int, int], Steps] = {}
-    for _ in range(rounds):
-        for cell in cells:
-            steps = run_real(runner, *cell)
-            if cell in best:
-                assert steps.features == best[cell].features, "the steps are not the same"
-                pairs = zip(steps.seconds, best[cell].seconds, strict=True)
-                steps.seconds = [min(pair) for pair in pairs]
-            best[cell] = steps
-    return best
+Measured = dict[str, Steps]  # by the name of a cell
+
+
+def name_of(cell: tuple[int, int]) -> str:
+    return "{} requests of {} tokens".format(*cell)
+
+
+def measure(runner: WatchedRunner, best: Measured) -> None:
+    """Run all cells once, and keep each step's least time."""
+    for cell in (*fit_cells, *held_out):
+        steps, known = run_real(runner, *cell), best.get(name_of(cell))
+        if known is not None:
+            assert steps.features == known.features, "the steps are not the same"
+            pairs = zip(steps.seconds, known.seconds, strict=True)
+            steps.seconds = [min(pair) for pair in pairs]
+        best[name_of(cell)] = steps
 
 
 def fit(measured: Sequence[Steps]) -> DeviceModel:
     """Least squares of relative errors, with no negative cost."""
     features = np.array([work for steps in measured for work in steps.features], np.float64)
     seconds = np.array([second for steps in measured for second in steps.seconds])
-    design = np.column_stack([np.ones(len(features)), features])
+    design = np.column_stack([*hats(features[:, 0]), features[:, 1:]])
     relative, costs = design / seconds[:, None], np.zeros(design.shape[1])
     used = list(range(design.shape[1]))
     while True:
@@ -171,20 +178,24 @@ def fit(measured: Sequence[Steps]) -> DeviceModel:
             break
         used.pop(int(found.argmin()))
     costs[used] = found
-    fixed_s, row_s, sequence_s, context_token_s, pair_s = map(float, costs)
+    sequence_s, context_token_s, pair_s = map(float, costs[len(matrix_rows) :])
     return DeviceModel(
         source="fitted by bench/sim_calibration.py",
         fixed_s=0.0,
-        weights_s=fixed_s,
-        row_s=row_s,
+        matrix_points=tuple(zip(matrix_rows, map(float, costs), strict=False)),
         sequence_s=sequence_s,
         context_token_s=context_token_s,
         pair_s=pair_s,
-        is_roofline=False,
         kv_tokens=kv_tokens,
         step_rows=step_rows,
         sequences_max=sequences_max,
     )
+
+
+def hats(rows: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    """Each point's share of the time at `rows`: 1 at its own, 0 at and beyond its neighbours."""
+    identity = np.eye(len(matrix_rows))
+    return [np.interp(rows, matrix_rows, own) for own in identity]
 
 
 class Listener:
@@ -216,13 +227,13 @@ def run_simulated(
     return listener.served
 
 
-def table(device: DeviceModel, measured: dict[tuple[int, int], Steps]) -> list[float]:
+def table(device: DeviceModel, measured: Measured, cells: Sequence[tuple[int, int]]) -> list[float]:
     """Print real and simulated figures; the relative errors of the exact engine's."""
     print("| requests at once | prompt | real TTFT, ITL, tok/s | exact engine | off by | "
           "aggregate engine | off by |\n|---|---|---|---|---|---|---|")  # fmt: skip
     errors: list[float] = []
-    for (batch, prompt), steps in measured.items():
-        real = steps.served().figures()
+    for batch, prompt in cells:
+        real = measured[name_of((batch, prompt))].served().figures()
         cells = [str(batch), str(prompt), text(real)]
         for kind in (ExactEngine, AggregateEngine):
             told = run_simulated(kind, device, batch, prompt).figures()
@@ -239,34 +250,42 @@ def text(figures: tuple[float, float, float]) -> str:
     return f"{first_s * 1e3:,.0f} ms, {between_s * 1e3:.1f} ms, {tokens_per_s:,.0f}"
 
 
+def load_runner(path: Path) -> WatchedRunner:
+    with open_gguf(path) as file:
+        runner = CpuRunner(
+            file,
+            read_architecture(file),
+            kv_tokens=kv_tokens,
+            rows_max=step_rows,
+            sequences_max=sequences_max,
+            threads=1,
+        )
+    return WatchedRunner(runner)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--isa", default="avx2", choices=kernels.isa_choices)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=Path)
     options = parser.parse_args()
     os.environ[kernels.isa_environment_variable] = options.isa
-    with open_gguf(options.model) as file:
-        runner = WatchedRunner(
-            CpuRunner(
-                file,
-                read_architecture(file),
-                kv_tokens=kv_tokens,
-                rows_max=step_rows,
-                sequences_max=sequences_max,
-                threads=1,
-            )
-        )
-    fit_cells = list(itertools.product(fit_batches, fit_prompts))
-    held_out = list(itertools.product(held_out_batches, held_out_prompts))
-    measured = measure(runner, fit_cells + held_out, options.rounds)
-    device = fit([measured[cell] for cell in fit_cells])
+    measured: Measured = {}
+    if options.steps and options.steps.exists():
+        measured = msgspec.json.decode(options.steps.read_bytes(), type=Measured)
+    runner = load_runner(options.model)
+    for _ in range(options.rounds):
+        measure(runner, measured)
+        if options.steps:
+            options.steps.write_bytes(msgspec.json.encode(measured))
+    device = fit([measured[name_of(cell)] for cell in fit_cells])
     print(f"{options.model.name}, {options.isa}, one thread; fitted:",
           msgspec.json.encode(device).decode(), "\n\nHeld out:\n")  # fmt: skip
-    errors = table(device, {cell: measured[cell] for cell in held_out})
+    errors = table(device, measured, held_out)
     worst = max(errors, key=abs)
     print(f"\nWorst of the exact engine's {len(errors)} figures: {worst:+.1%}.\n\nFitted on:\n")
-    table(device, {cell: measured[cell] for cell in fit_cells})
+    table(device, measured, fit_cells)
     if abs(worst) > 0.1:
         sys.exit("over 10%")
 

@@ -1,12 +1,17 @@
 """How long a device takes for a step: the only thing that a simulated engine invents.
 
-    step = fixed + max(weights read, rows x row) + sequences x sequence
+    step = fixed + matrices(rows) + sequences x sequence
          + KV tokens read x context token + (row, KV token) pairs x pair
 
-`fixed` is launching and scheduling, the maximum is the roofline of the matrices, the KV terms are
-attention: a decoding sequence reads its context once, a chunk of a prompt multiplies each of its
-rows with it. A CPU overlaps reading and computing badly; `is_roofline = False` adds the two.
+    matrices(rows) = max(weights read, rows x row), the roofline, or
+                     straight lines between measured points
+
+`fixed` is launching and scheduling, the KV terms are attention: a decoding sequence reads its
+context once, a chunk of a prompt multiplies each of its rows with it. A device that was measured
+has points: few rows share one pass over a CPU's weights, and no maximum of two terms is as round.
 """
+
+from bisect import bisect_left
 
 import msgspec
 
@@ -16,12 +21,12 @@ class DeviceModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     source: str  # where the numbers come from
     fixed_s: float  # a step at least
-    weights_s: float  # reading every matrix once
-    row_s: float  # the matrices' arithmetic for one token
+    weights_s: float = 0.0  # reading every matrix once
+    row_s: float = 0.0  # the matrices' arithmetic for one token
+    matrix_points: tuple[tuple[int, float], ...] = ()  # rows and seconds, in the place of those two
     sequence_s: float = 0.0  # sampling and bookkeeping of one sequence
     context_token_s: float = 0.0  # reading one token's KV
     pair_s: float = 0.0  # attention's arithmetic for one row and one token of its context
-    is_roofline: bool = True
     kv_tokens: int  # room for KV
     block_size_tokens: int = 16
     step_rows: int = 2048
@@ -29,13 +34,19 @@ class DeviceModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     waiting_max: int = 1024  # queued inside; more are refused
     max_model_len: int = 131_072
 
+    def __post_init__(self) -> None:
+        rows = [point[0] for point in self.matrix_points]
+        if len(rows) == 1 or rows != sorted(set(rows)):
+            raise ValueError("matrix_points are two or more, by rows")
+        if not self.matrix_points and self.weights_s + self.row_s <= 0:
+            raise ValueError("a device has matrix_points, or weights_s and row_s")
+
     def step_s(self, rows: int, sequences: int, context_tokens: float, pairs: float) -> float:
         """The time of a step of so many rows in all, over KV of `context_tokens` in all."""
-        compute_s = rows * self.row_s
-        if self.is_roofline:
-            matrices_s = max(self.weights_s, compute_s)
+        if self.matrix_points:
+            matrices_s = self._between_points(rows)
         else:
-            matrices_s = self.weights_s + compute_s
+            matrices_s = max(self.weights_s, rows * self.row_s)
         return (
             self.fixed_s
             + matrices_s
@@ -43,6 +54,13 @@ class DeviceModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             + context_tokens * self.context_token_s
             + pairs * self.pair_s
         )
+
+    def _between_points(self, rows: int) -> float:
+        """On the line through the two points beside `rows`, or through the last two beyond them."""
+        points = self.matrix_points
+        after = min(len(points) - 1, max(1, bisect_left(points, (rows, 0.0))))
+        (low, low_s), (high, high_s) = points[after - 1], points[after]
+        return low_s + (high_s - low_s) * (rows - low) / (high - low)
 
     @property
     def prefill_tokens_per_s(self) -> float:
@@ -56,6 +74,7 @@ class DeviceModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             fixed_s=self.fixed_s * factor,
             weights_s=self.weights_s * factor,
             row_s=self.row_s * factor,
+            matrix_points=tuple((rows, time_s * factor) for rows, time_s in self.matrix_points),
             sequence_s=self.sequence_s * factor,
             context_token_s=self.context_token_s * factor,
             pair_s=self.pair_s * factor,
