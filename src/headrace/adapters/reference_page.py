@@ -30,7 +30,8 @@ with headrace, and a version of yours may differ. Of Transformers' server the an
 the wire once, with a small model of random weights, and are replayed since. Of llama.cpp the
 end-to-end tests cover answers, streams, usage, aborts, context errors, the key, a killed engine and
 the end of the supervisor, with one model on a CPU. What an engine "can do" is what its documents
-claim; the gateway passes on no more than its own API has.
+claim of the version that the adapter was written from, some of it with an option that its traps
+name; the gateway passes on no more than its own API has.
 """
 
 Row = tuple[str, Callable[[EngineAdapter], str]]

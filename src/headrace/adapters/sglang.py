@@ -14,6 +14,10 @@ Known traps:
   is started again.
 * #36475, #18701: aborted sessions and retracted requests leaked KV. -> Watch KV usage at rest.
 * all read: `--schedule-policy lpm` favours long cached prefixes and may starve others. -> Not set.
+* all read: tool calls come as plain text unless `--tool-call-parser` names the model family's. ->
+  Give it in the engine arguments.
+* all read: embeddings, chats and images depend on the model that is served. -> Declare the model
+  version's capabilities.
 * all read: errors have no `error` object; the words are at the top. -> Read there.
 """
 
@@ -101,7 +105,14 @@ adapter = OpenAICompatible(
         start=Start.PROCESS,
         evidence=Evidence.REPLAYED,
         version_read="commit 8905cbd4 of 2026",
-        abilities=frozenset(Ability),
+        abilities=frozenset(
+            (
+                *(Ability.CHAT, Ability.COMPLETIONS, Ability.RESPONSES, Ability.MESSAGES),
+                *(Ability.EMBEDDINGS, Ability.TOOLS, Ability.FORCED_TOOLS, Ability.JSON_SCHEMA),
+                *(Ability.LOGPROBS, Ability.LORA, Ability.VISION, Ability.TENSOR_PARALLEL),
+                *(Ability.PREFIX_CACHE, Ability.PREFIX_SALT, Ability.KV_EVENTS),
+            )
+        ),
         stream_usage=StreamUsage.EVERY_CHUNK,
         abort=Abort.DISCONNECT,
         publishes_kv_events=True,

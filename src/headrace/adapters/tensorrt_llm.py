@@ -14,6 +14,13 @@ Known traps:
 * not verified: an API key of its own. -> No key; it listens where only gateways reach it.
 * as its code has it, not measured: the model is built before the server listens. -> No answer is
   LOADING.
+* older: /v1/embeddings is missing. -> Use a newer one.
+* all read: tool calls come as plain text unless `--tool_parser` names the model family's. -> Give
+  it in the engine arguments.
+* all read: a LoRA adapter is asked for by `lora_request`, with paths of the engine's machine. ->
+  None is given: a caller must not name paths.
+* all read: KV events are at /kv_cache_events, to be fetched. -> Not read; the router guesses by
+  what it sent.
 * older: `--served_model_name` is missing; the name is then the model path's. -> Use a newer one.
 * older: the file's option is `--extra_llm_api_options`. -> Give it in the engine arguments.
 """
@@ -77,7 +84,14 @@ adapter = OpenAICompatible(
         start=Start.PROCESS,
         evidence=Evidence.REPLAYED,
         version_read="1.x sources and documents of 2026",
-        abilities=frozenset(Ability) - {Ability.MESSAGES},
+        abilities=frozenset(
+            (
+                *(Ability.CHAT, Ability.COMPLETIONS, Ability.RESPONSES),
+                *(Ability.EMBEDDINGS, Ability.TOOLS, Ability.FORCED_TOOLS, Ability.JSON_SCHEMA),
+                *(Ability.LOGPROBS, Ability.LORA, Ability.VISION, Ability.TENSOR_PARALLEL),
+                *(Ability.PREFIX_CACHE, Ability.PREFIX_SALT, Ability.KV_EVENTS),
+            )
+        ),
         stream_usage=StreamUsage.EVERY_CHUNK,
         abort=Abort.DISCONNECT,
         authenticates=False,

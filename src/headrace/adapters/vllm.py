@@ -23,6 +23,11 @@ Known traps:
   from outside; the abort is billed by the last usage that came.
 * all read: an adapter's rank may be 16 by default. -> Pass `--max-lora-rank` in the engine
   arguments where one has more.
+* all read: tools that the model may call are refused with 400 unless `--enable-auto-tool-choice`
+  and `--tool-call-parser` are given; the parser is the model family's. -> Give both in the engine
+  arguments.
+* all read: embeddings, chats and images depend on the model that is served. -> Declare the model
+  version's capabilities.
 * CPU builds: a step may take 2,048 prompt tokens and stall every stream. -> Pass
   `--max-num-batched-tokens` in the engine arguments.
 """
@@ -124,7 +129,14 @@ adapter = OpenAICompatible(
         start=Start.PROCESS,
         evidence=Evidence.REPLAYED,
         version_read="commit 9aaf83ef of 2026-05",
-        abilities=frozenset(Ability),
+        abilities=frozenset(
+            (
+                *(Ability.CHAT, Ability.COMPLETIONS, Ability.RESPONSES, Ability.MESSAGES),
+                *(Ability.EMBEDDINGS, Ability.TOOLS, Ability.FORCED_TOOLS, Ability.JSON_SCHEMA),
+                *(Ability.LOGPROBS, Ability.LORA, Ability.VISION, Ability.TENSOR_PARALLEL),
+                *(Ability.PREFIX_CACHE, Ability.PREFIX_SALT, Ability.KV_EVENTS),
+            )
+        ),
         stream_usage=StreamUsage.EVERY_CHUNK,
         abort=Abort.DISCONNECT,
         publishes_kv_events=True,
