@@ -17,6 +17,7 @@ import msgspec
 
 from headrace.spec.costs import DevicePrices, DeviceUse, device_prices_at
 
+day_length_s = 86_400.0
 hour_s = 3600.0
 idle = ""  # the tenant of what nobody used
 
@@ -95,7 +96,7 @@ def report_costs(
     deployment_of: dict[str, str] = {}
     for use in uses:
         deployment_of[use.replica_id] = use.deployment_id
-        cost, idle_cost, energy = cost_of(use, device_prices_at(books, day_start_s(use.day)))
+        cost, idle_cost, energy = cost_of(use, book_of(use, books))
         if cost is None:
             unpriced.add(use.device_type)
             cost = 0
@@ -128,6 +129,16 @@ def report_costs(
         ),
         unpriced_device_types=tuple(sorted(unpriced)),
     )
+
+
+def book_of(use: DeviceUse, books: Sequence[DevicePrices]) -> DevicePrices | None:
+    """The prices of a day's use: those in force when it began, or where these lack its type, when
+    it ended; so a type's first price counts at once, and each later one from the next day on."""
+    start_s = day_start_s(use.day)
+    book = device_prices_at(books, start_s)
+    if book is None or use.device_type not in book.prices:
+        return device_prices_at(books, start_s + day_length_s - 1.0)
+    return book
 
 
 def cost_of(use: DeviceUse, book: DevicePrices | None) -> tuple[int | None, int, int]:

@@ -11,10 +11,15 @@ from headrace.base.money import divided, nanousd_per_usd
 from headrace.spec.invoices import Payable, Seller, rate_scale
 
 # ISO 4217: digits after the point; every other currency has two.
-digits_of: Mapping[str, int] = {
+_unusual_digits: Mapping[str, int] = {
     **dict.fromkeys(("CLP", "ISK", "JPY", "KRW", "PYG", "UGX", "VND", "XAF", "XOF"), 0),
     **dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3),
 }
+
+
+def currency_digits(currency: str) -> int:
+    """How many digits a currency has after the point."""
+    return _unusual_digits.get(currency, 2)
 
 
 def payable_in(
@@ -30,7 +35,7 @@ def payable_in(
             "seller's `exchange_rates`",
             param="currency",
         )
-    digits = digits_of.get(currency, 2)
+    digits = currency_digits(currency)
     net, tax, paid = (
         divided(amount * rate * 10**digits, rate_scale * nanousd_per_usd)
         for amount in (net_nanousd, tax_nanousd, paid_nanousd)

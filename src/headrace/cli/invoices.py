@@ -58,6 +58,16 @@ class Export(StrEnum):
     CLOUD_EVENTS = "cloudevents"
 
 
+class StandingView(msgspec.Struct, frozen=True):
+    """How far an invoice is paid."""
+
+    state: str
+    currency: str
+    credited: str
+    paid: str
+    open: str
+
+
 class InvoiceView(msgspec.Struct, frozen=True):
     """What is shown of an invoice."""
 
@@ -73,6 +83,7 @@ class InvoiceView(msgspec.Struct, frozen=True):
     total: MoneyView
     paid_from_credit: MoneyView
     due: MoneyView
+    standing: StandingView | None
     unrated_requests: int
 
 
@@ -122,7 +133,7 @@ def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
     group = platform_group(
         "invoices",
-        "What tenants owe: draft, finalize, list, show, credit, export, seller, profile, terms.",
+        "What tenants owe: draft, finalize, list, show, credit, notes, export, seller, terms, ...",
         app,
     )
     platform_command(group, "draft")(draft)
@@ -130,6 +141,7 @@ def register(app: typer.Typer) -> None:
     platform_command(group, "list")(list_all)
     platform_command(group, "show")(show)
     platform_command(group, "credit")(credit)
+    platform_command(group, "notes")(notes)
     platform_command(group, "export")(export)
     platform_command(group, "seller")(seller)
     platform_command(group, "profile")(profile)
@@ -171,8 +183,8 @@ def list_all(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     month: MonthOption = None,
 ) -> None:
-    """List invoices, the oldest period first."""
-    answer = platform.client.get("/invoices", {"tenant": tenant, "month": month})
+    """List invoices, the newest period first."""
+    answer = platform.client.list("/invoices", {"tenant": tenant, "month": month})
     _show_invoices(platform, answer)
 
 
@@ -204,10 +216,14 @@ def show(
     if out is None:
         sys.stdout.buffer.write(content)
         return
+    _write(out, content)
+
+
+def _write(path: Path, content: bytes) -> None:
     try:
-        out.write_bytes(content)
+        path.write_bytes(content)
     except OSError as error:
-        raise ConfigurationError(f"{out} can't be written: {error.strerror}") from error
+        raise ConfigurationError(f"{path} can't be written: {error.strerror}") from error
 
 
 def credit(
@@ -221,6 +237,36 @@ def credit(
     path = f"/invoices/{path_of(invoice)}/credit-notes"
     body = {"amount_usd": amount_usd, "reason": reason}
     platform.show(platform.client.send("POST", path, body), CreditNoteView, _note_fields)
+
+
+def notes(
+    platform: Platform,
+    invoice: InvoiceArgument,
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder, which gets a page (HTML) of each.")
+    ] = None,
+) -> None:
+    """List the credit notes of an invoice, or write them as documents."""
+    answer = platform.client.get(f"/invoices/{path_of(invoice)}/credit-notes")
+    if out is not None:
+        for note in msgspec.json.decode(answer, type=dict[str, list[CreditNoteView]])["items"]:
+            content = platform.client.get(f"/credit-notes/{path_of(note.number)}/document")
+            _write(out / f"{note.number}.html", content)
+    platform.show_list(
+        answer,
+        CreditNoteView,
+        ("NUMBER", "ISSUED", ">NET", ">TAX", ">TOTAL", "REASON"),
+        lambda note: (
+            note.number,
+            note.issue_day,
+            format_dollars(note.net.nanousd),
+            format_dollars(note.tax.nanousd),
+            format_dollars(note.total.nanousd),
+            note.reason,
+        ),
+        empty="nothing was taken back of it; write one with `headrace invoices credit`",
+    )
 
 
 def export(
@@ -300,7 +346,7 @@ def _of_month(platform: Platform, tenant: str | None, month: str | None) -> str:
     """The one invoice of a tenant and month."""
     if tenant is None or month is None:
         raise ConfigurationError("name the invoice, or give --tenant and --month")
-    answer = platform.client.get("/invoices", {"tenant": tenant, "month": month})
+    answer = platform.client.list("/invoices", {"tenant": tenant, "month": month})
     found = msgspec.json.decode(answer, type=dict[str, list[InvoiceView]])["items"]
     if len(found) != 1:
         raise ConfigurationError(
@@ -329,7 +375,7 @@ def _show_invoices(platform: Platform, answer: bytes) -> None:
     platform.show_list(
         answer,
         InvoiceView,
-        ("NUMBER", "ID", "TENANT", "FROM", "TO", ">TOTAL", ">DUE", ">UNRATED"),
+        ("NUMBER", "ID", "TENANT", "FROM", "TO", ">TOTAL", ">DUE", "PAID", ">OPEN", ">UNRATED"),
         lambda invoice: (
             invoice.number or invoice.state,
             invoice.id,
@@ -338,6 +384,8 @@ def _show_invoices(platform: Platform, answer: bytes) -> None:
             invoice.last_day,
             format_dollars(invoice.total.nanousd),
             format_dollars(invoice.due.nanousd),
+            "-" if invoice.standing is None else invoice.standing.state,
+            "-" if invoice.standing is None else _open(invoice.standing),
             format_count(invoice.unrated_requests),
         ),
         empty="no invoices yet; draw some with `headrace invoices draft --month 2026-11`",
@@ -357,8 +405,21 @@ def _fields(invoice: InvoiceView) -> list[tuple[str, str]]:
         ("total", format_dollars(invoice.total.nanousd)),
         ("paid from credit", format_dollars(invoice.paid_from_credit.nanousd)),
         ("due", format_dollars(invoice.due.nanousd)),
+        *([] if invoice.standing is None else _standing_fields(invoice.standing)),
         ("unrated requests", format_count(invoice.unrated_requests)),
     ]
+
+
+def _standing_fields(standing: StandingView) -> list[tuple[str, str]]:
+    return [
+        ("credited", f"{standing.credited} {standing.currency}"),
+        ("paid", f"{standing.paid} {standing.currency} ({standing.state})"),
+        ("open", _open(standing)),
+    ]
+
+
+def _open(standing: StandingView) -> str:
+    return f"{standing.open} {standing.currency}"
 
 
 def _note_fields(note: CreditNoteView) -> list[tuple[str, str]]:

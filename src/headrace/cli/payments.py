@@ -1,4 +1,4 @@
-"""`headrace payments`: money by a payment provider, if one is configured."""
+"""`headrace payments`: transfers that came in, and money by a payment provider if there is one."""
 
 from typing import Annotated
 
@@ -21,9 +21,12 @@ class PaymentView(msgspec.Struct, frozen=True):
     tenant_id: str
     purpose: str
     state: str
+    provider: str
+    reference: str
     currency: str
-    amount_units: int
+    amount: str
     credit: MoneyView
+    overpaid: MoneyView
     invoice_id: str | None
     message: str
     create_time: str
@@ -48,11 +51,15 @@ class AgreementView(msgspec.Struct, frozen=True):
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = platform_group("payments", "Money by a provider: agree, list, pay, refund.", app)
+    group = platform_group(
+        "payments", "Money that came: agree, list, pay, record, refund, reverse.", app
+    )
     platform_command(group, "agree")(agree)
     platform_command(group, "list")(list_all)
     platform_command(group, "pay")(pay)
+    platform_command(group, "record")(record)
     platform_command(group, "refund")(refund)
+    platform_command(group, "reverse")(reverse)
 
 
 def agree(
@@ -87,22 +94,25 @@ def list_all(
     platform: Platform,
     *,
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    invoice: Annotated[str | None, typer.Option(help="Only those of this number or id.")] = None,
 ) -> None:
     """List payments, the oldest first."""
     platform.show_list(
-        platform.client.list("/payments", {"tenant": tenant}),
+        platform.client.list("/payments", {"tenant": tenant, "invoice": invoice}),
         PaymentView,
-        ("ID", "TENANT", "FOR", "STATE", ">AMOUNT", "WHEN", "WHY"),
+        ("ID", "TENANT", "FOR", "BY", "REFERENCE", "STATE", ">AMOUNT", "WHEN", "WHY"),
         lambda payment: (
             payment.id,
             payment.tenant_id,
             payment.invoice_id or payment.purpose,
+            payment.provider,
+            payment.reference or "-",
             payment.state,
-            f"{payment.amount_units} {payment.currency} units",
+            f"{payment.amount} {payment.currency}",
             format_moment(payment.create_time),
             payment.message,
         ),
-        empty="no payments yet; pay an invoice with `headrace payments pay INVOICE`",
+        empty="no payments yet; book a transfer with `headrace payments record INVOICE`",
     )
 
 
@@ -110,9 +120,37 @@ def pay(
     platform: Platform,
     invoice: Annotated[str, typer.Argument(metavar="INVOICE", help="Its number or id.")],
 ) -> None:
-    """Have the provider take what is due of a final invoice."""
+    """Have the provider take what is open of a final invoice."""
     answer = platform.client.send("POST", "/payments", {"invoice": invoice})
     platform.show(answer, PaymentView, _fields)
+
+
+def record(
+    platform: Platform,
+    invoice: Annotated[str, typer.Argument(metavar="INVOICE", help="Its number or id.")],
+    *,
+    reference: Annotated[
+        str, typer.Option(help="The bank's, or any that names this transfer alone.")
+    ],
+    amount: Annotated[
+        str | None, typer.Option(help="In the invoice's currency; default: all that is open.")
+    ] = None,
+) -> None:
+    """Book a transfer that came in, once for its reference; what is too much becomes credit."""
+    path = f"/invoices/{path_of(invoice)}/payments"
+    answer = platform.client.send("POST", path, {"reference": reference, "amount": amount})
+    platform.show(answer, PaymentView, _fields)
+
+
+def reverse(
+    platform: Platform,
+    payment: Annotated[str, typer.Argument(metavar="PAYMENT", help="The id of a transfer.")],
+    *,
+    reason: Annotated[str, typer.Option(help="Why it is taken back.")],
+) -> None:
+    """Take back a transfer that was recorded by mistake, or that the bank took back."""
+    path = f"/payments/{path_of(payment)}/reverse"
+    platform.show(platform.client.send("POST", path, {"reason": reason}), PaymentView, _fields)
 
 
 def refund(
@@ -130,9 +168,11 @@ def _fields(payment: PaymentView) -> list[tuple[str, str]]:
     return [
         ("id", payment.id),
         ("for", payment.invoice_id or payment.purpose),
+        ("by", f"{payment.provider} {payment.reference}".strip()),
         ("state", payment.state),
-        ("amount", f"{payment.amount_units} {payment.currency} units"),
+        ("amount", f"{payment.amount} {payment.currency}"),
         ("credit", format_dollars(payment.credit.nanousd)),
+        ("of it overpaid", format_dollars(payment.overpaid.nanousd)),
     ]
 
 

@@ -1,4 +1,4 @@
-"""`headrace wallets`: credit granted to tenants, in the order in which it is used."""
+"""`headrace wallets`: credit granted to tenants, in the order in which it is used, and entries."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -36,6 +36,14 @@ class GrantView(msgspec.Struct, frozen=True):
     reason: str
 
 
+class EntryView(msgspec.Struct, frozen=True):
+    """What changed a balance."""
+
+    amount: MoneyView
+    reason: str
+    post_time: str
+
+
 class Wallet(msgspec.Struct, frozen=True):
     """All that a tenant can spend."""
 
@@ -46,7 +54,8 @@ class Wallet(msgspec.Struct, frozen=True):
 
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = platform_group("wallets", "Credit of tenants: grant, list.", app)
+    group = platform_group("wallets", "Credit of tenants: entries, grant, list.", app)
+    platform_command(group, "entries")(entries)
     platform_command(group, "grant")(grant)
     platform_command(group, "list")(list_all)
 
@@ -77,6 +86,21 @@ def grant(
     }
     answer = platform.client.send("POST", f"/tenants/{path_of(tenant)}/grants", body)
     platform.show(answer, GrantView, _fields)
+
+
+def entries(platform: Platform, tenant: TenantArgument) -> None:
+    """List what changed a tenant's balance beside its requests, the newest first."""
+    platform.show_list(
+        platform.client.list(f"/tenants/{path_of(tenant)}/entries"),
+        EntryView,
+        ("WHEN", ">AMOUNT", "WHAT"),
+        lambda entry: (
+            format_moment(entry.post_time),
+            format_dollars(entry.amount.nanousd),
+            entry.reason,
+        ),
+        empty=f"nothing was booked yet; grant credit with `headrace wallets grant {tenant} 10`",
+    )
 
 
 def list_all(platform: Platform, tenant: TenantArgument) -> None:

@@ -1,9 +1,11 @@
-"""Payments: money that a payment provider takes from a tenant, or gives back to it.
+"""Payments: money that a provider takes from a tenant or gives back to it, or that a bank brought.
 
-PENDING ──the provider took it──▶ SUCCEEDED
+PENDING ──the provider took it──▶ SUCCEEDED ──a transfer was no such thing──▶ REVERSED
    │ ├─────the provider refused──▶ FAILED
    │ └──nobody could be reached──▶ UNKNOWN   until a person asks the provider
    └── tried again, with the same idempotency key, until one of these
+
+A transfer is recorded when it is there, so it begins as SUCCEEDED.
 """
 
 from enum import StrEnum
@@ -11,6 +13,8 @@ from enum import StrEnum
 import msgspec
 
 from headrace.spec.resource import Resource
+
+by_transfer = "transfer"  # the `provider` of what came by a bank
 
 
 class PaymentPurpose(StrEnum):
@@ -28,6 +32,7 @@ class PaymentState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     UNKNOWN = "unknown"
+    REVERSED = "reversed"
 
 
 class Recharge(msgspec.Struct, frozen=True):
@@ -54,7 +59,9 @@ class PaymentAgreement(Resource, frozen=True, kw_only=True, tag="payment_agreeme
 
 
 class Payment(Resource, frozen=True, kw_only=True, tag="payment"):
-    """One payment of the tenant `parent_id`; its id is the idempotency key at the provider."""
+    """One payment of the tenant `parent_id`; its id is the idempotency key at the provider.
+
+    A transfer's name is its reference, so that a tenant's is recorded once."""
 
     kind = "payment"
     id_prefix = "pay"
@@ -64,11 +71,12 @@ class Payment(Resource, frozen=True, kw_only=True, tag="payment"):
     currency: str  # ISO 4217
     amount_units: int  # of the currency's smallest unit; refunds too are above 0
     credit_nanousd: int  # what the tenant's balance gets, or loses by a refund
+    overpaid_nanousd: int = 0  # of that, what was more than was open of the invoice
     invoice_id: str = ""
     refunded_id: str = ""  # the payment that a refund gives back
     state: PaymentState = PaymentState.PENDING
-    reference: str = ""  # the provider's id of it
-    message: str = ""  # why it failed
+    reference: str = ""  # the provider's id of it, or the bank's
+    message: str = ""  # why it failed, or was reversed
     attempts: int = 0
     next_attempt_time: float = 0.0
     end_time: float | None = None

@@ -5,7 +5,17 @@ import datetime
 from collections.abc import Callable
 
 import msgspec
-from sqlalchemy import Connection, RowMapping, Select, delete, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    RowMapping,
+    Select,
+    delete,
+    func,
+    insert,
+    select,
+    tuple_,
+    update,
+)
 
 from headrace.base.errors import Conflict, NotFound
 from headrace.spec.invoices import Account, CreditNote, Invoice, RatedUse
@@ -120,25 +130,59 @@ class InvoiceStore:
             raise NotFound(f"there is no invoice {reference}", param="invoice")
         return msgspec.json.decode(body, type=Invoice)
 
-    def list(self, tenant_id: str | None = None) -> builtins.list[Invoice]:
-        """Invoices, the oldest period first."""
-        query = select(invoices.c.body).order_by(invoices.c.first_day, invoices.c.id)
+    def lock(self, invoice_id: str) -> None:
+        """Let nobody else change what is paid of an invoice until this transaction ends."""
+        with self._sessions.write() as connection:  # SQLite has one writer anyhow
+            connection.execute(
+                select(invoices.c.id).where(invoices.c.id == invoice_id).with_for_update()
+            )
+
+    def list(
+        self,
+        tenant_id: str | None = None,
+        *,
+        month: str = "",
+        before: tuple[str, str] | None = None,
+        limit: int | None = None,
+    ) -> builtins.list[Invoice]:
+        """Invoices, the newest period first: of periods that begin in a month (as 2026-11), and
+        after the invoice of this first day and id."""
+        place = tuple_(invoices.c.first_day, invoices.c.id)
+        query = (
+            select(invoices.c.body)
+            .where(invoices.c.first_day.startswith(month, autoescape=True))
+            .order_by(invoices.c.first_day.desc(), invoices.c.id.desc())
+            .limit(limit)
+        )
         if tenant_id is not None:
             query = query.where(invoices.c.tenant_id == tenant_id)
+        if before is not None:
+            query = query.where(place < before)
         with self._sessions.read() as connection:
             bodies = connection.execute(query).scalars().all()
         return [msgspec.json.decode(body, type=Invoice) for body in bodies]
 
-    def credit_notes(self, invoice_id: str) -> builtins.list[CreditNote]:
-        """The credit notes of an invoice in the order of their numbers."""
+    def credit_notes(self, *invoice_ids: str) -> builtins.list[CreditNote]:
+        """The credit notes of some invoices in the order of their numbers."""
         query = (
             select(credit_notes.c.body)
-            .where(credit_notes.c.invoice_id == invoice_id)
+            .where(credit_notes.c.invoice_id.in_(invoice_ids))
             .order_by(credit_notes.c.number)
         )
         with self._sessions.read() as connection:
             bodies = connection.execute(query).scalars().all()
         return [msgspec.json.decode(body, type=CreditNote) for body in bodies]
+
+    def credit_note(self, reference: str) -> CreditNote:
+        """The credit note of an id or a number; NotFound if there is none."""
+        query = select(credit_notes.c.body).where(
+            (credit_notes.c.id == reference) | (credit_notes.c.number == reference)
+        )
+        with self._sessions.read() as connection:
+            body = connection.execute(query).scalar_one_or_none()
+        if body is None:
+            raise NotFound(f"there is no credit note {reference}", param="credit_note")
+        return msgspec.json.decode(body, type=CreditNote)
 
 
 day_s = 86_400.0

@@ -13,7 +13,7 @@ knows which journal records a balance contains.
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, select, tuple_
 
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest
@@ -22,7 +22,7 @@ from headrace.spec.settlements import Settlement
 from headrace.storage import posting
 from headrace.storage.invariants import broken_invariants
 from headrace.storage.sessions import Sessions
-from headrace.storage.tables import accounts, entries, journal_cursors, settlements
+from headrace.storage.tables import accounts, entries, journal_cursors, postings, settlements
 from headrace.storage.usage import UsageDimension, UsageRow, read_usage, spent
 
 credit_nanousd_max = 10_000_000 * nanousd_per_usd  # far from where 64-bit totals end
@@ -38,6 +38,15 @@ class LedgerSnapshot(msgspec.Struct, frozen=True):
     # All that each tenant was ever credited and debited; only ever more, so that readers agree
     # which of two is newer.
     totals_nanousd: dict[str, tuple[int, int]] = {}
+
+
+class CreditEntry(msgspec.Struct, frozen=True):
+    """What changed a tenant's balance beside its requests."""
+
+    id: str
+    reason: str
+    amount_nanousd: int  # negative: taken back
+    post_time: float
 
 
 class LedgerStore:
@@ -92,6 +101,27 @@ class LedgerStore:
             )
             posting.book_lines(connection, lines)
         return True
+
+    def credits(
+        self, tenant_id: str, *, before: tuple[float, str] | None = None, limit: int
+    ) -> list[CreditEntry]:
+        """A tenant's entries other than settlements, the newest first, after the one of this time
+        and id."""
+        amount = postings.c.credit_nanousd - postings.c.debit_nanousd
+        query = (
+            select(entries.c.id, entries.c.reason, amount.label("amount"), entries.c.post_time)
+            .select_from(entries.join(postings, postings.c.entry_id == entries.c.id))
+            .where(
+                entries.c.kind != "settlement",
+                postings.c.account_id == posting.tenant_account(tenant_id),
+            )
+            .order_by(entries.c.post_time.desc(), entries.c.id.desc())
+            .limit(limit)
+        )
+        if before is not None:
+            query = query.where(tuple_(entries.c.post_time, entries.c.id) < before)
+        with self._sessions.read() as connection:
+            return [CreditEntry(*row) for row in connection.execute(query)]
 
     def balances(self) -> dict[str, int]:
         """What each tenant may still spend, in nano-dollars, by tenant id."""

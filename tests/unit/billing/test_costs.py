@@ -93,6 +93,19 @@ def test_a_day_costs_what_was_in_force_when_it_began() -> None:
     assert report.total.cost_nanousd == 12 * dollar
 
 
+def test_the_first_price_of_a_type_counts_from_the_day_on_which_it_is_named() -> None:
+    noon_of_the_second = 1_793_620_800.0
+    report = report_costs(
+        [use(1, 0), use(1, 0, day="2026-11-02"), use(1, 0, day="2026-11-03")],
+        [book(noon_of_the_second, H100=10.0)],
+        {},
+        revenue_by_model={},
+        revenue_by_tenant={},
+        revenue_by_replica={},
+    )
+    assert report.total.cost_nanousd == 20 * dollar
+
+
 def test_a_type_without_a_price_is_named() -> None:
     report = report_costs(
         [use(5, 5, kind="B300"), use(1, 1)],

@@ -90,7 +90,26 @@ def test_from_usage_to_a_credit_note(
 
     note = ask("invoices", "credit", "INV-000001", "1.00", "--reason", "an outage")
     assert (note["number"], note["total"]["usd"]) == ("CN-000001", "1.19")
+    assert len(ask("invoices", "notes", "INV-000001", "--out", str(tmp_path))["items"]) == 1
+    assert "an outage" in (tmp_path / "CN-000001.html").read_text()
     assert ask("tenants", "show", "acme")["balance"]["nanousd"] == -3 * usd - 10
+
+    transfer = ("payments", "record", "INV-000001", "--reference", "DE-77")
+    part = ask(*transfer, "--amount", "1.19")
+    assert (part["amount"], part["credit"]["usd"]) == ("1.19", "1.00")
+    assert ask(*transfer, "--amount", "1.19") == part
+    assert ask("invoices", "show", "INV-000001")["standing"]["open"] == "2.38"
+    rest = ask("payments", "record", "INV-000001", "--reference", "DE-78", "--amount", "3.38")
+    assert rest["overpaid"]["usd"] == "1.00"
+    assert ask("tenants", "show", "acme")["balance"]["nanousd"] == usd - 10
+    ask("payments", "reverse", rest["id"], "--reason", "not theirs")
+    assert ask("invoices", "list")["items"][0]["standing"]["state"] == "partly paid"
+    states = [each["state"] for each in ask("payments", "list", "--invoice", "INV-000001")["items"]]
+    assert states == ["succeeded", "reversed"]
+    booked = ask("wallets", "entries", "acme")["items"]
+    amounts = sorted(entry["amount"]["usd"] for entry in booked)
+    assert amounts == ["-3.00", "1.00", "1.00", "1.00", "2.00"]
+    assert run("payments", "record", "INV-000001", "--reference", "x", "--amount", "0.001") == 1
     assert platform.database.ledger.check() == []
 
 

@@ -34,7 +34,7 @@ def test_credit_is_bought_and_given_back(
     assert run("tenants", "show", "acme", "--json") == 0
     assert json.loads(capsys.readouterr().out)["balance"]["usd"] == "12.50"
     assert run("payments", "list") == 0
-    assert "750 USD units" in capsys.readouterr().out
+    assert "7.50 USD" in capsys.readouterr().out
 
 
 def test_what_cannot_be_paid_says_why(

@@ -180,14 +180,19 @@ def test_an_invoice_is_paid_once_and_credits_what_it_billed(
     )
     with pytest.raises(Conflict, match="finalize"):
         payments.pay_invoice(draft)
-    final = msgspec.structs.replace(draft, state=InvoiceState.FINALIZED, number="INV-1")
+    database.invoices.save_draft(draft)
+    final = database.invoices.number(
+        draft,
+        "INV",
+        lambda number: msgspec.structs.replace(draft, state=InvoiceState.FINALIZED, number=number),
+    )
     payments.pay_invoice(final)
     with pytest.raises(Conflict, match="pending"):
         payments.pay_invoice(final)
     payments.ask_pending()
     assert [intent["amount"] for intent in stripe.intents.values()] == [800]
     assert balance(database) == 6 * dollar  # the tax is nobody's credit
-    with pytest.raises(Conflict, match="succeeded"):
+    with pytest.raises(Conflict, match="is paid"):
         payments.pay_invoice(final)
 
 

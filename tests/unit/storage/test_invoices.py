@@ -101,6 +101,16 @@ def test_numbers_have_no_gaps_even_if_one_fails(database: Database) -> None:
     assert database.invoices.get("INV-000003").id == "inv_2"
 
 
+def test_invoices_are_read_from_the_newest_on_in_parts(database: Database) -> None:
+    for name, month in (("inv_1", "01"), ("inv_2", "02"), ("inv_3", "03")):
+        database.invoices.save_draft(draft(name, f"2027-{month}-01", f"2027-{month}-28"))
+    newest, second = database.invoices.list(limit=2)
+    assert (newest.id, second.id) == ("inv_3", "inv_2")
+    rest = database.invoices.list(before=(second.first_day, second.id), limit=2)
+    assert [invoice.id for invoice in rest] == ["inv_1"]
+    assert [invoice.id for invoice in database.invoices.list(month="2027-02")] == ["inv_2"]
+
+
 def test_a_day_is_invoiced_once(database: Database) -> None:
     database.invoices.save_draft(draft("inv_1"))
     database.invoices.save_draft(draft("inv_2"))  # takes the first one's place

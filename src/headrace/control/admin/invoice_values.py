@@ -7,6 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
+from headrace.billing.standing import Standing
 from headrace.control.admin.references import Reference
 from headrace.control.admin.values import Dollars, Money, RequestBody
 from headrace.control.invoicing import Days
@@ -188,6 +189,18 @@ class PayableView(BaseModel):
     due: str
 
 
+class StandingView(BaseModel):
+    """How far a final invoice is paid, as decimal numbers of what the buyer pays in."""
+
+    state: str  # open, partly paid, paid, overpaid
+    currency: str
+    due: str
+    credited: str  # taken back by credit notes
+    paid: str
+    open: str
+    overpaid: str  # became credit
+
+
 class InvoiceView(BaseModel):
     """An invoice or a draft of one."""
 
@@ -211,6 +224,7 @@ class InvoiceView(BaseModel):
     paid_from_credit: Money
     due: Money
     payable: PayableView | None
+    standing: StandingView | None  # null: a draft
     unrated_requests: int
 
 
@@ -229,8 +243,8 @@ class CreditNoteView(BaseModel):
     total: Money
 
 
-class Invoices(BaseModel):
-    """Some invoices."""
+class Drafts(BaseModel):
+    """The drafts that were drawn."""
 
     items: list[InvoiceView]
 
@@ -285,8 +299,8 @@ def party_view(party: Party) -> PartyView:
     )
 
 
-def invoice_view(invoice: Invoice) -> InvoiceView:
-    """An invoice with every amount in both forms."""
+def invoice_view(invoice: Invoice, stands: Standing | None = None) -> InvoiceView:
+    """An invoice with every amount in both forms, and how far it is paid once it is final."""
     return InvoiceView(
         id=invoice.id,
         number=invoice.number,
@@ -322,15 +336,38 @@ def invoice_view(invoice: Invoice) -> InvoiceView:
         paid_from_credit=Money.of(invoice.paid_from_credit_nanousd),
         due=Money.of(invoice.due_nanousd),
         payable=None if invoice.payable is None else payable_view(invoice.payable),
+        standing=None if stands is None else standing_view(stands),
         unrated_requests=invoice.unrated_requests,
     )
+
+
+def standing_view(stands: Standing) -> StandingView:
+    """How far an invoice is paid."""
+
+    def decimal(units: int) -> str:
+        return decimal_of(units, stands.digits)
+
+    return StandingView(
+        state=stands.state.value,
+        currency=stands.currency,
+        due=decimal(stands.due),
+        credited=decimal(stands.credited),
+        paid=decimal(stands.paid),
+        open=decimal(stands.open),
+        overpaid=decimal(stands.overpaid),
+    )
+
+
+def decimal_of(units: int, digits: int) -> str:
+    """So many of a currency's smallest unit as a decimal number."""
+    return f"{Decimal(units).scaleb(-digits):f}"
 
 
 def payable_view(payable: Payable) -> PayableView:
     """The amounts of another currency."""
 
     def decimal(units: int) -> str:
-        return f"{Decimal(units).scaleb(-payable.digits):f}"
+        return decimal_of(units, payable.digits)
 
     return PayableView(
         currency=payable.currency,

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel, Field
 
 from headrace.base.errors import InvalidRequest
 from headrace.base.ids import new_id
@@ -16,9 +17,9 @@ from headrace.control.admin.invoice_values import (
     CreditNoteCreate,
     CreditNotes,
     CreditNoteView,
+    Drafts,
     InvoiceDraw,
     InvoiceFinalize,
-    Invoices,
     InvoiceView,
     Month,
     PeriodFields,
@@ -32,7 +33,9 @@ from headrace.control.admin.invoice_values import (
     profile_view,
     seller_view,
 )
+from headrace.control.admin.pages import Page, page_items_default, page_items_max
 from headrace.control.invoicing import Invoicing, seller_name
+from headrace.control.payments.invoice_payments import InvoicePayments
 from headrace.spec.invoices import Invoice, Seller, rate_scale
 from headrace.spec.roles import Permission
 from headrace.spec.tenancy import Project, Tenant
@@ -55,6 +58,15 @@ class Export(StrEnum):
 
     FOCUS = "focus"
     CLOUD_EVENTS = "cloudevents"
+
+
+class InvoiceQuery(BaseModel):
+    """Which invoices."""
+
+    limit: Annotated[int, Field(ge=1, le=page_items_max)] = page_items_default
+    after: Annotated[str, Field(max_length=64, description="`next` of the page before.")] = ""
+    tenant: Annotated[str, Field(max_length=200)] | None = None
+    month: Month | None = None
 
 
 media_types = {
@@ -110,35 +122,40 @@ def set_billing_profile(
 
 
 @router.post("/invoices", status_code=201)
-def draw_invoices(body: InvoiceDraw, context: Context, access: Access) -> Invoices:
+def draw_invoices(body: InvoiceDraw, context: Context, access: Access) -> Drafts:
     """Draw drafts from the ledger; older drafts that share days with them are replaced."""
     store = context.database.store
     tenants = store.list(Tenant) if body.tenant is None else [access.resolve(Tenant, body.tenant)]
     drafts = _invoicing(context).draw(tenants, body.days())
-    return Invoices(items=[invoice_view(invoice) for invoice in drafts])
+    return Drafts(items=[invoice_view(invoice) for invoice in drafts])
 
 
 @router.get("/invoices")
 @allows(Permission.BILLING_READ)
 def list_invoices(
-    access: Access,
-    context: Context,
-    tenant: Annotated[str | None, Query(max_length=200)] = None,
-    month: Annotated[Month | None, Query()] = None,
-) -> Invoices:
-    """List the invoices of a tenant, or of all, the oldest period first."""
-    one = access.one_tenant(tenant)
-    found = context.database.invoices.list(None if one is None else one.id)
-    if month is not None:
-        found = [invoice for invoice in found if invoice.first_day.startswith(month)]
-    return Invoices(items=[invoice_view(invoice) for invoice in found])
+    query: Annotated[InvoiceQuery, Query()], access: Access, context: Context
+) -> Page[InvoiceView]:
+    """List the invoices of a tenant, or of all, the newest period first."""
+    one = access.one_tenant(query.tenant)
+    found = context.database.invoices.list(
+        None if one is None else one.id,
+        month=query.month or "",
+        before=_place_of(query.after),
+        limit=query.limit + 1,
+    )
+    part = found[: query.limit]
+    standings = _payments(context).standings(part)
+    return Page(
+        items=[invoice_view(invoice, standings.get(invoice.id)) for invoice in part],
+        next=f"{part[-1].first_day}:{part[-1].id}" if len(found) > query.limit else None,
+    )
 
 
 @router.get("/invoices/{invoice}")
 @allows(Permission.BILLING_READ)
-def show_invoice(invoice: str, access: Access) -> InvoiceView:
+def show_invoice(invoice: str, access: Access, context: Context) -> InvoiceView:
     """Show one invoice, by its number or id."""
-    return invoice_view(_visible(access, invoice))
+    return _shown(_visible(access, invoice), context)
 
 
 @router.get("/invoices/{invoice}/document")
@@ -159,11 +176,7 @@ def write_invoice(
             content = tables.json_of(found)
         case Paper.JSON_LINES:
             content = tables.json_lines_of(found)
-    headers = {
-        "content-disposition": f'inline; filename="{found.number or found.id}.{paper}"',
-        "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
-    }
-    return Response(content, media_type=media_types[paper], headers=headers)
+    return _document(content, paper, found.number or found.id)
 
 
 @router.get("/usage/export")
@@ -197,7 +210,7 @@ def finalize_invoice(
     """Give a draft its number; from then on it never changes."""
     found = _visible(access, invoice)
     final = _invoicing(context).finalize(found, allow_unrated=body.allow_unrated)
-    return invoice_view(final)
+    return _shown(final, context)
 
 
 @router.post("/invoices/{invoice}/credit-notes", status_code=201)
@@ -219,8 +232,41 @@ def list_credit_notes(invoice: str, access: Access, context: Context) -> CreditN
     return CreditNotes(items=[note_view(note) for note in notes])
 
 
+@router.get("/credit-notes/{note}/document")
+@allows(Permission.BILLING_READ)
+def write_credit_note(note: str, access: Access, context: Context) -> Response:
+    """The credit note as a page, by its number or id; the same bytes each time."""
+    found = context.database.invoices.credit_note(note)
+    access.resolve(Tenant, found.tenant_id)
+    return _document(page.credit_note_page(found), Paper.HTML, found.number)
+
+
 def _invoicing(context: AdminContext) -> Invoicing:
     return Invoicing(context.database, context.clock)
+
+
+def _payments(context: AdminContext) -> InvoicePayments:
+    return InvoicePayments(context.database, context.clock)
+
+
+def _shown(invoice: Invoice, context: AdminContext) -> InvoiceView:
+    return invoice_view(invoice, _payments(context).standings([invoice]).get(invoice.id))
+
+
+def _document(content: bytes, paper: Paper, name: str) -> Response:
+    headers = {
+        "content-disposition": f'inline; filename="{name}.{paper}"',
+        "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'",
+    }
+    return Response(content, media_type=media_types[paper], headers=headers)
+
+
+def _place_of(after: str) -> tuple[str, str] | None:
+    """The first day and id that a page follows; None at the beginning."""
+    if not after:
+        return None
+    first_day, _, invoice_id = after.partition(":")
+    return first_day, invoice_id
 
 
 def _visible(access: GrantedAccess, reference: str) -> Invoice:

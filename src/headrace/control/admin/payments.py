@@ -1,6 +1,7 @@
 """Routes for payments: how tenants pay, invoices paid, recharges, refunds."""
 
 import datetime
+from decimal import Decimal
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -8,12 +9,24 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from headrace.base.errors import InvalidRequest
 from headrace.base.money import nanousd_per_cent, parse_usd
+from headrace.billing.payable import currency_digits
+from headrace.billing.standing import currency_of, digits_of
 from headrace.control.admin.access import Access, allows
 from headrace.control.admin.context import AdminContext, Context
-from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
+from headrace.control.admin.invoice_values import decimal_of
+from headrace.control.admin.pages import Page, page_items_default, page_items_max, page_of
 from headrace.control.admin.references import Reference
-from headrace.control.admin.values import Dollars, Money, RequestBody, moment, optional_moment
+from headrace.control.admin.values import (
+    Dollars,
+    Money,
+    RequestBody,
+    dollars_max,
+    moment,
+    optional_moment,
+)
+from headrace.control.payments.invoice_payments import InvoicePayments
 from headrace.control.payments.payments import Payments
+from headrace.spec.invoices import Invoice
 from headrace.spec.payments import Payment, PaymentAgreement, Recharge
 from headrace.spec.roles import Permission
 from headrace.spec.tenancy import Tenant
@@ -21,6 +34,10 @@ from headrace.spec.tenancy import Tenant
 router = APIRouter()
 
 ProviderId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$", max_length=255)]
+
+BankReference = Annotated[
+    str, StringConstraints(min_length=1, max_length=140, strip_whitespace=True)
+]
 
 
 class RechargeFields(RequestBody):
@@ -74,7 +91,9 @@ class PaymentView(BaseModel):
     reference: str
     currency: str
     amount_units: int  # of the currency's smallest unit
-    credit: Money
+    amount: str  # the same as a decimal number
+    credit: Money  # what the balance got, or lost by a refund
+    overpaid: Money  # of that, what was more than was open of the invoice
     invoice_id: str | None
     refunded_id: str | None
     message: str
@@ -82,10 +101,35 @@ class PaymentView(BaseModel):
     end_time: datetime.datetime | None
 
 
+class PaymentQuery(BaseModel):
+    """Which payments."""
+
+    limit: Annotated[int, Field(ge=1, le=page_items_max)] = page_items_default
+    after: Annotated[str, Field(max_length=64, description="`next` of the page before.")] = ""
+    tenant: Annotated[str, Field(max_length=200)] | None = None
+    invoice: Annotated[str, Field(max_length=200)] | None = None
+
+
 class PaymentCreate(RequestBody):
     """Pay an invoice, by its number or id."""
 
     invoice: Reference
+
+
+class TransferCreate(RequestBody):
+    """A transfer that came in for an invoice."""
+
+    reference: Annotated[
+        str, StringConstraints(min_length=1, max_length=140, strip_whitespace=True)
+    ]
+    # Of the currency that the buyer pays in; null: all that is open.
+    amount: Annotated[Decimal, Field(gt=0, le=dollars_max)] | None = None
+
+
+class TransferReverse(RequestBody):
+    """Why a transfer is taken back."""
+
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 class RefundCreate(RequestBody):
@@ -106,16 +150,15 @@ def agree(tenant: str, body: AgreementFields, access: Access, context: Context) 
 @router.get("/payments")
 @allows(Permission.BILLING_READ)
 def list_payments(
-    access: Access,
-    context: Context,
-    limit: Limit = page_items_default,
-    after: After = "",
-    tenant: Annotated[str | None, Query(max_length=200)] = None,
+    query: Annotated[PaymentQuery, Query()], access: Access, context: Context
 ) -> Page[PaymentView]:
-    """List the payments of a tenant, or of all."""
-    one = access.one_tenant(tenant)
-    found = _payments(context).of_tenant(None if one is None else one.id)
-    return page_of(found, after, limit, _view)
+    """List the payments of a tenant, of an invoice, or all."""
+    billed = None if query.invoice is None else context.database.invoices.get(query.invoice)
+    one = access.one_tenant(query.tenant if billed is None else billed.tenant_id)
+    found = context.database.store.list(Payment, None if one is None else one.id)
+    if billed is not None:
+        found = [payment for payment in found if payment.invoice_id == billed.id]
+    return page_of(found, query.after, query.limit, _view)
 
 
 @router.post("/payments", status_code=201)
@@ -124,6 +167,25 @@ def pay_invoice(body: PaymentCreate, access: Access, context: Context) -> Paymen
     invoice = context.database.invoices.get(body.invoice)
     access.resolve(Tenant, invoice.tenant_id)
     return _view(_payments(context).pay_invoice(invoice))
+
+
+@router.post("/invoices/{invoice}/payments", status_code=201)
+def record_transfer(
+    invoice: str, body: TransferCreate, access: Access, context: Context
+) -> PaymentView:
+    """Book a transfer that came in for an invoice, once for its reference; what is too much of it
+    becomes credit."""
+    found = context.database.invoices.get(invoice)
+    access.resolve(Tenant, found.tenant_id)
+    units = None if body.amount is None else _units_of(body.amount, found)
+    return _view(_invoice_payments(context).record(found, units, body.reference))
+
+
+@router.post("/payments/{payment}/reverse")
+def reverse_transfer(payment: str, body: TransferReverse, context: Context) -> PaymentView:
+    """Take back a transfer that was recorded by mistake, or that the bank took back."""
+    found = context.database.store.get(Payment, payment)
+    return _view(_invoice_payments(context).reverse(found, body.reason))
 
 
 @router.post("/payments/{payment}/refunds", status_code=201)
@@ -135,6 +197,21 @@ def refund_payment(payment: str, body: RefundCreate, context: Context) -> Paymen
 
 def _payments(context: AdminContext) -> Payments:
     return Payments(context.database, context.clock, context.payment_provider)
+
+
+def _invoice_payments(context: AdminContext) -> InvoicePayments:
+    return InvoicePayments(context.database, context.clock)
+
+
+def _units_of(amount: Decimal, invoice: Invoice) -> int:
+    """A decimal amount in the smallest unit of what an invoice is paid in."""
+    units = amount.scaleb(digits_of(invoice))
+    if units != units.to_integral_value():
+        raise InvalidRequest(
+            f"{currency_of(invoice)} has {digits_of(invoice)} digits after the point",
+            param="amount",
+        )
+    return int(units)
 
 
 def agreement_view(agreed: PaymentAgreement) -> AgreementView:
@@ -164,7 +241,9 @@ def _view(payment: Payment) -> PaymentView:
         reference=payment.reference,
         currency=payment.currency,
         amount_units=payment.amount_units,
+        amount=decimal_of(payment.amount_units, currency_digits(payment.currency)),
         credit=Money.of(payment.credit_nanousd),
+        overpaid=Money.of(payment.overpaid_nanousd),
         invoice_id=payment.invoice_id or None,
         refunded_id=payment.refunded_id or None,
         message=payment.message,

@@ -19,9 +19,16 @@ from headrace.control.admin.guard import session_cookie
 from headrace.control.admin.sign_in import hash_password, password_length_max
 from headrace.control.admin.sign_in_routes import SessionView, cookie_path, set_session_cookie
 from headrace.control.admin.values import RequestBody
-from headrace.spec.tenancy import Tenant
+from headrace.spec.tenancy import Project, Tenant
 
 router = APIRouter()
+
+
+class GrantedProject(BaseModel):
+    """A project that one sees."""
+
+    id: str
+    name: str
 
 
 class GrantView(BaseModel):
@@ -30,6 +37,7 @@ class GrantView(BaseModel):
     tenant_id: str
     tenant: str
     permissions: list[str]
+    projects: list[GrantedProject] | None  # null: all of them
 
 
 class CallerView(BaseModel):
@@ -75,7 +83,9 @@ def close_session(request: Request, response: Response, context: Context) -> Non
 def show_caller(access: Access, context: Context) -> CallerView:
     """Say who one is, and what one may do where."""
     actor = access.actor
-    tenants = {tenant.id: tenant.name for tenant in context.database.store.list(Tenant)}
+    store = context.database.store
+    tenants = {tenant.id: tenant.name for tenant in store.list(Tenant)}
+    projects = {project.id: project.name for project in store.list(Project)}
     return CallerView(
         kind=actor.kind,
         id=actor.id,
@@ -86,6 +96,13 @@ def show_caller(access: Access, context: Context) -> CallerView:
                 tenant_id=tenant_id,
                 tenant=tenants.get(tenant_id, ""),
                 permissions=sorted(scope.permissions),
+                projects=None
+                if scope.projects is None
+                else [
+                    GrantedProject(id=project_id, name=projects[project_id])
+                    for project_id in sorted(scope.projects)
+                    if project_id in projects
+                ],
             )
             for tenant_id, scope in sorted(actor.grants.items())
         ],

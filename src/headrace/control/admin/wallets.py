@@ -1,9 +1,9 @@
-"""Routes for wallets: credit granted to a tenant, and what is left of it."""
+"""Routes for wallets: credit granted to a tenant, what is left of it, and what was booked."""
 
 import datetime
 from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from headrace.base.errors import InvalidRequest
@@ -12,6 +12,7 @@ from headrace.base.money import parse_usd
 from headrace.control.admin.access import Access, allows
 from headrace.control.admin.context import Context
 from headrace.control.admin.key_values import Lifetime
+from headrace.control.admin.pages import Page, page_items_default, page_items_max
 from headrace.control.admin.values import (
     Dollars,
     Money,
@@ -61,6 +62,31 @@ class Wallet(BaseModel):
     grants: list[GrantView]
 
 
+class EntryView(BaseModel):
+    """What changed a balance beside requests: credit, a payment, a refund, a correction."""
+
+    id: str
+    amount: Money  # negative: taken back
+    reason: str
+    post_time: datetime.datetime
+
+
+class EntryQuery(BaseModel):
+    """Which part of the entries."""
+
+    limit: Annotated[int, Field(ge=1, le=page_items_max)] = page_items_default
+    after: Annotated[
+        str, Field(pattern=r"^([0-9.e+]+:.{1,120})?$", description="`next` of the page before.")
+    ] = ""
+
+    def place(self) -> tuple[float, str] | None:
+        """The time and id that the page follows; None at the beginning."""
+        if not self.after:
+            return None
+        post_time, _, entry_id = self.after.partition(":")
+        return float(post_time), entry_id
+
+
 @router.post("/tenants/{tenant}/grants", status_code=201)
 def grant_credit(tenant: str, body: GrantCreate, access: Access, context: Context) -> GrantView:
     """Grant credit to a tenant, at once."""
@@ -98,6 +124,30 @@ def show_wallet(tenant: str, access: Access, context: Context) -> Wallet:
         tenant=found.name,
         balance=Money.of(context.database.ledger.balances().get(found.id, 0)),
         grants=[_view(grant, left) for grant, left in grants],
+    )
+
+
+@router.get("/tenants/{tenant}/entries")
+@allows(Permission.BILLING_READ)
+def list_entries(
+    tenant: str, query: Annotated[EntryQuery, Query()], access: Access, context: Context
+) -> Page[EntryView]:
+    """List what changed a tenant's balance beside its requests, the newest first."""
+    found = access.resolve(Tenant, tenant)
+    entries = context.database.ledger.credits(found.id, before=query.place(), limit=query.limit + 1)
+    part = entries[: query.limit]
+    last = part[-1] if len(entries) > query.limit else None
+    return Page(
+        items=[
+            EntryView(
+                id=entry.id,
+                amount=Money.of(entry.amount_nanousd),
+                reason=entry.reason,
+                post_time=moment(entry.post_time),
+            )
+            for entry in part
+        ],
+        next=None if last is None else f"{last.post_time!r}:{last.id}",
     )
 
 

@@ -14,7 +14,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest, Unavailable
 from headrace.base.ids import new_id
 from headrace.base.money import format_usd, nanousd_per_cent
-from headrace.control.alert_watch import subscribers
+from headrace.control.payments.invoice_payments import InvoicePayments
 from headrace.control.payments.provider import (
     Answer,
     ChargeOrder,
@@ -22,7 +22,7 @@ from headrace.control.payments.provider import (
     RefundOrder,
     Verdict,
 )
-from headrace.spec.events import Event, EventType
+from headrace.control.payments.telling import tell
 from headrace.spec.invoices import Invoice, InvoiceState
 from headrace.spec.payments import (
     Payment,
@@ -51,6 +51,7 @@ class Payments:
         self._database = database
         self._clock = clock
         self._provider = provider
+        self._invoices = InvoicePayments(database, clock)
 
     def agreement(self, tenant_id: str) -> PaymentAgreement | None:
         """How a tenant pays; None: not by a provider."""
@@ -81,23 +82,23 @@ class Payments:
         )
 
     def pay_invoice(self, invoice: Invoice) -> Payment:
-        """Order what is due of a final invoice; Conflict if that is under way or done."""
+        """Order what is open of a final invoice; Conflict if that is under way or done."""
         if invoice.state is not InvoiceState.FINALIZED:
             raise Conflict("a draft can't be paid; finalize it first", id=invoice.id)
         with self._database.transaction():
+            self._database.invoices.lock(invoice.id)
             for payment in self.of_tenant(invoice.tenant_id):
-                is_open = payment.state in (PaymentState.PENDING, PaymentState.SUCCEEDED)
-                if payment.invoice_id == invoice.id and is_open:
-                    raise Conflict(f"the payment {payment.id} of it is {payment.state}")
-            payable = invoice.payable
+                if payment.invoice_id == invoice.id and payment.state is PaymentState.PENDING:
+                    raise Conflict(f"the payment {payment.id} of it is pending")
+            standing = self._invoices.standing(invoice)
+            if standing.paid and not standing.open:
+                raise Conflict(f"the invoice {invoice.number} is paid")
             return self._ordered(
                 invoice.tenant_id,
                 PaymentPurpose.INVOICE,
-                currency="USD" if payable is None else payable.currency,
-                amount_units=(
-                    invoice.due_nanousd // nanousd_per_cent if payable is None else payable.due
-                ),
-                credit_nanousd=max(0, invoice.net_nanousd - invoice.paid_from_credit_nanousd),
+                currency=standing.currency,
+                amount_units=standing.open,
+                credit_nanousd=0,  # known when it is booked
                 invoice_id=invoice.id,
             )
 
@@ -303,8 +304,9 @@ class Payments:
 
     def _end(self, payment: Payment, state: PaymentState, answer: Answer) -> Payment:
         """Keep the end of a payment and book it, together or not at all; then tell."""
-        is_refund = payment.purpose is PaymentPurpose.REFUND
         with self._database.transaction():
+            if payment.invoice_id:
+                self._database.invoices.lock(payment.invoice_id)
             ended = self._database.store.update(
                 msgspec.structs.replace(
                     payment,
@@ -315,39 +317,28 @@ class Payments:
                     end_time=self._clock.wall_s(),
                 )
             )
-            if payment.credit_nanousd and state is PaymentState.SUCCEEDED and not is_refund:
-                self._database.ledger.credit(
-                    payment.parent_id, payment.credit_nanousd, payment.id, str(payment.purpose)
-                )
-            elif is_refund and state is PaymentState.FAILED:
-                self._database.ledger.credit(
-                    payment.parent_id,
-                    payment.credit_nanousd,
-                    f"declined-{payment.id}",
-                    "a refund that was declined",
-                )
-        self._tell(ended)
+            ended = self._booked(ended)
+        tell(self._database, self._clock, ended)
         return ended
 
-    def _tell(self, payment: Payment) -> None:
-        succeeded = payment.state is PaymentState.SUCCEEDED
-        event = Event(
-            id=new_id("evt", self._clock),
-            type=EventType.PAYMENT_SUCCEEDED if succeeded else EventType.PAYMENT_FAILED,
-            tenant_id=payment.parent_id,
-            occasion=f"{payment.id}:{payment.state}",
-            create_time=self._clock.wall_s(),
-            data={
-                "payment_id": payment.id,
-                "purpose": str(payment.purpose),
-                "state": str(payment.state),
-                "currency": payment.currency,
-                "amount_units": payment.amount_units,
-                "invoice_id": payment.invoice_id or None,
-                "message": payment.message,
-            },
+    def _booked(self, ended: Payment) -> Payment:
+        """What came of a payment in the ledger; a refund left the balance when it was ordered."""
+        is_refund = ended.purpose is PaymentPurpose.REFUND
+        if is_refund and ended.state is PaymentState.FAILED:
+            self._database.ledger.credit(
+                ended.parent_id,
+                ended.credit_nanousd,
+                f"declined-{ended.id}",
+                "a refund that was declined",
+            )
+        if is_refund or ended.state is not PaymentState.SUCCEEDED:
+            return ended
+        if ended.purpose is PaymentPurpose.INVOICE:
+            return self._invoices.book(ended)
+        self._database.ledger.credit(
+            ended.parent_id, ended.credit_nanousd, ended.id, str(ended.purpose)
         )
-        self._database.events.add(event, subscribers(self._database, event))
+        return ended
 
     def _configured(self) -> PaymentProvider:
         if self._provider is None:
