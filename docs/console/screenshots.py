@@ -1,15 +1,17 @@
 """Writes the console's screenshots into this folder: python docs/console/screenshots.py
 
 It starts the demo in a directory of its own, beside a server that speaks Stripe's API, makes two
-tenants with projects, keys, limits, terms, taxes and payments, and asks the model as them for a
-minute.
+tenants with projects, keys, limits, terms, taxes, an invoice of last month and payments, and asks
+the model as them for a minute.
 """
 
+import datetime
 import json
 import os
 import random
 import tempfile
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -128,6 +130,24 @@ def furnish_billing(platform: Platform) -> None:
         })  # fmt: skip
 
 
+def furnish_invoices(platform: Platform) -> str:
+    """Bill last month's commitment, take some back, have some of the rest paid; its id."""
+    this_month = datetime.datetime.now(datetime.UTC).date().replace(day=1)
+    last_day = this_month - datetime.timedelta(days=1)
+    month = last_day.strftime("%Y-%m")
+    drafts = platform.admin("POST", "/invoices", {"month": month})["items"]
+    [of_acme] = [draft["id"] for draft in drafts if draft["tenant"] == "acme"]
+    for draft in drafts:
+        platform.admin("POST", f"/invoices/{draft['id']}/finalize", {})
+    platform.admin("POST", f"/invoices/{of_acme}/credit-notes",
+                   {"amount_usd": "40", "reason": "an outage on the 12th"})  # fmt: skip
+    for reference, amount in (("DE89 0042 1177", "200.00"), ("DE89 0042 1203", "100.00")):
+        platform.admin("POST", f"/invoices/{of_acme}/payments",
+                       {"reference": reference, "amount": amount})  # fmt: skip
+    platform.admin("POST", "/invoices", {"month": time.strftime("%Y-%m", time.gmtime())})
+    return str(of_acme)
+
+
 @contextmanager
 def traffic(platform: Platform, keys: list[str]) -> Iterator[None]:
     """Requests of all keys, one after the other each, until the block ends."""
@@ -167,18 +187,21 @@ def main() -> None:
     """Sign in, let some requests run, and take the pictures."""
     with running_platform() as platform, sync_playwright() as playwright:
         keys = furnish(platform)
+        invoice = furnish_invoices(platform)
         browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
         page = new_page(browser)
         page.goto(f"{platform.process.admin_url}/#token={platform.process.admin_token}")
         page.get_by_role("heading", name="Overview").wait_for()
         with traffic(platform, keys):
             shoot_pages(page)
+            shoot_invoice(page, invoice)
             chat(page, keys[0])
             page.screenshot(path=folder / "playground.png")
             page.get_by_role("link", name="why there").first.click()
             page.get_by_text("chosen", exact=True).wait_for()
             page.screenshot(path=folder / "explain.png")
             shoot_customer(platform, browser)
+            shoot_adapters(platform, page)
             page.set_viewport_size({"width": 390, "height": 844})
             shoot(page, "overview", "overview-phone")
             shoot(page, "payments", "payments-phone", whole=True)
@@ -203,7 +226,7 @@ def shoot_pages(page: Page) -> None:
     page.click("#by-key")
     page.wait_for_timeout(settle_ms)
     page.screenshot(path=folder / "usage.png")
-    for name in ("models", "requests", "keys", "limits", "nodes", "costs"):
+    for name in ("models", "requests", "keys", "limits", "nodes", "costs", "invoices"):
         shoot(page, name)
     for name in ("terms", "payments"):
         shoot(page, name, whole=True)
@@ -212,6 +235,30 @@ def shoot_pages(page: Page) -> None:
     page.get_by_role("heading", name="Rollout").wait_for()
     page.wait_for_timeout(settle_ms)
     page.screenshot(path=folder / "deployment.png", full_page=True)
+
+
+def shoot_adapters(platform: Platform, page: Page) -> None:
+    """A deployment with LoRA adapters, which waits for its first request."""
+    made = platform.admin("POST", "/deployments", {
+        "model": platform.model, "name": "assistants", "replicas": 0,
+        "loras": [{"name": name, "source": f"/srv/adapters/{name}"}
+                  for name in ("support", "legal", "sql")],
+    })  # fmt: skip
+    page.evaluate("id => { location.hash = `#/deployment?id=${id}`; }", made["id"])
+    page.get_by_role("heading", name="assistants").wait_for()
+    page.wait_for_timeout(settle_ms)
+    page.screenshot(path=folder / "adapters.png")
+
+
+def shoot_invoice(page: Page, invoice: str) -> None:
+    """One invoice with all that came after it, and the statement in which its payments are."""
+    page.evaluate("id => { location.hash = `#/invoice?id=${id}`; }", invoice)
+    page.get_by_text("DE89 0042 1203").wait_for()
+    page.screenshot(path=folder / "invoice.png", full_page=True)
+    page.locator("tr", has_text="DE89 0042 1203").get_by_role("link").click()
+    page.get_by_role("heading", name="Statement of acme").wait_for()
+    page.wait_for_timeout(settle_ms)
+    page.screenshot(path=folder / "statement.png")
 
 
 def shoot_customer(platform: Platform, browser: Browser) -> None:
@@ -247,7 +294,7 @@ def chat(page: Page, key: str) -> None:
     show(page, "playground")
     page.fill("#play-key", key)
     page.locator("#play-key").dispatch_event("change")
-    page.locator("#model-A option").first.wait_for(state="attached")
+    page.locator("#model-A option", has_text=Platform.model).wait_for(state="attached")
     page.click("#compare")
     page.fill("#max-tokens", "60")
     page.fill("#prompt", "Explain in two sentences what a headrace is.")

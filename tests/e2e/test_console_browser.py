@@ -1,6 +1,7 @@
 """The console in a real Chromium: an operator's whole way from an empty platform to an invoice, and
 every page looked at by axe-core, in both themes and at a phone's width."""
 
+import datetime
 import re
 import shutil
 import socket
@@ -15,12 +16,14 @@ from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from headrace.base.clock import SystemClock
 from headrace.base.ids import new_id
+from headrace.billing.draft import finalized
 from headrace.cli.admin_site import create_admin_site
 from headrace.console import create_console_app
 from headrace.control.admin import create_admin_app
 from headrace.control.payments.provider import Answer, ChargeOrder, RefundOrder, Verdict
 from headrace.sim.platform_process import PlatformProcess
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.invoices import Invoice, InvoiceTax, Party
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
 from headrace.spec.tenancy import Tenant
 from headrace.storage import Database, open_sqlite
@@ -195,6 +198,7 @@ def test_an_account_signs_in_with_its_password_and_sees_what_is_its_own(
     fill(page, "create-tenant", {"name": "other"})
     show(page, "members")
     fill(page, "add-member", {"tenant": "other", "user": "mara", "role": "developer"})
+    fill(page, "add-member", {"tenant": "acme", "user": "mara", "role": "viewer"})
     page.click("#sign-out")
     page.fill("#login", "mara")
     page.fill("#token", password)
@@ -203,7 +207,13 @@ def test_an_account_signs_in_with_its_password_and_sees_what_is_its_own(
     assert page.locator('nav a[href="#/deployments"]').count() == 0
     show(page, "tenants")
     expect(page.locator("td", has_text="other").first).to_be_visible()
-    assert page.locator("td", has_text="acme").count() == 0
+    show(page, "usage")  # of one tenant at a time
+    page.select_option("#choose-view", label="other")
+    expect(page.get_by_text("No requests in this time.").first).to_be_visible()
+    page.select_option("#choose-view", label="acme")
+    expect(page.locator("td", has_text="acme").first).to_be_visible()
+    show(page, "requests")
+    expect(page.locator("td .badge", has_text="finished").first).to_be_visible()
     for name in ("invoices", "payments", "terms"):
         assert page.locator(f'nav a[href="#/{name}"]').count() == 0, "a developer sees no money"
     watch.check(platform.admin_url)
@@ -508,6 +518,77 @@ def test_a_long_table_shows_its_first_rows_and_finds_the_others(
     page.keyboard.type("of")  # where the cursor was
     expect(rows).to_have_count(1)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    watch.check(console_url)
+    page.context.close()
+
+
+def bill(database: Database) -> Invoice:
+    """A final invoice of a hundred dollars and VAT, long overdue."""
+    tenant = Tenant(
+        id=new_id("ten", SystemClock()), name="acme", create_time=0.0, credit_floor_nanousd=None
+    )
+    database.store.create(tenant)
+    draft = Invoice(
+        id="inv_1",
+        tenant_id=tenant.id,
+        tenant_name="acme",
+        first_day="2026-01-01",
+        last_day="2026-01-31",
+        seller=Party(name="Mill GmbH"),
+        buyer=Party(name="Acme AG"),
+        lines=(),
+        subtotal_nanousd=100 * 10**9,
+        rounding_nanousd=0,
+        taxes=(InvoiceTax(name="VAT", rate_ppm=190_000, amount_nanousd=19 * 10**9),),
+        total_nanousd=119 * 10**9,
+        paid_from_credit_nanousd=0,
+        due_nanousd=119 * 10**9,
+        unrated_requests=0,
+    )
+    database.invoices.save_draft(draft)
+    issued = datetime.date(2026, 2, 1)
+    return database.invoices.number(
+        draft, "INV", lambda number: finalized(draft, number, issued, 14)
+    )
+
+
+@pytest.mark.timeout(240)
+def test_an_invoice_is_credited_and_paid_in_parts_and_each_is_in_the_statement(
+    browser: Browser, console_url: str, database: Database
+) -> None:
+    invoice = bill(database)
+    page, watch = new_page(browser)
+    page.goto(f"{console_url}/#token={token}")
+    page.get_by_role("heading", name="Overview").wait_for()
+    show(page, "payments")
+    fill(page, f"agree-{invoice.tenant_id}", {"customer": "cus_1"})
+    show(page, "invoices")
+    expect(page.locator("td .badge")).to_have_text("overdue")
+    page.get_by_role("link", name="INV-000001").click()
+    page.get_by_role("heading", name="Invoice INV-000001").wait_for()
+    fill(page, "credit-note", {"amount": "10", "reason": "an outage"})
+    expect(page.get_by_text("$0.00 paid, $107.10 open")).to_be_visible()
+    fill(page, "record-transfer", {"reference": "DE-1", "amount": "7.10"})
+    expect(page.get_by_text("$7.10 paid, $100.00 open")).to_be_visible()
+    fill(page, "record-transfer", {"reference": "DE-1", "amount": "9"}, submit=False)
+    expect(page.locator("dialog .problem")).to_contain_text("DE-1/2")
+    page.keyboard.press("Escape")
+    fill(page, "take-payment", {})
+    expect(page.locator("td .badge", has_text="pending")).to_be_visible()
+    fill(page, "record-transfer", {"reference": "DE-2", "amount": "120"})
+    expect(page.get_by_text("$20.00 too much, which became credit")).to_be_visible()
+    script = axe_script.read_text()
+    check(page, script, "invoice")
+    page.locator("tr", has_text="DE-2").get_by_role("link").click()
+    page.get_by_role("heading", name="Statement of acme").wait_for()
+    expect(page.locator("td", has_text="overpayment of INV-000001")).to_be_visible()
+    check(page, script, "statement")
+    page.go_back()
+    page.get_by_role("button", name="Reverse the transfer DE-2").click()
+    page.locator("dialog #field-reason").fill("another's money")
+    page.locator("dialog button[type=submit]").click()
+    expect(page.locator("td .badge", has_text="reversed")).to_be_visible()
+    assert database.ledger.balances()[invoice.tenant_id] == 10 * 10**9 + 5_966_386_555
     watch.check(console_url)
     page.context.close()
 

@@ -51,18 +51,6 @@ export async function list(path) {
   return items;
 }
 
-/** The tenants where a caller may do something; null, all of them, for an operator. */
-export function tenantsOf(caller, permission) {
-  return caller.is_operator ? null : caller.grants
-    .filter((grant) => grant.permissions.includes(permission)).map((grant) => grant.tenant_id);
-}
-
-/** Ask one question about each of these tenants, or about all at once; the answers, one after another. */
-export async function ofTenants(tenants, ask) {
-  return tenants === null ? ask("") : (await Promise.all(tenants.map((id) =>
-    ask(`tenant=${encodeURIComponent(id)}`)))).flat();
-}
-
 /** Make a change: POST, PUT, PATCH or DELETE. */
 export const change = (method, path, body) => ask(method, path, { body });
 

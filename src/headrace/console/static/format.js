@@ -37,12 +37,29 @@ export function age(moment, now = Date.now()) {
   return seconds < 0 ? `in\u00a0${text}` : `${text}\u00a0ago`;
 }
 
-/** A day of the API, `2026-11-29`, as `29 Nov`. */
-export function day(text) {
+/** A day of the API, `2026-11-29`, as `29 Nov`, or with its year. */
+export function day(text, withYear = false) {
   return new Date(`${text}T00:00:00Z`).toLocaleDateString("en-GB", {
-    day: "numeric", month: "short", timeZone: "UTC",
+    day: "numeric", month: "short", timeZone: "UTC", ...(withYear ? { year: "numeric" } : {}),
   });
 }
+
+/** Some days from the first to the last: a whole month by its name. */
+export function period(first, last) {
+  if (first.endsWith("-01") && nextDay(last).endsWith("-01") && first.slice(0, 7) === last.slice(0, 7)) {
+    return new Date(`${first}T00:00:00Z`).toLocaleDateString("en-GB", {
+      month: "long", year: "numeric", timeZone: "UTC",
+    });
+  }
+  return `${day(first)} – ${day(last, true)}`;
+}
+
+/** The day after one. */
+export const nextDay = (text) =>
+  new Date(Date.parse(text) + 86_400_000).toISOString().slice(0, 10);
+
+/** Today in UTC, as the API writes it. */
+export const today = (now = Date.now()) => new Date(now).toISOString().slice(0, 10);
 
 /** The last `length` days, the oldest first, as the API writes them. */
 export function lastDays(length, now = Date.now()) {

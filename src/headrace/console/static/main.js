@@ -11,7 +11,9 @@ import { deployments, replicas } from "./page-deployments.js";
 import { explain } from "./page-explain.js";
 import { keys, limits } from "./page-keys.js";
 import { models } from "./page-models.js";
-import { invoices, prices, wallets } from "./page-money.js";
+import { invoice } from "./page-invoice.js";
+import { invoices } from "./page-invoices.js";
+import { prices, statement, wallets } from "./page-money.js";
 import { overview } from "./page-overview.js";
 import { nodes } from "./page-nodes.js";
 import { payments } from "./page-payments.js";
@@ -21,10 +23,11 @@ import { settings } from "./page-settings.js";
 import { start } from "./page-start.js";
 import { terms } from "./page-terms.js";
 import { usage } from "./page-usage.js";
+import { chooseView } from "./view.js";
 
 const pages = {
   overview, playground, keys, limits, start, deployments, deployment, replicas, nodes, models,
-  explain, usage, requests, invoices, payments, wallets, prices, terms, costs, tenants, members,
+  explain, usage, requests, invoices, invoice, payments, wallets, statement, prices, terms, costs, tenants, members,
   "service-accounts": serviceAccounts, webhooks, audit, settings,
 };
 const redrawMs = 30_000; // "5 min ago" grows old without any change of the data
@@ -58,6 +61,7 @@ async function readCaller() {
   const permissions = new Set(me.grants.flatMap((grant) => grant.permissions));
   caller = {
     ...me,
+    view: chooseView(me, () => act().then(() => drawNavigation())),
     may: (permission) => me.is_operator || permissions.has(permission),
     gateway: status.gateway_url ?? `${location.protocol}//${location.hostname}:8080`,
   };

@@ -33,10 +33,11 @@ export const tenants = {
         { label: "Tenant", title: true, value: (row) => element("strong", {}, row.name) },
         { label: "Billing", value: (row) => (row.postpaid ? "postpaid" : "prepaid") },
         { label: "Balance", number: true, value: (row) =>
-          to(dollars(row.balance.nanousd), "requests", { tenant: row.id },
+          to(dollars(row.balance.nanousd), caller.may("billing.read") ? "statement" : "requests",
+            { tenant: row.id },
             { title: `$${row.balance.usd}` }) },
-        { label: "Floor", number: true, value: (row) =>
-          (row.credit_floor ? dollars(row.credit_floor.nanousd) : "none") },
+        { label: "May go down to", number: true, value: (row) =>
+          (row.credit_floor ? dollars(row.credit_floor.nanousd) : "anything") },
         { label: "Limits", value: (row) => limitText(row.limits) },
         { label: "State", value: (row) => badge(row.active ? "active" : "suspended",
           row.active ? "good" : "bad") },
@@ -68,9 +69,12 @@ export const tenants = {
 function createTenant(refresh) {
   ask("Create a tenant", [
     { name: "name", label: "Name", required: true },
+    { name: "billing", label: "Billing", options: [["prepaid", "prepaid: as far as its credit goes"],
+      ["postpaid", "postpaid: by invoice"]] },
     { name: "credit", label: "Credit to begin with, $", type: "number", min: 0, step: "any" },
-  ], "Create", async ({ name, credit }) => {
-    await change("POST", "/tenants", { name, credit_usd: credit || null });
+  ], "Create", async ({ name, billing, credit }) => {
+    await change("POST", "/tenants", { name, postpaid: billing === "postpaid",
+      credit_usd: credit || null });
     await refresh();
   });
 }

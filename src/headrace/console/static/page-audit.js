@@ -68,8 +68,8 @@ function createWebhook(refresh) {
 
 export const audit = {
   title: "Audit log", group: "Platform", needs: "audit.read",
-  async load() {
-    return (await get(`/audit?newest_first=true&limit=${auditRecordsMax}`)).items;
+  async load(caller) {
+    return (await get(`/audit?newest_first=true&limit=${auditRecordsMax}&${caller.view.tenant}`)).items;
   },
 
   render(records, _, caller) {

@@ -1,14 +1,14 @@
 // Why a request went where it went: what the router saw, what it left out, what each place cost.
 
 import { get } from "./api.js";
-import { badge, card, element, facts, meter, table } from "./dom.js";
-import { count } from "./format.js";
+import { badge, card, element, facts, meter, table, to } from "./dom.js";
+import { age, count } from "./format.js";
 
 export const explain = {
   title: "Explain", group: "Operate", needs: "operator",
 
   async load(caller, { request }) {
-    if (!request) return { request: "" };
+    if (!request) return { request: "", newest: (await get("/requests?limit=10")).items };
     try {
       return { request, found: await get(`/explain/route/${encodeURIComponent(request)}`) };
     } catch (error) {
@@ -17,7 +17,7 @@ export const explain = {
     }
   },
 
-  render({ request, found, problem }) {
+  render({ request, found, problem, newest }) {
     return [
       card("Why did a request go there?", "its id is the x-request-id header of the answer", null,
         element("form", {
@@ -34,7 +34,14 @@ export const explain = {
       problem ? element("section", { class: "card" }, element("p", { class: "muted" }, problem))
         : null,
       ...(found?.decisions ?? []).map(decisionCard),
-    ];
+      newest ? card("The newest", "a gateway remembers its last decisions", to("All", "requests"),
+        table("The newest requests", [
+          { label: "Request", title: true, value: (row) => to(element("span",
+            { class: "mono breakable" }, row.id), "explain", { request: row.id }) },
+          { label: "Model", value: (row) => row.model },
+          { label: "Settled", value: (row) => age(row.settle_time) },
+        ], newest, "No requests yet.")) : null,
+    ].filter(Boolean);
   },
 };
 

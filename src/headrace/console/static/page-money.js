@@ -1,12 +1,9 @@
-// Prices, invoices and wallets: what things cost, what is billed, what is left to spend.
+// Prices and wallets: what things cost, what is left to spend, and what changed it beside requests.
 
-import { change, get, list, ofTenants, tenantsOf } from "./api.js";
+import { change, get, list } from "./api.js";
 import { ask } from "./dialog.js";
 import { badge, button, card, element, table, to } from "./dom.js";
-import { age, count, day, dollars, moment, thisMonth } from "./format.js";
-import { nameSeller } from "./seller.js";
-
-const toneOfInvoice = { draft: "warn", final: "good" };
+import { age, count, dollars, moment } from "./format.js";
 
 export const prices = {
   title: "Prices", group: "Money", needs: "operator",
@@ -66,80 +63,6 @@ function add(models, tenants, refresh) {
   }, { text: "What was used before keeps its price." });
 }
 
-export const invoices = {
-  title: "Invoices", group: "Money", needs: "billing.read",
-
-  async load(caller) {
-    const [invoices, seller] = await Promise.all([
-      ofTenants(tenantsOf(caller, "billing.read"), async (query) =>
-        (await get(`/invoices?${query}`)).items),
-      caller.is_operator ? get("/seller").catch(() => null) : null,
-    ]);
-    return { items: invoices, seller };
-  },
-
-  render({ items, seller }, refresh, caller) {
-    const from = seller ? `from ${seller.party.name}; the same ledger gives the same bytes`
-      : "the same ledger gives the same bytes";
-    return card("Invoices", from, !caller.is_operator ? null : [
-      seller ? null : button("Name the seller", () => nameSeller(null, refresh), { id: "name-seller" }),
-      button("Draw drafts", () => draw(refresh), { id: "draw-invoices", look: "primary" })],
-    table("Invoices", [
-      { label: "Invoice", title: true, value: (row) => element("strong", {},
-        row.number ?? "draft") },
-      { label: "Tenant", value: (row) => row.tenant },
-      { label: "Period", value: (row) => `${day(row.first_day)} – ${day(row.last_day)}` },
-      { label: "State", value: (row) => [badge(row.state, toneOfInvoice[row.state] ?? "idle"),
-        row.unrated_requests ? element("div", { class: "muted small" },
-          `${count(row.unrated_requests)} unrated`) : null] },
-      { label: "Total", number: true, value: (row) => to(dollars(row.total.nanousd), "requests",
-        { tenant: row.tenant_id, since: row.first_day, until: dayAfter(row.last_day) }) },
-      { label: "From credit", number: true, value: (row) => dollars(row.paid_from_credit.nanousd) },
-      { label: "Due", number: true, value: (row) => element("strong", {},
-        dollars(row.due.nanousd)) },
-      { label: "", value: (row) => element("div", { class: "actions" },
-        ...["html", "pdf"].map((format) => button(format.toUpperCase(), () =>
-          openDocument(row, format), { id: `${format}-${row.id}`,
-          label: `Open ${row.number ?? "the draft"} as ${format.toUpperCase()}` })),
-        caller.is_operator && row.state === "draft"
-          ? button("Finalize", () => finalize(row, refresh), { id: `finalize-${row.id}` }) : null) },
-    ], [...items].reverse(), "No invoices yet. Draw drafts from the ledger at any time."));
-  },
-};
-
-const dayAfter = (text) =>
-  new Date(Date.parse(text) + 86_400_000).toISOString().slice(0, 10);
-
-function draw(refresh) {
-  ask("Draw drafts", [
-    { name: "month", label: "Month", value: thisMonth(), required: true, placeholder: "2026-11" },
-  ], "Draw", async ({ month }) => {
-    await change("POST", "/invoices", { month });
-    await refresh();
-  }, { text: "One draft for each tenant; older drafts of the same days are replaced." });
-}
-
-function finalize(invoice, refresh) {
-  ask(`Finalize the draft of ${invoice.tenant}?`, [], "Finalize", async () => {
-    await change("POST", `/invoices/${invoice.id}/finalize`, {});
-    await refresh();
-  }, { text: "It gets the next number, and never changes from then on." });
-}
-
-/** Fetch a document with the session and save it; a plain link would carry no console header. */
-async function openDocument(invoice, format) {
-  const answer = await fetch(`/admin/v1/invoices/${invoice.id}/document?format=${format}`, {
-    headers: { "x-headrace-console": "1" },
-  });
-  if (!answer.ok) throw new Error((await answer.json()).error.message);
-  const address = URL.createObjectURL(await answer.blob());
-  const link = element("a", { href: address, target: "_blank", rel: "noopener",
-    // Saved, not shown: as a page of this origin it would be under the console's style policy.
-    download: `${invoice.number ?? "draft"}.${format}` });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 60_000);
-}
-
 export const wallets = {
   title: "Wallets", group: "Money", needs: "billing.read", ticks: true,
   async load() {
@@ -151,9 +74,13 @@ export const wallets = {
   render(all, refresh, caller) {
     if (all.length === 0) return element("div", { class: "card empty" }, "No tenants yet.");
     return all.map((wallet) => card(wallet.tenant,
-      `${dollars(wallet.balance.nanousd)} to spend`, caller.is_operator
-        ? button("Grant credit", () => grant(wallet, refresh), { id: `grant-${wallet.tenant_id}` })
-        : null,
+      wallet.balance.nanousd < 0 ? `owes ${dollars(-wallet.balance.nanousd)}`
+        : `${dollars(wallet.balance.nanousd)} to spend`, [
+        to("Statement", "statement", { tenant: wallet.tenant_id },
+          { "aria-label": `Statement of ${wallet.tenant}` }),
+        caller.is_operator
+          ? button("Grant credit", () => grant(wallet, refresh), { id: `grant-${wallet.tenant_id}` })
+          : null],
       table(`Grants of ${wallet.tenant}`, [
         { label: "Grant", title: true, value: (row) => element("strong", {}, row.kind) },
         { label: "Reason", value: (row) => row.reason || "–" },
@@ -162,6 +89,34 @@ export const wallets = {
         { label: "Priority", number: true, value: (row) => count(row.priority) },
         { label: "Expires", value: (row) => (row.expire_time ? age(row.expire_time) : "never") },
       ], wallet.grants, "No grants; the balance is plain credit.")));
+  },
+};
+
+export const statement = {
+  title: "Statement", below: "wallets", needs: "billing.read", ticks: true,
+  heading: ({ wallet }) => `Statement of ${wallet.tenant}`,
+
+  async load(caller, { tenant, after = "" }) {
+    const [wallet, page] = await Promise.all([get(`/tenants/${tenant}/wallet`),
+      get(`/tenants/${tenant}/entries?limit=100&after=${encodeURIComponent(after)}`)]);
+    return { wallet, page, after };
+  },
+
+  render({ wallet, page, after }) {
+    return card("Credit, payments and corrections", "what changed the balance beside requests", [
+      element("span", { class: "muted small" }, `balance ${dollars(wallet.balance.nanousd)}`),
+      to("Requests", "requests", { tenant: wallet.tenant_id })],
+    table(`Entries of ${wallet.tenant}`, [
+      { label: "What", title: true, value: (row) => [element("strong", {}, row.reason || "credit"),
+        element("div", { class: "mono muted small breakable" }, row.id)] },
+      { label: "Booked (UTC)", value: (row) => moment(row.post_time) },
+      { label: "Amount", number: true, value: (row) => element("span",
+        { title: `$${row.amount.usd}` }, dollars(row.amount.nanousd)) },
+    ], page.items, "Nothing was booked yet beside requests."),
+    element("div", { class: "buttons pages" },
+      after ? button("Back", () => history.back(), { id: "page-back" }) : null,
+      page.next ? to("Older", "statement", { tenant: wallet.tenant_id, after: page.next },
+        { class: "button", id: "page-older" }) : null));
   },
 };
 

@@ -17,7 +17,7 @@ export const overview = {
 
   async load(caller) {
     const span = lastDays(days);
-    const usage = get(`/usage?by=model,day&since=${span[0]}`);
+    const usage = get(`/usage?by=model,day&since=${span[0]}&${caller.view.usage}`);
     if (!caller.is_operator) {
       const [used, tenants] = await Promise.all([usage, list("/tenants")]);
       return { usage: used, tenants, span };

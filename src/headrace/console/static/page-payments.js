@@ -1,23 +1,24 @@
 // Money that a payment provider takes and gives back: whether there is one, how tenants pay, each payment.
 
-import { change, get, list, ofTenants, tenantsOf } from "./api.js";
+import { change, get, list } from "./api.js";
 import { ask } from "./dialog.js";
 import { badge, button, card, element, table, to } from "./dom.js";
 import { age, dollars, moment } from "./format.js";
+import { inCurrency } from "./page-invoices.js";
 
-const toneOfPayment = { pending: "warn", succeeded: "good", failed: "bad", unknown: "warn" };
+export const toneOfPayment = { pending: "warn", succeeded: "good", failed: "bad", unknown: "warn",
+  reversed: "idle" };
 const purposes = { recharge: "Credit", invoice: "Invoice", refund: "Refund" };
 
 export const payments = {
   title: "Payments", group: "Money", needs: "billing.read", ticks: true,
 
   async load(caller) {
-    const mine = tenantsOf(caller, "billing.read");
     const [status, tenants, made, invoices] = await Promise.all([
-      get("/status"), list("/billing"), ofTenants(mine, (query) => list(`/payments?${query}`)),
-      ofTenants(mine, async (query) => (await get(`/invoices?${query}`)).items),
+      get("/status"), list("/billing"), list(`/payments?${caller.view.tenant}`),
+      get(`/invoices?limit=500&${caller.view.tenant}`).then(({ items }) => items),
     ]);
-    const due = invoices.filter((invoice) => invoice.state === "final" && isDue(invoice));
+    const due = invoices.filter(({ standing }) => Number(standing?.open ?? 0) > 0);
     const numbers = Object.fromEntries(invoices.map((invoice) => [invoice.id, invoice.number]));
     return { provider: status.payment_provider, tenants, made: made.sort(newestFirst), due, numbers };
   },
@@ -26,7 +27,7 @@ export const payments = {
     const mayAct = caller.is_operator && provider !== null;
     const nameOf = Object.fromEntries(tenants.map((row) => [row.tenant_id, row.tenant]));
     const open = due.filter((invoice) => !made.some((payment) => payment.invoice_id === invoice.id
-      && ["pending", "succeeded"].includes(payment.state)));
+      && payment.state === "pending"));
     return [
       card("Payments", null, mayAct && open.length > 0
         ? button("Take a payment", () => pay(open, refresh), { id: "take-payment", look: "primary" }) : null,
@@ -39,7 +40,7 @@ export const payments = {
         { label: "Tenant", value: (row) => nameOf[row.tenant_id] ?? row.tenant_id },
         { label: "For", value: (row) => subject(row, numbers) },
         { label: "Amount", number: true, value: (row) => element("strong", {},
-          `${row.purpose === "refund" ? "−" : ""}${units(row.amount_units, row.currency)}`) },
+          `${row.purpose === "refund" ? "−" : ""}${inCurrency(row.amount, row.currency)}`) },
         { label: "State", value: (row) => [badge(row.state, toneOfPayment[row.state] ?? "idle"),
           row.message ? element("div", { class: "muted small" }, row.message) : null] },
         { label: "Ordered", value: (row) => age(row.create_time) },
@@ -66,7 +67,6 @@ export const payments = {
   },
 };
 
-const isDue = (invoice) => (invoice.payable ? Number(invoice.payable.due) > 0 : invoice.due.nanousd > 0);
 const newestFirst = (a, b) => Date.parse(b.create_time) - Date.parse(a.create_time);
 
 function providerLine(provider, caller) {
@@ -81,14 +81,9 @@ function providerLine(provider, caller) {
         : "Invoices are paid by transfer, as they say."));
 }
 
-/** An amount in a currency's smallest unit, as `€12.50`. */
-export function units(amount, currency) {
-  const format = new Intl.NumberFormat("en", { style: "currency", currency });
-  return format.format(amount / 10 ** format.resolvedOptions().maximumFractionDigits);
-}
-
 function subject(row, numbers) {
-  if (row.invoice_id) return to(numbers[row.invoice_id] ?? row.invoice_id, "invoices");
+  if (row.invoice_id) return to(numbers[row.invoice_id] ?? row.invoice_id, "invoice",
+    { id: row.invoice_id });
   if (row.refunded_id) return element("span", { class: "mono small breakable" }, row.refunded_id);
   return `${dollars(row.credit.nanousd)} of credit`;
 }
@@ -124,8 +119,8 @@ function agree(row, provider, refresh) {
 function pay(open, refresh) {
   ask("Take a payment", [
     { name: "invoice", label: "Of the invoice", wide: true, options: open.map((invoice) => [invoice.id,
-      `${invoice.number}, ${invoice.tenant}: ${invoice.payable
-        ? `${invoice.payable.due} ${invoice.payable.currency}` : dollars(invoice.due.nanousd)} due`]) },
+      `${invoice.number}, ${invoice.tenant}: ${inCurrency(invoice.standing.open,
+        invoice.standing.currency)} open`]) },
   ], "Take", async ({ invoice }) => {
     await change("POST", "/payments", { invoice });
     await refresh();

@@ -78,7 +78,8 @@ function thread({ letter }) {
   element("div", { class: "thread-head" },
     element("label", { for: `model-${letter}`, class: "hidden-label" }, `Model ${letter}`),
     element("select", { id: `model-${letter}`, change: drawCode },
-      kept.models.map((id) => element("option", { value: id }, id))),
+      kept.models.length > 0 ? kept.models.map((id) => element("option", { value: id }, id))
+        : element("option", { value: "" }, "enter an API key to see its models")),
     letter === "A" ? null : button("Close", () => {
       kept.sides = kept.sides.filter((side) => side.letter !== letter);
       at(`thread-${letter}`).remove();

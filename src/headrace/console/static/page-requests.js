@@ -13,7 +13,9 @@ export const requests = {
 
   async load(caller, parameters) {
     const asked = Object.entries(parameters).filter(([name]) => filters.includes(name));
-    const query = new URLSearchParams([...asked, ["limit", rowsMax],
+    const mine = [...new URLSearchParams(caller.view.usage)]
+      .filter(([name]) => !asked.some(([each]) => each === name));
+    const query = new URLSearchParams([...mine, ...asked, ["limit", rowsMax],
       ...(parameters.after ? [["after", parameters.after]] : [])]);
     return { page: await get(`/requests?${query}`), asked, parameters };
   },

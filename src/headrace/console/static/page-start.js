@@ -9,7 +9,7 @@ export const start = {
 
   async load(caller) {
     if (caller.is_operator) return { models: (await list("/models")).map((model) => model.name) };
-    const usage = await get("/usage?by=model");
+    const usage = await get(`/usage?by=model&${caller.view.usage}`);
     return { models: usage.items.map((item) => item.model) };
   },
 

@@ -16,11 +16,11 @@ const chosen = { span: 14, measure: "Tokens", by: "model" };
 export const usage = {
   title: "Usage", group: "Money", needs: "usage.read", ticks: true,
 
-  async load() {
+  async load(caller) {
     const span = lastDays(chosen.span);
     const [byDay, byTenant] = await Promise.all([
-      get(`/usage?by=${chosen.by},day&since=${span[0]}`),
-      get(`/usage?by=tenant,model&since=${span[0]}`),
+      get(`/usage?by=${chosen.by},day&since=${span[0]}&${caller.view.usage}`),
+      get(`/usage?by=tenant,model&since=${span[0]}&${caller.view.usage}`),
     ]);
     return { span, byDay, byTenant, chosen: { ...chosen } };
   },
