@@ -19,7 +19,7 @@ from headrace.router.endpoint_set import EndpointSet, Pool
 from headrace.router.lease import Lease, Work
 from headrace.router.picker import Picker
 from headrace.router.policies import policies
-from headrace.router.prompt_prefix import bytes_per_token, prefix_of_body, prompt_bytes
+from headrace.router.prompt_prefix import bytes_per_token, prefix_of_body
 
 
 def make_bodies(prompt_tokens: int, count: int, rng: random.Random) -> list[bytes]:
@@ -51,7 +51,7 @@ def tell(pool: Pool, bodies: Sequence[bytes], rng: random.Random) -> None:
             hashes = seen.setdefault(rare, [rng.randbytes(16) for _ in range(tokens // size)])
         else:
             hashes = [rng.randbytes(16) for _ in range(tokens // size)]
-        pool.blocks.learn(prefix_of_body(body, "tenant"), prompt_bytes(body), tokens, hashes)
+        pool.blocks.learn(prefix_of_body(body, "tenant"), tokens, hashes)
     for place, endpoint in enumerate(pool.members):
         pool.blocks.told(endpoint.slot, seen[b"common"], (), 0.0)
         if place % 100 == 0:

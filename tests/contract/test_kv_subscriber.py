@@ -72,7 +72,7 @@ async def followed() -> AsyncIterator[tuple[Publisher, Pool]]:
     pool = endpoints.whole_pool("ver")
     assert pool is not None
     pool.blocks.block_size_tokens = size
-    pool.blocks.learn(prefix, len(text), len(tokens), block_hashes(key, "m", "", tokens, size))
+    pool.blocks.learn(prefix, len(tokens), block_hashes(key, "m", "", tokens, size))
     follower = asyncio.create_task(KvSubscriber(endpoints, SystemClock(), key, offset).follow())
     try:
         assert await sock.recv() == b"\x01"

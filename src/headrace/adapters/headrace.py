@@ -29,9 +29,11 @@ from headrace.adapters.protocol import (
     RequestExtras,
 )
 from headrace.base.errors import HeadraceError, InvalidRequest
+from headrace.spec.public_prompts import lines_of
 from headrace.spec.settlements import TokenUsage
 
 key_variable = "HEADRACE_API_KEY"
+public_prompts_variable = "HEADRACE_PUBLIC_PROMPTS"  # longer than a process list should show
 
 # An operator tunes an engine by these; where it listens and who may call it is the platform's.
 platform_options = frozenset(
@@ -95,6 +97,7 @@ facts = EngineFacts(
     kv_events_path="/internal/kv_events",
     tells_hang=True,
     moves_kv=True,
+    shares_prompts=True,
     lora=LoraChoice.MODEL_AND_NAME,
     notes=__doc__ or "",
 )
@@ -145,9 +148,12 @@ class HeadraceAdapter:
                     param="disaggregation",
                 )
             arguments.append("--kv-transfer")
+        environment = {key_variable: request.api_key}
+        if request.public_prompts:
+            environment[public_prompts_variable] = lines_of(request.public_prompts).decode()
         return LaunchCommand(
             argv=(*arguments, *request.extra_arguments),
-            environment={key_variable: request.api_key},
+            environment=environment,
             watches_lifeline=True,
         )
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from headrace.adapters.facts import EngineFacts
 from headrace.base.errors import HeadraceError
+from headrace.spec.public_prompts import PublicPrompt
 from headrace.spec.settlements import TokenUsage
 
 
@@ -41,6 +42,7 @@ class LaunchRequest:
     kv_events_port: int | None = None  # where it publishes changes of its prefix cache
     loras: tuple[Lora, ...] = ()
     moves_kv: bool = False  # prompts' KV goes to other replicas, and comes from them
+    public_prompts: tuple[PublicPrompt, ...] = ()  # that tenants share in its cache
     extra_arguments: tuple[str, ...] = ()  # from the operator's deployment, never from a caller
 
 

@@ -87,6 +87,7 @@ behaviour_rows: tuple[Row, ...] = (
     ("usage in streams", lambda adapter: adapter.facts.stream_usage.value),
     ("an abort is billed by", _abort_bill),
     ("a LoRA adapter is asked for by", lambda adapter: adapter.facts.lora or none),
+    ("is told what tenants share", lambda adapter: _truth(adapter.facts.shares_prompts)),
     ("a request is ended by", lambda adapter: adapter.facts.abort.value),
 )
 

@@ -1,6 +1,6 @@
 """`headrace deployments`: models on engines, desired against observed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -17,6 +17,7 @@ from headrace.cli.placing_options import (
     resources_body,
 )
 from headrace.cli.platform import Platform, platform_command, platform_group
+from headrace.cli.public_prompt_options import PublicPromptsFile, public_prompt_bodies
 from headrace.cli.scaling_options import (
     HedgingOptions,
     RolloutOptions,
@@ -59,6 +60,7 @@ class DeploymentView(msgspec.Struct, frozen=True):
     placement: dict[str, object]
     create_time: str
     disaggregation: dict[str, int] | None = None
+    public_prompts: list[msgspec.Raw] = []
 
 
 def register(app: typer.Typer) -> None:
@@ -93,6 +95,7 @@ def create(
     ] = None,
     env: EngineVariables = None,
     lora: Loras = None,
+    public_prompts: PublicPromptsFile = None,
     upstream: UpstreamOptions,
     scaling: ScalingOptions,
     rollout: RolloutOptions,
@@ -114,6 +117,7 @@ def create(
         "engine_arguments": engine_arguments,
         "environment": variables_of(env),
         "loras": lora_bodies(lora),
+        "public_prompts": public_prompt_bodies(public_prompts) or [],
         "upstream": upstream_body(upstream),
         "autoscaling": autoscaling_body(scaling),
         "rollout": rollout_body(rollout),
@@ -165,6 +169,10 @@ def update(
     env: EngineVariables = None,
     lora: Loras = None,
     no_loras: Annotated[bool, typer.Option("--no-loras", help="Load no LoRA adapter.")] = False,
+    public_prompts: PublicPromptsFile = None,
+    no_public_prompts: Annotated[
+        bool, typer.Option("--no-public-prompts", help="Tenants share no prompts.")
+    ] = False,
     upstream: UpstreamOptions,
     fixed: Annotated[bool, typer.Option("--fixed", help="Scale no more by traffic.")] = False,
     no_hedge: Annotated[
@@ -188,6 +196,7 @@ def update(
         "engine_arguments": engine_arguments,
         "environment": variables_of(env),
         "loras": lora_bodies(lora),
+        "public_prompts": public_prompt_bodies(public_prompts),
         "upstream": upstream_body(upstream),
         "autoscaling": autoscaling_body(scaling),
         "rollout": rollout_body(rollout),
@@ -199,6 +208,8 @@ def update(
     given: dict[str, object] = {name: value for name, value in body.items() if value is not None}
     if no_loras:
         given["loras"] = []
+    if no_public_prompts:
+        given["public_prompts"] = []
     if fixed:
         given["autoscaling"] = msgspec.Raw(b"null")
     if no_hedge:
@@ -240,6 +251,7 @@ def _fields(deployment: DeploymentView) -> list[tuple[str, str]]:
         ("engine", " ".join([deployment.engine, *deployment.engine_arguments])),
         ("environment", variables_text(deployment.environment)),
         ("loras", ", ".join(deployment.loras) or "-"),
+        *([("public", _public(deployment.public_prompts))] if deployment.public_prompts else []),
         *([("run by others", _words(deployment.upstream))] if deployment.upstream else []),
         ("ready", _ready(deployment)),
         ("threads", "an equal share" if deployment.threads is None else str(deployment.threads)),
@@ -263,6 +275,10 @@ def _words(fields: Mapping[str, object]) -> str:
 
 def _ready(deployment: DeploymentView) -> str:
     return f"{deployment.ready_replicas}/{deployment.replicas}"
+
+
+def _public(prompts: Sequence[msgspec.Raw]) -> str:
+    return f"{len(prompts)} prompts that tenants share"
 
 
 def _split(policy: Mapping[str, int]) -> str:

@@ -99,10 +99,11 @@ tenant_cache_tokens = Setting(
 )
 public_prompts = Setting(
     "public-prompts",
-    Path,
+    str,
     None,
-    'A file with a JSON object a line, {"messages": [...]} or {"prompt": "..."}: what a prompt '
-    "begins with in common with one of these is shared by all tenants in the prefix cache.",
+    'A file with a JSON object a line, {"messages": [...]} or {"prompt": "..."}, or those lines '
+    "themselves: what a prompt begins with in common with one of these is shared by all tenants in "
+    "the prefix cache.",
 )
 chat_template = Setting(
     "chat-template",
@@ -171,7 +172,7 @@ DraftTokens = Annotated[int, draft_tokens.option()]
 DraftModel = Annotated[str | None, draft_model.option()]
 TenantCacheTokens = Annotated[int | None, tenant_cache_tokens.option()]
 ChatTemplateFile = Annotated[Path | None, chat_template.option()]
-PublicPrompts = Annotated[Path | None, public_prompts.option()]
+PublicPrompts = Annotated[str | None, public_prompts.option()]
 SwapTokens = Annotated[int | None, swap_tokens.option()]
 TargetStepMs = Annotated[float | None, target_step_ms.option()]
 StepTimeout = Annotated[float, step_timeout.option()]
@@ -196,7 +197,7 @@ def service_config(
     tenant_cache_tokens: int | None = None,
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.F16,
     swap_tokens: int | None = None,
-    public_prompts: Path | None = None,
+    public_prompts: str | None = None,
     chat_template: Path | None = None,
     kv_transfers: KvTransfers | None = None,
     tensor_parallel: int = 1,
@@ -243,7 +244,7 @@ def service_config(
             draft_model_path=None if draft_model_path is None else str(draft_model_path),
             target_step_s=None if target_step_ms is None else target_step_ms / 1000,
             kv_cache_dtype=kv_cache_dtype.value,
-            public_prompts_path=None if public_prompts is None else str(public_prompts),
+            public_prompts=public_prompts,
             chat_template_path=None if chat_template is None else str(chat_template),
             host_tokens=_host_tokens(kv_tokens, swap_tokens, tensor_parallel),
             tensor_parallel=tensor_parallel,

@@ -216,6 +216,7 @@ class Applier:
             kv_events_port=kv_events_port(place.port, self._kv_events_offset),
             loras=tuple(Lora(lora.name, lora.source) for lora in template.loras),
             moves_kv=template.moves_kv,
+            public_prompts=template.public_prompts,
             extra_arguments=template.engine_arguments,
         )
 

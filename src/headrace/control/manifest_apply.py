@@ -25,6 +25,7 @@ from headrace.control.manifest import (
     struct_of,
 )
 from headrace.control.model_targets import follow_version
+from headrace.control.public_prompts import check_public_prompts
 from headrace.control.replica_roles import check_split
 from headrace.control.upstreams import check_upstream
 from headrace.spec.deployments import Deployment
@@ -104,6 +105,7 @@ class Writer:
         assert isinstance(built, Deployment)
         check_upstream(built, find_adapter(built.engine), version)
         check_environment(built.environment)
+        check_public_prompts(built.template)
         self._store.create(within_bounds(built))
 
     def _built(self, document: Document, fields: Spec) -> Resource:
@@ -167,6 +169,7 @@ class Writer:
         )
         check_upstream(wanted, find_adapter(wanted.engine), version)
         check_environment(wanted.environment)
+        check_public_prompts(wanted.template)
         follow_version(self._store, present, wanted)
         self._store.update(within_bounds(wanted))
 

@@ -22,11 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.base.prefix_hash import next_hash, root_hash
+from headrace.base.prefix_hash import next_hash, public_salt, public_token_count, root_hash
 from headrace.engine.block_pool import BlockPool
 from headrace.engine.sequence import Sequence, no_table
-
-public_salt = "\0public"  # of no tenant
 
 
 class Prefix(NamedTuple):
@@ -272,16 +270,6 @@ class KvCache:
         """Full blocks at the beginning of a sequence that an operator's public prompt has, too."""
         if sequence.public_blocks is None:
             prompt = sequence.tokens[: sequence.prompt_count]
-            common = max(
-                (_common_count(prompt, public) for public in self._public_prompts), default=0
-            )
+            common = public_token_count(prompt, self._public_prompts)
             sequence.public_blocks = common // self.block_size_tokens
         return sequence.public_blocks
-
-
-def _common_count(tokens: "array[int]", others: "array[int]") -> int:
-    """How many tokens two sequences begin with in common."""
-    count = min(len(tokens), len(others))
-    if tokens[:count] == others[:count]:
-        return count
-    return next(i for i in range(count) if tokens[i] != others[i])

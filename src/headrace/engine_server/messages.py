@@ -56,7 +56,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     draft_model_path: str | None = None  # what guesses them; None: n-grams of the request's own
     target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
     kv_cache_dtype: Literal["f16", "q8"] = "f16"
-    public_prompts_path: str | None = None  # a file of prompts whose KV all tenants share
+    public_prompts: str | None = None  # whose KV all tenants share: a path, or their lines
     host_tokens: int = 0  # of preempted requests' KV, kept in host memory
     adapters_max: int = 0  # LoRA adapters loaded at once
     adapter_rank_max: int = 64

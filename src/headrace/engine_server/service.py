@@ -1,12 +1,14 @@
 """One served model: its tokenizer here, its engine in a process; HTTP and terminal both use it."""
 
 import asyncio
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.base.clock import Clock
 from headrace.base.errors import InvalidRequest, NotFound, Unavailable
+from headrace.base.prefix_hash import public_token_count
 from headrace.engine_server.dialect import Dialect, ShownTokens, read_dialect
 from headrace.engine_server.dry_breakers import BreakerTokens
 from headrace.engine_server.engine_child import engine_command
@@ -15,6 +17,7 @@ from headrace.engine_server.engine_status import EngineState, loading_retry_afte
 from headrace.engine_server.messages import EngineConfig
 from headrace.engine_server.model_facts import ModelFacts, read_facts
 from headrace.engine_server.prompts import Prompt, PromptReader
+from headrace.engine_server.public_prompts import encode_public_prompts, public_prompts
 from headrace.engine_server.submission import submission
 from headrace.engine_server.template_file import with_template
 from headrace.engine_server.text_encoder import ServedEncoder
@@ -59,6 +62,7 @@ class ModelService:
         self._encoder: ServedEncoder | None = None  # of an embedding model
         self._breakers: BreakerTokens | None = None  # once a request asks for DRY
         self._facts: ModelFacts | None = None
+        self._public_prompts: list[array[int]] = []
 
     async def start(self) -> None:
         """Start the engine process, and read the tokenizer while it loads.
@@ -72,6 +76,8 @@ class ModelService:
             return
         config = self.config
         self._dialect = read_dialect(tokenizer, config.tool_parser, config.reasoning_parser)
+        if config.engine.public_prompts is not None:
+            self._public_prompts = await asyncio.to_thread(_read_public, config.engine, tokenizer)
         self._tokenizer = tokenizer
 
     async def close(self) -> None:
@@ -131,6 +137,12 @@ class ModelService:
         Raises InvalidRequest, Unavailable while loading."""
         tokenizer, context_length = self._parts()
         return await self._prompts.read(request, tokenizer, self.dialect, context_length)
+
+    def public_token_count(self, token_ids: Sequence[int]) -> int | None:
+        """How many tokens of a prompt are public; None where no prompt is marked so."""
+        if not self._public_prompts:
+            return None
+        return public_token_count(array("i", token_ids), self._public_prompts)
 
     @property
     def dialect(self) -> Dialect:
@@ -212,6 +224,11 @@ def _still_loading() -> Unavailable:
         "The model is still loading (reading the tokenizer); try again.",
         retry_after_s=loading_retry_after_s,
     )
+
+
+def _read_public(config: EngineConfig, tokenizer: Tokenizer) -> "list[array[int]]":
+    prompts = public_prompts(config.public_prompts)
+    return [array("i", ids) for ids in encode_public_prompts(prompts, tokenizer)]
 
 
 def _read_tokenizer(config: ServiceConfig) -> Tokenizer | EncoderTokenizer:

@@ -70,6 +70,9 @@ class TokenRoutes:
             "count": len(token_ids),
             "max_model_len": None if ready is None else ready.context_length,
         }
+        public_count = self._service.public_token_count(token_ids)
+        if public_count is not None:
+            answer["public_count"] = public_count
         if shows_texts:
             answer["token_strs"] = [self._text_of(token_id) for token_id in token_ids]
         await send_json(call.send, 200, _encode(answer))

@@ -33,6 +33,7 @@ from headrace.gateway.metering import Metering
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.needs import unable_ids
 from headrace.gateway.prefix_learner import PrefixLearner
+from headrace.gateway.prompt_beginnings import beginnings_of
 from headrace.gateway.relay import Relay, RelayedAnswer
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
 from headrace.gateway.split import may_split
@@ -48,7 +49,6 @@ from headrace.observability.tracing import RequestTrace
 from headrace.protocol.errors import error_event
 from headrace.protocol.sse import done_event
 from headrace.router.lease import Work
-from headrace.router.prompt_prefix import prefix_of_body
 from headrace.spec.priority import Priority
 
 fallback_header = b"x-headrace-fallback"  # the model that answered in place of the one asked for
@@ -255,7 +255,7 @@ class Generation:
         return Work(
             prefill_tokens=prefill_tokens_of(asked),
             decode_tokens=min(limit, expected_output_tokens),
-            prefix=prefix_of_body(asked.body, (tenant_id, served.name)),
+            prefix=beginnings_of(asked, served, tenant_id),
             session=f"{tenant_id} {session}" if session else "",
             request_id=self._record.request_id,
             adapter=served.adapter,

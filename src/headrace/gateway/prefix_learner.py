@@ -6,7 +6,6 @@ or one that comes while others are being learnt costs nothing: the router's beli
 """
 
 import asyncio
-from collections.abc import Sequence
 
 import msgspec
 
@@ -22,7 +21,7 @@ from headrace.http.client import HttpClient
 from headrace.router.block_index import BlockIndex
 from headrace.router.endpoint import EndpointSpec
 from headrace.router.endpoint_set import EndpointSet
-from headrace.router.prompt_prefix import PromptPrefix, prompt_bytes
+from headrace.router.prompt_prefix import PromptPrefix
 
 learnt_at_once_max = 2  # each is a tokenization on an engine, and some milliseconds of hashing here
 interval_s = 0.05  # between starts: at most twenty prompts a second
@@ -34,6 +33,7 @@ class Tokens(msgspec.Struct):
     """The part of an engine's answer that counts."""
 
     tokens: list[int]
+    public_count: int = 0  # of the first ones
 
 
 class PrefixLearner:
@@ -69,19 +69,12 @@ class PrefixLearner:
         self._next_s = now_s + interval_s
         if find_adapter(spec.engine).facts.publishes_kv_events:
             salt = ""  # see `router.foreign_blocks`
-        text_bytes = prompt_bytes(asked.body)
-        task = asyncio.create_task(self._learn(pool.blocks, spec, body, prefix, text_bytes, salt))
+        task = asyncio.create_task(self._learn(pool.blocks, spec, body, prefix, salt))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _learn(  # noqa: PLR0917 -- one prompt's particulars
-        self,
-        blocks: BlockIndex,
-        spec: EndpointSpec,
-        body: bytes,
-        prefix: PromptPrefix,
-        text_bytes: int,
-        salt: str,
+    async def _learn(
+        self, blocks: BlockIndex, spec: EndpointSpec, body: bytes, prefix: PromptPrefix, salt: str
     ) -> None:
         try:
             answer = await self._client.fetch(
@@ -94,19 +87,27 @@ class PrefixLearner:
             )
             if answer.status != 200:
                 return
-            tokens = msgspec.json.decode(answer.body, type=Tokens).tokens
+            found = msgspec.json.decode(answer.body, type=Tokens)
         except (HeadraceError, msgspec.DecodeError):
             return
         hashes = await asyncio.to_thread(
-            self._hashes, spec.served_model_name, salt, tokens, blocks.block_size_tokens
+            self._hashes, spec.served_model_name, salt, found, blocks.block_size_tokens
         )
-        blocks.learn(prefix, text_bytes, len(tokens), hashes)
+        public_count = found.public_count
+        blocks.learn(prefix, len(found.tokens), hashes, public_token_count=public_count)
         self.learnt += 1
 
     def _hashes(
-        self, namespace: str, salt: str, tokens: Sequence[int], block_size_tokens: int
+        self, namespace: str, salt: str, found: Tokens, block_size_tokens: int
     ) -> list[bytes]:
-        return block_hashes(self._prefix_key, namespace, salt, tokens, block_size_tokens)
+        return block_hashes(
+            self._prefix_key,
+            namespace,
+            salt,
+            found.tokens,
+            block_size_tokens,
+            public_token_count=found.public_count,
+        )
 
     async def close(self) -> None:
         """Give up what is being learnt."""

@@ -16,6 +16,7 @@ from headrace.spec.disaggregation import ReplicaRole
 from headrace.spec.endpoints import endpoint_of
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.prices import PriceBook
+from headrace.spec.public_prompts import PublicPrompt
 from headrace.spec.resource import Resource
 from headrace.spec.tenancy import ApiKey, KeyState, Project, Tenant
 
@@ -88,6 +89,7 @@ class ServedModel:
     price_books: tuple[PriceBook, ...]  # those that name the model
     wakes: bool = False  # a deployment is scaled by its traffic, and starts when some comes
     loras: frozenset[str] = frozenset()  # adapters that one of its deployments has
+    public_prompts: tuple[PublicPrompt, ...] = ()  # that tenants share in its engines' caches
     adapter: str = ""  # of those, the one that the caller asks for; empty: the model alone
 
     @property
@@ -203,22 +205,17 @@ def served_model(
     weights = {target.model_version_id: target.weight for target in model.targets}
     lengths = [version.context_length for version in versions if version.id in weights]
     declared = [length for length in lengths if length is not None]
+    serving = [each for each in deployments if each.model_version_id in weights]
     return ServedModel(
         model=model,
         pools=tuple(weights.items()),
         context_length=max(declared) if declared and len(declared) == len(lengths) else None,
         price_books=tuple(book for book in books if names_model(book, model.name)),
-        loras=frozenset(
-            lora.name
-            for deployment in deployments
-            if deployment.model_version_id in weights
-            for lora in deployment.loras
+        loras=frozenset(lora.name for each in serving for lora in each.loras),
+        public_prompts=tuple(
+            dict.fromkeys(prompt for each in serving for prompt in each.public_prompts)
         ),
-        wakes=any(
-            deployment.autoscaling is not None and deployment.autoscaling.max > 0
-            for deployment in deployments
-            if deployment.model_version_id in weights
-        ),
+        wakes=any(each.autoscaling is not None and each.autoscaling.max > 0 for each in serving),
     )
 
 

@@ -78,14 +78,22 @@ class BlockIndex:
         return all(key in self._meanings for key in prefix.keys)
 
     def learn(
-        self, prefix: PromptPrefix, text_bytes: int, token_count: int, hashes: Sequence[bytes]
+        self,
+        prefix: PromptPrefix,
+        token_count: int,
+        hashes: Sequence[bytes],
+        *,
+        public_token_count: int = 0,
     ) -> None:
-        """A prompt's text of so many bytes is so many tokens, whose blocks have these hashes."""
-        size = self.block_size_tokens
+        """A prompt is so many tokens, whose blocks have these hashes; those of its first tokens
+        that are public are the same for all tenants."""
+        size, text_bytes = self.block_size_tokens, prefix.text_bytes
         if not size or not text_bytes:
             return
-        for key, end in zip(prefix.keys, block_ends, strict=False):
+        for depth, (key, end) in enumerate(zip(prefix.keys, block_ends, strict=False)):
             blocks = token_count * min(end, text_bytes) // text_bytes // size - 1
+            if depth < prefix.public_count:  # no tenant's own block is what all tenants mean
+                blocks = min(blocks, public_token_count // size)
             if blocks >= 1 and key not in self._meanings:
                 self._meanings[key] = (hashes[min(blocks, len(hashes)) - 1], blocks * size)
         while len(self._meanings) > meanings_max:

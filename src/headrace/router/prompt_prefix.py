@@ -5,7 +5,8 @@
 
 Blocks grow with the depth, so that a long prompt costs few hashes and a short one is told apart
 finely; boundaries depend on the position alone, so equal beginnings have equal keys. The root
-separates what must not share a cache: tenants, models, adapters. Python's keyed `hash` is enough:
+separates what must not share a cache: tenants, models, adapters. Blocks that are public as a whole
+have a root of their own, so that tenants share them. Python's keyed `hash` is enough:
 keys never leave the process, and a collision only costs a poorer choice.
 """
 
@@ -25,6 +26,8 @@ class PromptPrefix:
 
     keys: tuple[int, ...]
     tokens: tuple[int, ...]  # cumulative, as many as `keys`, growing
+    text_bytes: int = 0  # of the whole text that it was made of
+    public_count: int = 0  # so many of the first keys are the same for all tenants
 
     def __bool__(self) -> bool:
         return bool(self.keys)
@@ -60,14 +63,16 @@ def prompt_start(body: bytes) -> int:
     return next((at for mark in prompt_marks if (at := body.find(mark)) >= 0), 0)
 
 
-def prompt_bytes(body: bytes) -> int:
-    """The length of what the prefix of a body is made from."""
-    return len(body) - prompt_start(body)
+def prefix_of_text(
+    text: bytes, root: object, *, public_root: object = None, public_bytes: int = 0
+) -> PromptPrefix:
+    """The prefix of a prompt's bytes; the part of a last block that is not full is left out.
 
-
-def prefix_of_text(text: bytes, root: object) -> PromptPrefix:
-    """The prefix of a prompt's bytes; the part of a last block that is not full is left out."""
-    key = hash(root)
+    So many of the first bytes are public: their full blocks begin at `public_root`."""
     count = bisect_right(block_ends, len(text))
-    keys = [key := hash((key, text[start:end])) for start, end in blocks[:count]]
-    return PromptPrefix(tuple(keys), block_tokens[:count])
+    public_count = bisect_right(block_ends, public_bytes)
+    key = hash(public_root)
+    keys = [key := hash((key, text[start:end])) for start, end in blocks[:public_count]]
+    key = hash((root, key)) if keys else hash(root)
+    keys += [key := hash((key, text[start:end])) for start, end in blocks[public_count:count]]
+    return PromptPrefix(tuple(keys), block_tokens[:count], len(text), public_count)

@@ -9,6 +9,7 @@ import msgspec
 from headrace.spec.autoscaling import Autoscaling, ScaleState
 from headrace.spec.disaggregation import Disaggregation, ReplicaRole
 from headrace.spec.hedging import Hedging
+from headrace.spec.public_prompts import PublicPrompt
 from headrace.spec.resource import Resource
 from headrace.spec.resources import PlacementPolicy, ReplicaResources
 from headrace.spec.rollout import RolloutPolicy, RolloutProgress, RolloutVerdict
@@ -45,6 +46,7 @@ class Template(msgspec.Struct, frozen=True, kw_only=True):
     loras: tuple[LoraSource, ...] = ()
     upstream: Upstream | None = None  # None: a launcher starts it
     moves_kv: bool = False  # its engine hands prompts' KV to others, and takes theirs
+    public_prompts: tuple[PublicPrompt, ...] = ()  # that all tenants share in its cache
 
     def looks_like(self, other: "Template") -> bool:
         """Whether replicas of both would be the same."""
@@ -81,6 +83,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
     hedging: Hedging | None = None  # None: no request goes to two replicas at once
     disaggregation: Disaggregation | None = None  # None: who computes a prompt answers it
     moves_kv: bool = False  # as the template has it: follows from the field before
+    public_prompts: tuple[PublicPrompt, ...] = ()  # that all tenants share in replicas' caches
 
     @property
     def template(self) -> Template:
@@ -96,6 +99,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
             loras=self.loras,
             upstream=self.upstream,
             moves_kv=self.moves_kv,
+            public_prompts=self.public_prompts,
         )
 
     def template_of(self, generation: int) -> Template | None:
@@ -147,6 +151,7 @@ class Deployment(Resource, frozen=True, kw_only=True, tag="deployment"):
             loras=template.loras,
             upstream=template.upstream,
             moves_kv=template.moves_kv,
+            public_prompts=template.public_prompts,
             former=former,
             progress=progress,
         )

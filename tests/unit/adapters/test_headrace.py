@@ -5,8 +5,10 @@ import pytest
 from headrace.adapters.headrace import HeadraceAdapter
 from headrace.adapters.protocol import EngineLoad, LaunchRequest, Readiness, ReadinessState
 from headrace.base.errors import ContextLengthExceeded, InvalidRequest
+from headrace.engine_server.public_prompts import public_prompts
 from headrace.observability import engine_metrics
 from headrace.observability.metrics import render
+from headrace.spec.public_prompts import PublicMessage, PublicPrompt
 
 adapter = HeadraceAdapter(python="/usr/bin/python")
 
@@ -42,6 +44,13 @@ def test_a_deployments_ranks_are_passed_on() -> None:
 @pytest.mark.parametrize("argument", ["--quantize=q4_0", "--public-prompts=/etc/prompts.jsonl"])
 def test_an_operator_chooses_the_weights_type_and_what_is_public(argument: str) -> None:
     assert adapter.command(request(argument)).argv[-1] == argument
+
+
+def test_a_deployments_public_prompts_are_the_lines_that_the_engine_reads() -> None:
+    prompts = (PublicPrompt(prompt="Once"), PublicPrompt(messages=(PublicMessage("system", "Be"),)))
+    command = adapter.command(replace(request(), public_prompts=prompts))
+    assert public_prompts(command.environment["HEADRACE_PUBLIC_PROMPTS"]) == prompts
+    assert command.argv == adapter.command(request()).argv
 
 
 @pytest.mark.parametrize(

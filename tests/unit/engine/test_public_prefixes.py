@@ -1,7 +1,7 @@
 """What an operator marked public is shared by all tenants, and nothing else is."""
 
-from headrace.base.prefix_hash import block_hashes
-from headrace.engine.kv_cache import KvCache, public_salt
+from headrace.base.prefix_hash import block_hashes, public_salt
+from headrace.engine.kv_cache import KvCache
 from headrace.engine.request import Adapter, EngineRequest, SamplingParams
 from headrace.engine.sequence import Sequence
 
@@ -33,6 +33,18 @@ def test_tenants_share_the_public_blocks_and_keep_their_own() -> None:
     compute(cache, sequence_of(*public, *range(50, 60), salt="a"))
     assert len(cache.find_prefix(sequence_of(*public, *range(50, 60), salt="b")).blocks) == 2
     assert len(cache.find_prefix(sequence_of(*public, *range(50, 60), salt="a")).blocks) == 4
+
+
+def test_who_has_the_key_names_the_blocks_as_the_engine_does() -> None:
+    prompt = [*public, *range(50, 60)]
+    sequence = sequence_of(*prompt, salt="a")
+    cache_with(public).find_prefix(sequence)
+    named = block_hashes(b"key", "m1", "a", prompt, block_size, public_token_count=len(public))
+    assert sequence.block_hashes == named[: len(sequence.block_hashes)]
+    others = block_hashes(b"key", "m1", "b", prompt, block_size, public_token_count=len(public))
+    assert [mine == yours for mine, yours in zip(named, others, strict=True)] == [True] * 2 + [
+        False
+    ] * 3
 
 
 def test_what_differs_from_the_public_prompt_is_the_tenants_own() -> None:

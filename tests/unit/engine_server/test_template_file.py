@@ -30,7 +30,7 @@ async def test_prompts_are_rendered_by_it(
         engine_config,
         model_path=str(byte_model),
         chat_template_path=str(tmp_path / "mended.jinja"),
-        public_prompts_path=str(tmp_path / "public.jsonl"),
+        public_prompts=str(tmp_path / "public.jsonl"),
     )
     (public,) = read_public_prompts(config)
     assert bytes(public).startswith(b"<system>be kind")

@@ -28,8 +28,8 @@ def prompt(first: str, second: str = "") -> tuple[PromptPrefix, bytes, list[int]
 def learnt(*prompts: tuple[PromptPrefix, bytes, list[int], list[bytes]]) -> BlockIndex:
     index = BlockIndex()
     index.block_size_tokens = size
-    for prefix, text, tokens, hashes in prompts:
-        index.learn(prefix, len(text), len(tokens), hashes)
+    for prefix, _, tokens, hashes in prompts:
+        index.learn(prefix, len(tokens), hashes)
     return index
 
 
@@ -55,6 +55,23 @@ def test_a_shared_beginning_matches_to_where_the_prompts_part() -> None:
     index.told(0, one[3], (), 0.0)
     (shared,) = matched(index, other[0], [0])
     assert shared == 512
+
+
+def test_no_tenants_own_block_is_what_a_public_beginning_means() -> None:
+    text = text_of("abc", 1024)
+    tokens = list(range(len(text) // 4))
+    public_tokens = 200  # of the 256 that the text's public half has by its share of bytes
+    own = prefix_of_text(text, "ann", public_root="m", public_bytes=1024)
+    other = prefix_of_text(text, "bob", public_root="m", public_bytes=1024)
+    hashes = block_hashes(key, "m", "ann", tokens, size, public_token_count=public_tokens)
+    index = BlockIndex()
+    index.block_size_tokens = size
+    index.learn(own, len(tokens), hashes, public_token_count=public_tokens)
+    index.told(0, hashes[: public_tokens // size], (), 0.0)  # and nothing of Ann's own
+    assert matched(index, own, [0]) == [256]
+    assert index.held_tokens(0, own) == public_tokens // size * size
+    assert index.is_understood(PromptPrefix(other.keys[: own.public_count], ()))
+    assert not index.is_understood(other)
 
 
 def test_removed_blocks_match_no_more_and_a_missing_block_ends_a_match() -> None:
@@ -120,9 +137,9 @@ def test_the_picker_goes_where_the_blocks_are_by_the_engines_word() -> None:
     endpoints.update(EndpointSpec(f"rep_{i}", "ver", f"http://{i}") for i in range(8))
     pool = endpoints.whole_pool("ver")
     assert pool is not None
-    prefix, text, tokens, hashes = prompt("abc")
+    prefix, _, tokens, hashes = prompt("abc")
     pool.blocks.block_size_tokens = size
-    pool.blocks.learn(prefix, len(text), len(tokens), hashes)
+    pool.blocks.learn(prefix, len(tokens), hashes)
     for endpoint in pool.members:
         pool.blocks.told(endpoint.slot, hashes if endpoint.spec.id == "rep_5" else (), (), 0.0)
     picker = Picker(endpoints, random.Random(1))

@@ -23,11 +23,13 @@ from headrace.control.admin.struct_values import Policy, merged, read, shown
 from headrace.control.admin.values import RequestBody, moment, optional_moment
 from headrace.control.engine_environment import check_environment, variables_max
 from headrace.control.model_targets import follow_version
+from headrace.control.public_prompts import check_public_prompts
 from headrace.control.upstreams import check_upstream
 from headrace.spec.autoscaling import Autoscaling
 from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template, Upstream
 from headrace.spec.hedging import Hedging
 from headrace.spec.models import Model, ModelVersion
+from headrace.spec.public_prompts import PublicPrompt, prompts_max
 from headrace.spec.resources import PlacementPolicy, ReplicaResources
 from headrace.spec.rollout import RolloutPolicy
 
@@ -39,6 +41,7 @@ update_attempts_max = 4  # a deployment that keeps changing under us is someone 
 
 ReplicaCount = Annotated[int, Field(ge=0, le=replicas_max)]
 Argument = Annotated[str, Field(min_length=1, max_length=1000)]
+PublicPrompts = Annotated[tuple[Policy, ...], Field(max_length=prompts_max)]
 Arguments = Annotated[tuple[Argument, ...], Field(max_length=engine_arguments_max)]
 Variables = Annotated[dict[str, str], Field(max_length=variables_max)]
 
@@ -55,6 +58,7 @@ class DeploymentCreate(RequestBody):
     engine_arguments: Arguments = ()
     environment: Variables | None = None  # of the engine; no secrets, they are shown
     loras: LoraBodies = ()
+    public_prompts: PublicPrompts = ()  # beginnings of prompts whose KV tenants share
     upstream: Policy | None = None  # address and key of an engine that others run
     rollout: Policy | None = None
     autoscaling: Policy | None = None
@@ -76,6 +80,7 @@ class DeploymentChange(RequestBody):
     engine_arguments: Arguments | None = None
     environment: Variables | None = None  # replaces all
     loras: LoraBodies | None = None  # replaces all
+    public_prompts: PublicPrompts | None = None  # likewise
     upstream: Policy | None = None  # fields that are not named stay; null: headrace starts it
     rollout: Policy | None = None
     autoscaling: Policy | None = None  # null: a fixed number from now on
@@ -127,6 +132,7 @@ class DeploymentView(BaseModel):
     engine_arguments: list[str]
     environment: dict[str, str]
     loras: dict[str, str]  # sources by name
+    public_prompts: list[Policy]
     upstream: Policy | None  # of an engine that others run
     generation: int
     rollout: Policy | None
@@ -163,6 +169,7 @@ def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentVie
         engine_arguments=body.engine_arguments,
         environment=body.environment or {},
         loras=loras_of(body.engine, body.loras),
+        public_prompts=public_prompts_of(body.public_prompts),
         upstream=None if body.upstream is None else read(body.upstream, Upstream, "upstream"),
         rollout=RolloutPolicy()
         if body.rollout is None
@@ -175,6 +182,7 @@ def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentVie
     deployment = with_disaggregation(deployment, body.disaggregation)
     check_upstream(deployment, adapter, version)
     check_environment(deployment.environment)
+    check_public_prompts(deployment.template)
     store.create(deployment)
     return _DeploymentViews(context).of(deployment)
 
@@ -248,6 +256,7 @@ def changed_deployment(
         template = msgspec.structs.replace(template, engine=body.engine)
     template = with_engine_settings(template, body)
     template = with_loras(template, body.loras)
+    template = with_public_prompts(template, body.public_prompts)
     if "upstream" in body.model_fields_set:
         template = msgspec.structs.replace(template, upstream=changed_upstream(template, body))
     if body.resources is not None:
@@ -261,6 +270,7 @@ def changed_deployment(
     version = store.get(ModelVersion, changed.model_version_id)
     check_upstream(changed, find_adapter(changed.engine), version)
     check_environment(changed.environment)
+    check_public_prompts(changed.template)
     return changed
 
 
@@ -273,6 +283,18 @@ def with_engine_settings(template: Template, body: DeploymentChange) -> Template
     if body.environment is not None:
         template = msgspec.structs.replace(template, environment=body.environment)
     return template
+
+
+def public_prompts_of(bodies: tuple[Policy, ...]) -> tuple[PublicPrompt, ...]:
+    """The prompts as they came; InvalidRequest says what is wrong with one."""
+    return tuple(read(body, PublicPrompt, "public_prompts") for body in bodies)
+
+
+def with_public_prompts(template: Template, bodies: tuple[Policy, ...] | None) -> Template:
+    """A template with other public prompts, or with its own where none are named."""
+    if bodies is None:
+        return template
+    return msgspec.structs.replace(template, public_prompts=public_prompts_of(bodies))
 
 
 def changed_upstream(template: Template, body: DeploymentChange) -> Upstream | None:
@@ -390,6 +412,7 @@ class _DeploymentViews:
             engine_arguments=list(deployment.engine_arguments),
             environment=dict(deployment.environment),
             loras={lora.name: lora.source for lora in deployment.loras},
+            public_prompts=[shown(prompt) or {} for prompt in deployment.public_prompts],
             upstream=shown(deployment.upstream),
             generation=deployment.generation,
             rollout=shown(deployment.rollout),
