@@ -36,7 +36,8 @@ interactive = """async (quietMs) => {
     await new Promise((resolve) => setTimeout(resolve, 4));
     if (performance.now() - before > 50) quietFrom = performance.now();
   }
-  return quietFrom;
+  const loaded = ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind));
+  return [loaded.reduce((sum, each) => sum + each.transferSize, 0), quietFrom];
 }"""
 
 
@@ -107,17 +108,10 @@ def load(
         f"{platform.admin_url}/admin/v1/session",
         headers={"authorization": f"Bearer {platform.admin_token}", "x-headrace-console": "1"},
     )
-    sizes: list[int] = []
-    page.on(
-        "requestfinished",
-        lambda request: sizes.append(
-            request.sizes()["responseBodySize"] + request.sizes()["responseHeadersSize"]
-        ),
-    )
     page.goto(f"{platform.admin_url}/#/{name}")
-    took_ms = float(page.evaluate(interactive, quiet_ms))
+    size, took_ms = page.evaluate(interactive, quiet_ms)
     context.close()
-    return sum(sizes), took_ms
+    return int(size), float(took_ms)
 
 
 def report(found: dict[str, list[tuple[int, float]]]) -> None:

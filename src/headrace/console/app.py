@@ -1,11 +1,13 @@
 """The console as an ASGI application: a few static files under a strict content policy.
 
-Everything is read once at start, so that a request can name no path of the file system. There is no
-secret in any of it; what the pages show comes from the admin API, which authenticates for itself.
+Everything is read and compressed once at start, so that a request can name no path of the file
+system. There is no secret in any of it; what the pages show comes from the admin API, which
+authenticates for itself.
 """
 
+import gzip
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -39,7 +41,18 @@ class StaticFile:
 
     body: bytes
     content_type: str
-    entity_tag: str
+    entity_tag: bytes
+    compressed: bytes
+    compressed_tag: bytes
+
+    @classmethod
+    def of(cls, body: bytes, content_type: str) -> "StaticFile":
+        """Both forms of a file; the tag differs, since the bytes do."""
+        digest = hashlib.sha256(body).hexdigest()[:32]
+        compressed = gzip.compress(body, mtime=0)
+        return cls(
+            body, content_type, f'"{digest}"'.encode(), compressed, f'"{digest}-gzip"'.encode()
+        )
 
 
 def create_console_app() -> ASGIApp:
@@ -49,16 +62,30 @@ def create_console_app() -> ASGIApp:
 
 def load_files() -> dict[str, StaticFile]:
     """Every static file by its URL path; the page itself is `/`."""
-    loaded = {}
-    for found, entry in files_below(files("headrace.console").joinpath("static"), "/static/"):
-        suffix = entry.name[entry.name.rfind(".") :]
-        if suffix not in content_types:
-            continue
-        body = entry.read_bytes()
-        path = "/" if found == "/static/index.html" else found
-        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-        loaded[path] = StaticFile(body, content_types[suffix], tag)
+    bodies = {
+        path: entry.read_bytes()
+        for path, entry in files_below(files("headrace.console").joinpath("static"), "/static/")
+        if suffix_of(path) in content_types
+    }
+    page = bodies.pop("/static/index.html")
+    modules = sorted(path for path in bodies if suffix_of(path) == ".js" and "/vendor/" not in path)
+    loaded = {
+        path: StaticFile.of(body, content_types[suffix_of(path)]) for path, body in bodies.items()
+    }
+    loaded["/"] = StaticFile.of(with_preloads(page, modules), content_types[".html"])
     return loaded
+
+
+def with_preloads(page: bytes, modules: Iterable[str]) -> bytes:
+    """The page with a hint for each module, so that none waits until another one names it."""
+    hints = "".join(f'<link rel="modulepreload" href="{path}">\n  ' for path in modules)
+    before, script, after = page.partition(b'<script type="module"')
+    return before + hints.encode() + script + after
+
+
+def suffix_of(path: str) -> str:
+    """What kind of file it is, by its name."""
+    return path[path.rfind(".") :]
 
 
 def files_below(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
@@ -88,12 +115,22 @@ class ConsoleApp:
         elif scope["method"] not in ("GET", "HEAD"):
             await _answer(send, 405, b"", "text/plain; charset=utf-8", (b"allow", b"GET, HEAD"))
         else:
-            tag = found.entity_tag.encode()
-            known = any(
-                name == b"if-none-match" and value == tag for name, value in scope["headers"]
-            )
-            body = b"" if known or scope["method"] == "HEAD" else found.body
-            await _answer(send, 304 if known else 200, body, found.content_type, (b"etag", tag))
+            await _send_file(send, found, scope)
+
+
+async def _send_file(send: Send, found: StaticFile, scope: Scope) -> None:
+    """Send a file in a form that the browser takes, or 304 if it has that."""
+    asked = dict(scope["headers"])
+    is_compressed = b"gzip" in asked.get(b"accept-encoding", b"")
+    tag = found.compressed_tag if is_compressed else found.entity_tag
+    known = asked.get(b"if-none-match") == tag
+    body = found.compressed if is_compressed else found.body
+    headers = [(b"etag", tag), (b"vary", b"accept-encoding")]
+    if is_compressed:
+        headers.append((b"content-encoding", b"gzip"))
+    if known or scope["method"] == "HEAD":
+        body = b""
+    await _answer(send, 304 if known else 200, body, found.content_type, *headers)
 
 
 async def _answer(

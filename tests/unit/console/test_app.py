@@ -37,7 +37,24 @@ def test_every_file_is_served_with_its_type_and_policy(browser: TestClient, path
 
 
 def test_all_files_together_are_small() -> None:
-    assert sum(len(file.body) for file in load_files().values()) < first_load_bytes_max
+    loaded = load_files().values()
+    assert sum(len(file.body) for file in loaded) < first_load_bytes_max
+    assert sum(len(file.compressed) for file in loaded) < first_load_bytes_max / 2
+
+
+def test_a_file_is_the_same_compressed_and_has_a_tag_of_its_own(browser: TestClient) -> None:
+    plain = browser.get("/static/main.js", headers={"accept-encoding": "identity"})
+    packed = browser.get("/static/main.js", headers={"accept-encoding": "gzip, br"})
+    assert (packed.content, packed.headers["content-encoding"]) == (plain.content, "gzip")
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["etag"] != plain.headers["etag"]
+    assert packed.headers["vary"] == "accept-encoding"
+
+
+def test_the_page_names_every_module_before_the_first_asks_for_it() -> None:
+    modules = {path for path in texts() if path.endswith(".js")}
+    hinted = set(re.findall(r'rel="modulepreload" href="([^"]+)"', texts()["/"]))
+    assert hinted == modules
 
 
 def test_no_file_names_another_machine() -> None:
