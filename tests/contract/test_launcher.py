@@ -229,6 +229,17 @@ def test_an_ended_launch_tells_its_status_and_last_words(bench: Bench) -> None:
     )
 
 
+def test_the_newest_output_can_be_read_and_is_cut_at_a_line(bench: Bench) -> None:
+    launcher = bench.open()
+    assert launcher.log("a", 1000) == b""
+    bench.end(launcher, "a", 3, "no such model")
+
+    assert b"no such model" in launcher.log("a", 1000)
+    assert len(launcher.log("a", 5)) <= 5
+    with pytest.raises(ConfigurationError):
+        launcher.log("../a", 1000)
+
+
 def test_an_ended_launch_is_replaced_by_the_next_of_its_name(bench: Bench) -> None:
     launcher = bench.open()
     bench.end(launcher, "a", 1, "words of the first")
@@ -324,6 +335,8 @@ def test_a_launch_on_ray_ends_with_its_node_and_starts_on_another(ray_site: Any)
     from headrace.sim.ray_cluster import add_node, worker_label  # noqa: PLC0415 -- an extra
 
     launcher = RayLauncher(ray_site.address, SystemClock())
+    with pytest.raises(SetupError, match="needs Kubernetes"):
+        launcher.place("wide", Resources(node_count=2))
     node = add_node(ray_site)
     command = ("/bin/sh", "-c", "sleep 60")
     there = Resources(cpu_count=1, node_labels=worker_label)

@@ -148,6 +148,8 @@ class HeadraceAdapter:
                     param="disaggregation",
                 )
             arguments.append("--kv-transfer")
+            if request.kv_transfer_port:
+                arguments += ["--kv-transfer-port", str(request.kv_transfer_port)]
         environment = {key_variable: request.api_key}
         if request.public_prompts:
             environment[public_prompts_variable] = lines_of(request.public_prompts).decode()

@@ -43,6 +43,7 @@ class LaunchRequest:
     loras: tuple[Lora, ...] = ()
     moves_kv: bool = False  # prompts' KV goes to other replicas, and comes from them
     public_prompts: tuple[PublicPrompt, ...] = ()  # that tenants share in its cache
+    kv_transfer_port: int = 0  # where they fetch it; 0: a free one
     extra_arguments: tuple[str, ...] = ()  # from the operator's deployment, never from a caller
 
 

@@ -35,6 +35,7 @@ from headrace.cli.fleet import (
 )
 from headrace.cli.launcher_options import (
     KubernetesImage,
+    KubernetesLoraClaim,
     KubernetesModelClaim,
     KubernetesNamespace,
     LauncherChoice,
@@ -72,8 +73,10 @@ from headrace.http.client import HttpClient
 from headrace.launchers.protocol import Launcher
 from headrace.spec.prefix_key import prefix_cache_key
 from headrace.storage import Database, open_database
+from headrace.storage.store import Store
 
 drain_timeout_s = 5.0
+look_age_s = 0.1  # of what loops see of the store, at most
 
 
 def register(app: typer.Typer) -> None:
@@ -107,6 +110,7 @@ def control(
     kubernetes_namespace: KubernetesNamespace = "headrace",
     kubernetes_image: KubernetesImage = "",
     kubernetes_model_claim: KubernetesModelClaim = "",
+    kubernetes_lora_claim: KubernetesLoraClaim = "",
     ray_address: RayAddress = "auto",
     node_listen: NodeListen = None,
     node_tls_certificate: NodeCertificate = None,
@@ -142,6 +146,7 @@ def control(
                 kubernetes_namespace,
                 kubernetes_image,
                 kubernetes_model_claim,
+                kubernetes_lora_claim,
                 ray_address,
             ),
             nodes=NodeSetup(
@@ -197,12 +202,12 @@ def read_secrets(data_dir: Path) -> tuple[str, bytes]:
     return str(token), pepper
 
 
-def make_fleet(plane: ControlPlane, local: Launcher, leader: Leader) -> Fleet | None:
+def make_fleet(plane: ControlPlane, store: Store, local: Launcher, leader: Leader) -> Fleet | None:
     """The nodes; None where a cluster of another kind places replicas."""
     if plane.launcher.kind is not LauncherKind.PROCESS:
         return None
     return open_fleet(
-        plane.database.store,
+        store,
         local=local,
         pepper=plane.pepper,
         clock=SystemClock(),
@@ -221,14 +226,15 @@ def make_reconciler(
     book: TrafficBook,
     *,
     fleet: Fleet | None,
+    seen: Store,
 ) -> Reconciler:
-    """The reconciler over what the launcher runs."""
+    """The reconciler over what the launcher runs; it looks at `seen`, and writes to the store."""
     clock = SystemClock()
     times = ControlTimes()
     store = plane.database.store
     adapters = {adapter.name: adapter for adapter in all_adapters}
     observer = Observer(
-        store=store,
+        store=seen,
         launcher=launcher,
         probe=EngineProbe(client, clock),
         model_files=ModelFiles(plane.cache_dir, clock),
@@ -248,13 +254,15 @@ def make_reconciler(
         kv_events_offset=plane.kv_events_offset,
         transaction=plane.database.transaction,
     )
-    return Reconciler(observer, applier, clock, times, store.revision, leader=leader)
+    return Reconciler(observer, applier, clock, times, seen.revision, leader=leader)
 
 
-def make_sampler(plane: ControlPlane, client: HttpClient, clock: SystemClock) -> CounterSampler:
+def make_sampler(
+    plane: ControlPlane, seen: Store, client: HttpClient, clock: SystemClock
+) -> CounterSampler:
     """What samples the engines' counters, for `headrace reconcile`."""
     return CounterSampler(
-        store=plane.database.store,
+        store=seen,
         samples=plane.database.engine_samples,
         probe=EngineProbe(client, clock),
         adapters={adapter.name: adapter for adapter in all_adapters},
@@ -269,22 +277,25 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
     clock = SystemClock()
     leader = Leader(plane.database.leadership())
     book = TrafficBook()
+    seen = plane.database.cached_store(clock, look_age_s)
     poll = GatewayPoll(client, plane.gateway_addresses, pepper=plane.pepper, book=book, clock=clock)
-    scaler = Scaler(plane.database.store, book, clock, plane.devices)
-    live = LiveHistory(plane.database.store, book, clock, len(plane.gateway_addresses))
+    scaler = Scaler(seen, book, clock, plane.devices)
+    live = LiveHistory(seen, book, clock, len(plane.gateway_addresses))
     management = Management(read_management_settings(), plane.database, plane.pepper, clock)
     files = PlatformFiles(plane.data_dir)
     launcher = await asyncio.to_thread(
         open_launcher, plane.launcher, files, clock, str(plane.cache_dir)
     )
-    fleet = make_fleet(plane, launcher, leader)
+    fleet = make_fleet(plane, seen, launcher, leader)
     launcher = launcher if fleet is None else fleet.launcher
-    reconciler = make_reconciler(plane, launcher, client, leader, book, fleet=fleet)
+    reconciler = make_reconciler(plane, launcher, client, leader, book, fleet=fleet, seen=seen)
     loops = [
         asyncio.create_task(reconciler.run(stop)),
         asyncio.create_task(ScaleLoop(poll, scaler, clock, lambda: leader.leads).run(stop)),
         asyncio.create_task(live.run(stop)),
-        asyncio.create_task(make_sampler(plane, client, clock).run(stop, lambda: leader.leads)),
+        asyncio.create_task(
+            make_sampler(plane, seen, client, clock).run(stop, lambda: leader.leads)
+        ),
         asyncio.create_task(management.run(stop, lambda: leader.leads)),
     ]
     if fleet is not None:
@@ -302,6 +313,7 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
         payment_provider=management.settings.payment_provider,
         insight=Insight(poll, scaler, live),
         node_loop=None if fleet is None else fleet.loop,
+        launcher=launcher,
         closing=closing,
     )
     try:

@@ -3,6 +3,7 @@
 Only the chosen launcher's module is loaded, because the others need extras.
 """
 
+import os
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 from headrace.base.clock import Clock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.platform_files import PlatformFiles, local_launcher
+from headrace.cli.settings import otlp_endpoint
 from headrace.launchers.protocol import Launcher
 
 
@@ -45,6 +47,13 @@ KubernetesModelClaim = Annotated[
         help="A volume claim that many nodes can mount; the control plane has it as its cache-dir.",
     ),
 ]
+KubernetesLoraClaim = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADRACE_KUBERNETES_LORA_CLAIM",
+        help="A volume claim with LoRA adapters, which engines mount at /adapters.",
+    ),
+]
 RayAddress = Annotated[
     str,
     typer.Option(
@@ -61,6 +70,7 @@ class LauncherChoice:
     kubernetes_namespace: str = "headrace"
     kubernetes_image: str = ""
     kubernetes_model_claim: str = ""
+    kubernetes_lora_claim: str = ""
     ray_address: str = "auto"
 
 
@@ -90,11 +100,14 @@ def kubernetes_launcher(choice: LauncherChoice, clock: Clock, model_path: str) -
         raise ConfigurationError(
             "replicas on Kubernetes need an image that has headrace: --kubernetes-image IMAGE"
         )
+    endpoint = os.environ.get(otlp_endpoint.variable)  # as processes would inherit it
     site = KubernetesSite(
         namespace=choice.kubernetes_namespace,
         image=choice.kubernetes_image,
         model_claim=choice.kubernetes_model_claim,
         model_path=model_path,
+        lora_claim=choice.kubernetes_lora_claim,
+        environment={} if endpoint is None else {otlp_endpoint.variable: endpoint},
     )
     return KubernetesLauncher(site, clock)
 

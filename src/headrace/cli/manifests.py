@@ -58,6 +58,12 @@ def manifests(
             help="A storage class that many nodes can mount; default: the cluster's default."
         ),
     ] = "",
+    lora_claim: Annotated[
+        str, typer.Option(help="A volume claim with LoRA adapters, at /adapters of each engine.")
+    ] = "",
+    otlp_endpoint: Annotated[
+        str, typer.Option(help="A collector's OTLP/HTTP address, for every process.")
+    ] = "",
 ) -> None:
     """Write every object, secrets included, to standard output."""
     if not database_url.startswith("postgresql"):
@@ -78,6 +84,8 @@ def manifests(
             gateway_class=gateway,
             model_storage=model_storage,
             model_storage_class=model_storage_class,
+            lora_claim=lora_claim,
+            otlp_endpoint=otlp_endpoint,
         )
     )
     yaml.safe_dump_all(objects, sys.stdout, sort_keys=False)

@@ -21,11 +21,13 @@ import typer
 
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
+from headrace.cli.cache import parse_size_bytes
 from headrace.cli.nodes import labels_of
 from headrace.cli.platform import platform_group
 from headrace.cli.settings import CacheDir, Setting, default_data_dir
 from headrace.control.model_files import ModelFiles
 from headrace.control.nodes.agent import NodeAgent, Worker, tidy_logs
+from headrace.control.nodes.cache_keeper import CacheKeeper
 from headrace.control.nodes.machine import read_inventory
 from headrace.control.nodes.ports import PortFinder, address_towards
 from headrace.http import server
@@ -85,6 +87,9 @@ def join(
     labels: Annotated[
         list[str] | None, typer.Option("--label", help="NAME=VALUE; repeatable.")
     ] = None,
+    cache_limit: Annotated[
+        str | None, typer.Option(help="Budget of the weight cache, as 200GiB; default: none.")
+    ] = None,
     plaintext: Annotated[
         bool, typer.Option("--plaintext", help="Report beyond this machine without TLS.")
     ] = False,
@@ -104,7 +109,10 @@ def join(
             directory / "replicas", directory / "logs", None, clock, host=host
         )
         tidy_logs(directory / "logs", logs_kept)
-        worker = Worker(launcher, ModelFiles(cache_dir, clock), port_finder(host, ports))
+        budget = None if cache_limit is None else parse_size_bytes(cache_limit, "--cache-limit")
+        keeper = CacheKeeper(cache_dir, budget, clock)
+        files = ModelFiles(cache_dir, clock)
+        worker = Worker(launcher, files, port_finder(host, ports), keeper)
         server.run(run(member, worker, clock, host, labels_of(labels)))
 
 

@@ -44,9 +44,11 @@ class NodeView(msgspec.Struct, frozen=True):
     devices: list[DeviceView]
     replicas: list[str]
     create_time: str
+    cache_bytes: int | None = None
+    cache_bytes_max: int | None = None
 
 
-class NodeCreated(NodeView, frozen=True):
+class NodeCreated(NodeView, frozen=True, kw_only=True):
     """A node with its token."""
 
     token: str
@@ -198,6 +200,15 @@ def state_of(node: NodeView) -> str:
     return node.state
 
 
+def cache_of(node: NodeView) -> str:
+    """How much of weights lies there."""
+    if node.cache_bytes is None:
+        return "-"
+    size = output.format_bytes(node.cache_bytes)
+    budget = node.cache_bytes_max
+    return size if budget is None else f"{size} of {output.format_bytes(budget)}"
+
+
 def devices_of(node: NodeView) -> str:
     """Its devices by type, in short."""
     counts: dict[str, list[DeviceView]] = {}
@@ -229,6 +240,7 @@ def _fields(node: NodeView) -> list[tuple[str, str]]:
         ("address", node.address or "-"),
         ("processors", f"{node.cpu_count:g}"),
         ("memory", f"{node.memory_bytes / gib:.1f} GiB"),
+        ("weight cache", cache_of(node)),
         ("created", format_moment(node.create_time)),
     ]
     for device in node.devices:

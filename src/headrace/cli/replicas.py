@@ -1,10 +1,12 @@
-"""`headrace replicas`: the engines that run, and what each is doing."""
+"""`headrace replicas`: the engines that run, what each is doing, and what it wrote."""
 
 from typing import Annotated
 
 import msgspec
 import typer
 
+from headrace.cli import output
+from headrace.cli.admin_client import path_of
 from headrace.cli.platform import Platform, platform_command, platform_group
 from headrace.cli.views import format_moment
 
@@ -23,11 +25,19 @@ class ReplicaView(msgspec.Struct, frozen=True):
     create_time: str
 
 
+class ReplicaLog(msgspec.Struct, frozen=True):
+    """The end of what an engine wrote."""
+
+    replica: str
+    text: str
+
+
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
-    group = platform_group("replicas", "Running engines: list.", app)
+    group = platform_group("replicas", "Running engines: list, logs.", app)
     group.callback()(_group)
     platform_command(group, "list")(list_all)
+    platform_command(group, "logs")(logs)
 
 
 def list_all(
@@ -53,8 +63,23 @@ def list_all(
     )
 
 
+def logs(
+    platform: Platform,
+    replica: Annotated[str, typer.Argument(metavar="REPLICA", help="Its name or id.")],
+    *,
+    size: Annotated[int, typer.Option(help="So many bytes of it at most.")] = 64 << 10,
+) -> None:
+    """Show the newest output of a replica's engine, on whatever machine or cluster it runs."""
+    path = f"/replicas/{path_of(replica)}/log?size={size}"
+    answer = platform.client.get(path)
+    if platform.as_json:
+        output.write_json(msgspec.Raw(answer))
+    else:
+        typer.echo(msgspec.json.decode(answer, type=ReplicaLog).text, nl=False)
+
+
 def _group() -> None:
-    """Running engines: list."""
+    """Running engines: list, logs."""
 
 
 def _state(replica: ReplicaView) -> str:

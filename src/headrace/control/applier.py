@@ -159,6 +159,8 @@ class Applier:
                     resources=resources,
                     image=adapter.facts.image,
                     readiness_path=adapter.readiness_path,
+                    gateway_ports=tuple(filter(None, (request.kv_events_port,))),
+                    peer_ports=tuple(filter(None, (request.kv_transfer_port,))),
                 )
             )
         except HeadraceError as error:
@@ -217,6 +219,7 @@ class Applier:
             loras=tuple(Lora(lora.name, lora.source) for lora in template.loras),
             moves_kv=template.moves_kv,
             public_prompts=template.public_prompts,
+            kv_transfer_port=place.peer_port if template.moves_kv else 0,
             extra_arguments=template.engine_arguments,
         )
 

@@ -39,6 +39,23 @@ def cut_if_long(path: Path) -> None:
         file.write(kept.partition(b"\n")[2])
 
 
+def tail(path: Path, bytes_max: int) -> bytes:
+    """The newest part of the file, from the start of a line; empty if there is no file."""
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - bytes_max))
+            data = file.read(bytes_max)
+    except FileNotFoundError:
+        return b""
+    return data if end <= bytes_max else data.partition(b"\n")[2]
+
+
+def newest(data: bytes, bytes_max: int) -> bytes:
+    """The newest part of what was read already, from the start of a line."""
+    return data if len(data) <= bytes_max else data[-bytes_max:].partition(b"\n")[2]
+
+
 def last_line(path: Path, start_bytes: int = 0) -> str:
     """The last line with text that was written from `start_bytes` on; empty if there is none."""
     try:

@@ -160,6 +160,10 @@ class ProcessLauncher:
                 self._end_session(known)
                 self._forget(known)
 
+    def log(self, name: str, bytes_max: int) -> bytes:
+        """The end of the file that the launches of this name write to."""
+        return log_file.tail(self._log_path(checked_name(name)), bytes_max)
+
     def close(self) -> None:
         """Nothing is held but the records, which are written."""
 

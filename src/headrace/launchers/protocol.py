@@ -37,6 +37,7 @@ class Place:
     listen_host: str
     port: int
     address: str  # http://host:port, without a slash at its end
+    peer_port: int = 0  # where other replicas may reach it; 0: any port, by its own choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ class LaunchSpec:
     resources: Resources = field(default_factory=Resources)
     image: str = ""  # of a container that has the program; empty: the launcher's own
     readiness_path: str = "/health"  # what a launcher that probes asks
+    # Beside the place's own port, for a launcher that closes all others:
+    gateway_ports: tuple[int, ...] = ()  # for those who may reach that one
+    peer_ports: tuple[int, ...] = ()  # for other replicas
 
 
 class LaunchState(StrEnum):
@@ -98,6 +102,12 @@ class Launcher(Protocol):
 
         What it started ends too. Nothing happens for an id that is not known, so it is safe to
         repeat."""
+        ...
+
+    def log(self, name: str, bytes_max: int) -> bytes:
+        """The newest output of a launch of this name, running or ended, from a line's start.
+
+        Empty if there is none; Unavailable if it cannot be had now."""
         ...
 
     def close(self) -> None:

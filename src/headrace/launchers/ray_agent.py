@@ -59,6 +59,10 @@ class ReplicaAgent:
         """The launch, or None if nothing was started."""
         return next(iter(self._launcher.list()), None)
 
+    def log(self, bytes_max: int) -> bytes:
+        """The newest output of the engine."""
+        return self._launcher.log(self._name, bytes_max)
+
     def is_running(self) -> bool:
         """Whether the engine runs."""
         launch = self.look()

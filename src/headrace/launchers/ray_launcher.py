@@ -111,6 +111,11 @@ class RayLauncher:
             with self._lock:
                 self._remove(launch.name, agent)
 
+    def log(self, name: str, bytes_max: int) -> bytes:
+        """What the engine's actor keeps of its output; it is gone with the actor."""
+        agent = self._agent(checked_name(name))
+        return b"" if agent is None else bytes(self._call(agent.log, bytes_max))
+
     def _end_engine(self, agent: Any, grace_s: float) -> None:
         try:
             self._call(agent.stop, grace_s, timeout_s=grace_s + stop_slack_s)
@@ -123,6 +128,11 @@ class RayLauncher:
 
     def _make(self, name: str, resources: Resources) -> Any:
         """Reserve room for an actor, and make it."""
+        if resources.node_count > 1:
+            raise SetupError(
+                f"{name} is to span {resources.node_count} nodes, which needs Kubernetes "
+                "(--launcher kubernetes); on Ray a replica is on one node"
+            )
         self._remove_group(name)
         ray = self._ray
         needs = demand(resources)

@@ -31,6 +31,7 @@ class FakeLaunch:
     ended: bool = False
     exit_status: int | None = None
     last_line: str = ""
+    output: bytes = b""
 
 
 @dataclass(slots=True)
@@ -52,6 +53,7 @@ class FakeMachine:
         """Have a running launch end by itself."""
         launch = self.running(name)
         launch.ended, launch.exit_status, launch.last_line = True, exit_status, last_line
+        launch.output = last_line.encode() + b"\n"
 
 
 class FakeLauncher:
@@ -99,6 +101,12 @@ class FakeLauncher:
     def stop(self, launch_id: str, grace_s: float) -> None:
         """Forget it."""
         self.machine.launches.pop(launch_id, None)
+
+    def log(self, name: str, bytes_max: int) -> bytes:
+        """What a test said that it wrote."""
+        checked_name(name)
+        known = (launch for launch in self.machine.launches.values() if launch.spec.name == name)
+        return next((launch.output[-bytes_max:] for launch in known), b"")
 
     def close(self) -> None:
         """A machine outlives its launchers."""

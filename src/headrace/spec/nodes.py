@@ -129,6 +129,14 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     progress: float | None = None
 
 
+class CacheReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node's weight cache."""
+
+    size_bytes: int = 0
+    size_bytes_max: int | None = None  # its budget; None: it has none
+    removed_count: int = 0  # items that made room, in this life of the agent
+
+
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent says; the first of a life, and each change of it, has the inventory."""
 
@@ -139,6 +147,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     launches: tuple[LaunchReport, ...] = ()
     models: tuple[ModelReport, ...] = ()
     ports: tuple[int, ...] = ()  # free ones, for the next orders
+    cache: CacheReport | None = None  # None: nobody has looked yet
+    logs: Mapping[str, str] = {}  # the end of the output of launches that it was asked for
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -170,3 +180,4 @@ class NodeOrders(msgspec.Struct, frozen=True, kw_only=True):
     launches: tuple[LaunchOrder, ...] = ()
     models: tuple[ModelOrder, ...] = ()
     inventory_wanted: bool = False  # the control plane lost it, or never had it
+    logs_wanted: tuple[str, ...] = ()  # launches whose output somebody wants to read

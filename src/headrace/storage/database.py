@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from headrace.base.clock import Clock
 from headrace.storage.audit import AuditLog
+from headrace.storage.cached_store import CachedStore
 from headrace.storage.changes import Changes, changes_of
 from headrace.storage.device_uses import DeviceUses
 from headrace.storage.engine_samples import EngineSamples
@@ -43,6 +44,10 @@ class Database:
         """What this thread writes in the block is committed together, or not at all."""
         with self._sessions.write():
             yield
+
+    def cached_store(self, clock: Clock, max_age_s: float) -> CachedStore:
+        """The store for loops that look all the time: its reads may be so old."""
+        return CachedStore(self._sessions, clock, max_age_s)
 
     @property
     def is_shared(self) -> bool:

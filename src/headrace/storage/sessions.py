@@ -60,6 +60,11 @@ class Sessions:
             finally:
                 self._joined.connection = None
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether this thread is inside a writing block, whose changes only it sees."""
+        return self._open_connection() is not None
+
     def _open_connection(self) -> Connection | None:
         connection: Connection | None = getattr(self._joined, "connection", None)
         return connection

@@ -1,5 +1,6 @@
 """Agents and the control plane's side of them, over a real store and fake machines."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from headrace.base.errors import Unavailable
 from headrace.base.ids import new_id
 from headrace.control.model_files import ModelFiles
+from headrace.control.nodes import fleet_launcher
 from headrace.control.nodes.agent import Worker
 from headrace.control.nodes.book import NodeBook
 from headrace.control.nodes.fleet_launcher import FleetLauncher
@@ -19,6 +22,7 @@ from headrace.control.nodes.orders import OrderBook
 from headrace.control.nodes.ports import PortFinder
 from headrace.control.nodes.report_api import NodeReportApi, report_path
 from headrace.launchers.protocol import LaunchSpec, LaunchState, Resources
+from headrace.sim.child_process import wait_until
 from headrace.sim.clock import ManualClock
 from headrace.sim.launcher import FakeLauncher, FakeMachine, missing_program
 from headrace.spec.node_token_format import format_token, hash_token_secret
@@ -104,6 +108,7 @@ class Site:
             launches=worker.launches(),
             models=worker.models(),
             ports=worker.free_ports(),
+            logs=worker.logs(),
         )
         status, body = await self.ask(format_token(node.id, secret), msgspec.json.encode(report))
         assert status == 200, body
@@ -336,3 +341,32 @@ def test_ports_of_a_range_are_told_in_turn() -> None:
     told = [*finder(), *finder()]
     assert set(told) <= set(range(first, last + 1))
     assert told.count(told[0]) <= 2
+
+
+async def test_what_a_replica_wrote_is_read_through_its_nodes_reports(site: Site) -> None:
+    node, machine = site.node(), FakeMachine()
+    worker = site.worker(machine)
+    await site.round(node, worker)
+    order_id = site.launcher.start(spec("rep_1", node))
+    await site.round(node, worker)
+    machine.end(order_id, 1, "no such model")
+
+    reading = asyncio.create_task(asyncio.to_thread(site.launcher.log, "rep_1", 1000))
+    await asyncio.to_thread(wait_until, lambda: bool(site.book.logs_wanted(node.id)))
+    await site.round(node, worker)  # whose answer asks for it
+    await site.round(node, worker)
+    assert await reading == b"no such model\n"
+    assert (await site.round(node, worker)).logs_wanted == ()
+
+
+async def test_a_node_that_does_not_answer_keeps_nobody_waiting(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_launcher, "log_wait_s", 0.0)
+    node = site.node()
+    await site.round(node, site.worker(FakeMachine()))
+    site.launcher.start(spec("rep_1", node))
+
+    with pytest.raises(Unavailable, match="does not answer"):
+        await asyncio.to_thread(site.launcher.log, "rep_1", 1000)
+    assert site.book.logs_wanted(node.id) == ()

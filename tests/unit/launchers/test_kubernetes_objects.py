@@ -56,8 +56,10 @@ def of_kind(objects: Sequence[dict[str, Any]], kind: str) -> dict[str, Any]:
         replica_objects(pod(cache=ModelCache.CLAIM, cache_source="models")),
         replica_objects(pod(cache=ModelCache.HOST_PATH, cache_source="/var/models")),
         replica_objects(pod(node_count=2, topology_key="rack", node_labels={"gpu": "h100"})),
+        replica_objects(pod(gateway_ports=(9000,), peer_ports=(8001,), lora_claim="adapters")),
         replica_objects(pod(device_count=0, tolerations=({"key": "gpu", "operator": "Exists"},))),
         platform_objects(installation()),
+        platform_objects(installation(otlp_endpoint="http://otel:4318", lora_claim="adapters")),
         platform_objects(installation(hostname="api.example.com", gateway_class="edge/public")),
     ],
 )
@@ -84,6 +86,37 @@ def test_only_gateways_and_the_control_plane_reach_an_engine() -> None:
     assert allowed == [gateways, control]
     engine = of_kind(replica, "Deployment")["spec"]["template"]["metadata"]["labels"]
     assert policy["podSelector"]["matchLabels"].items() <= engine.items()
+
+
+def test_other_replicas_fetch_kv_at_its_port_and_nobody_else_does() -> None:
+    replica = replica_objects(pod(gateway_ports=(9000,), peer_ports=(8001,)))
+    calls, fetches = of_kind(replica, "NetworkPolicy")["spec"]["ingress"]
+    assert [each["port"] for each in calls["ports"]] == [8000, 9000]
+    assert [each["port"] for each in fetches["ports"]] == [8001]
+    (peers,) = (peer["podSelector"]["matchLabels"] for peer in fetches["from"])
+    engine = of_kind(replica, "Deployment")["spec"]["template"]
+    assert peers.items() <= engine["metadata"]["labels"].items()
+    assert peers["app.kubernetes.io/component"] == "engine"
+    ports = {each["port"] for each in of_kind(replica, "Service")["spec"]["ports"]}
+    opened = engine["spec"]["containers"][0]["ports"]
+    assert ports == {each["containerPort"] for each in opened} == {8000, 9000, 8001}
+
+
+def test_adapters_are_mounted_for_reading_and_spans_have_an_address() -> None:
+    engine = of_kind(replica_objects(pod(lora_claim="adapters")), "Deployment")
+    spec = engine["spec"]["template"]["spec"]
+    assert {"name": "adapters", "mountPath": "/adapters", "readOnly": True} in spec["containers"][
+        0
+    ]["volumeMounts"]
+    chosen = installation(otlp_endpoint="http://otel:4318", lora_claim="adapters")
+    for kind in ("Deployment", "StatefulSet"):
+        (container,) = of_kind(platform_objects(chosen), kind)["spec"]["template"]["spec"][
+            "containers"
+        ]
+        told = {each["name"]: each.get("value") for each in container["env"]}
+        assert told["HEADRACE_OTLP_ENDPOINT"] == "http://otel:4318"
+    control = of_kind(platform_objects(chosen), "Deployment")["spec"]["template"]["spec"]
+    assert "--kubernetes-lora-claim" in control["containers"][0]["command"]
 
 
 def test_a_service_leads_to_the_pod_that_answers() -> None:

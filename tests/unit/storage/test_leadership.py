@@ -1,5 +1,7 @@
 """One control plane leads, and another one as soon as it does not."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -72,3 +74,34 @@ def test_the_only_control_plane_of_a_file_leads(tmp_path: Path) -> None:
         assert leader.renew()
         leader.release()
         assert not leader.renew()
+
+
+leads_until_killed = """
+import sys
+from headrace.storage import open_postgres
+
+print(open_postgres(sys.argv[1]).leadership().acquire(), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_leader_that_was_killed_is_followed_by_the_other(
+    new_postgres_url: Callable[[], str],
+) -> None:
+    url = new_postgres_url()
+    with closing(open_postgres(url)) as database:
+        other = database.leadership()
+        with subprocess.Popen(
+            [sys.executable, "-c", leads_until_killed, url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as leader:
+            assert leader.stdout is not None
+            assert leader.stdout.readline().strip() == "True"
+            assert not other.acquire()
+            leader.kill()
+        while not other.acquire():  # the server frees the lock once it sees the closed connection
+            pass
+        assert other.term == 2
+        other.release()

@@ -62,6 +62,7 @@ from headrace.control.insight import Insight
 from headrace.control.nodes.node_loop import NodeLoop
 from headrace.control.payments.provider import PaymentProvider
 from headrace.http.egress import EgressPolicy, no_hosts_allowed
+from headrace.launchers.protocol import Launcher
 from headrace.storage.database import Database
 
 logger = logging.getLogger(__name__)
@@ -113,6 +114,7 @@ def create_admin_app(
     single_sign_on: SingleSignOn | None = None,
     insight: Insight | None = None,
     node_loop: NodeLoop | None = None,
+    launcher: Launcher | None = None,
     egress: EgressPolicy = no_hosts_allowed,
     payment_provider: PaymentProvider | None = None,
     closing: asyncio.Event | None = None,
@@ -134,6 +136,7 @@ def create_admin_app(
         single_sign_on=single_sign_on,
         insight=insight,
         nodes=node_loop,
+        launcher=launcher,
         egress=egress,
         payment_provider=payment_provider,
         closing=closing or asyncio.Event(),

@@ -15,6 +15,7 @@ from headrace.control.insight import Insight
 from headrace.control.nodes.node_loop import NodeLoop
 from headrace.control.payments.provider import PaymentProvider
 from headrace.http.egress import EgressPolicy, no_hosts_allowed
+from headrace.launchers.protocol import Launcher
 from headrace.storage.database import Database
 
 refusal_interval_s = 60.0
@@ -54,6 +55,7 @@ class AdminContext:
     single_sign_on: SingleSignOn | None = None
     egress: EgressPolicy = no_hosts_allowed  # where webhooks may lead
     insight: Insight | None = None  # None: nobody follows the gateways
+    launcher: Launcher | None = None  # None: replicas are not this process's business
     nodes: NodeLoop | None = None  # None: the launcher's own cluster places replicas
     payment_provider: PaymentProvider | None = None  # None: nobody takes money by it
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set once this one drains

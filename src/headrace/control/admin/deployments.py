@@ -4,11 +4,11 @@ import datetime
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from headrace.adapters.registry import find_adapter
-from headrace.base.errors import Conflict, InvalidRequest
+from headrace.base.errors import Conflict, InvalidRequest, Unavailable
 from headrace.base.ids import new_id
 from headrace.control.admin.context import AdminContext, Context
 from headrace.control.admin.disaggregation_values import (
@@ -39,9 +39,13 @@ replicas_max = 1000
 engine_arguments_max = 100
 update_attempts_max = 4  # a deployment that keeps changing under us is someone else's to settle
 
+log_bytes_default = 64 << 10
+log_bytes_max = 1 << 20
+
 ReplicaCount = Annotated[int, Field(ge=0, le=replicas_max)]
 Argument = Annotated[str, Field(min_length=1, max_length=1000)]
 PublicPrompts = Annotated[tuple[Policy, ...], Field(max_length=prompts_max)]
+LogSize = Annotated[int, Query(ge=1, le=log_bytes_max, description="bytes at most")]
 Arguments = Annotated[tuple[Argument, ...], Field(max_length=engine_arguments_max)]
 Variables = Annotated[dict[str, str], Field(max_length=variables_max)]
 
@@ -112,6 +116,13 @@ class ReplicaView(BaseModel):
     progress: float | None
     retry_time: datetime.datetime | None
     create_time: datetime.datetime
+
+
+class LogView(BaseModel):
+    """The end of an engine's output."""
+
+    replica: str
+    text: str
 
 
 class DeploymentView(BaseModel):
@@ -354,6 +365,18 @@ def list_replicas(
         limit,
         lambda replica: _replica_view(replica, names.get(replica.parent_id, "")),
     )
+
+
+@router.get("/replicas/{replica}/log")
+def read_log(replica: str, context: Context, size: LogSize = log_bytes_default) -> LogView:
+    """The newest output of a replica's engine, wherever it runs; for operators."""
+    found = resolve(context.database.store, Replica, replica, Deployment)
+    if found.upstream is not None:
+        raise Conflict("this engine is run by others; its output is with them")
+    if context.launcher is None:
+        raise Unavailable("this control plane launches nothing; ask the one that leads")
+    text = context.launcher.log(found.id, size).decode(errors="replace")
+    return LogView(replica=found.name, text=text)
 
 
 def _version_of(context: AdminContext, model: Model, reference: str | None) -> ModelVersion:

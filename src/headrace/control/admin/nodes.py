@@ -80,6 +80,8 @@ class NodeView(BaseModel):
     address: str
     cpu_count: float
     memory_bytes: int
+    cache_bytes: int | None  # its weight cache; null: it has not told
+    cache_bytes_max: int | None  # the budget of that; null: none
     devices: list[DeviceView]
     replicas: list[str]
     generation: int
@@ -294,6 +296,7 @@ def _view(context: AdminContext, node: Node, replicas: list[Replica] | None = No
         replicas = context.database.store.list(Replica)
     here = [replica for replica in replicas if replica.node_id == node.id]
     nodes: NodeLoop | None = context.nodes
+    cache = None if nodes is None else nodes.book.cache(node.id)
     return NodeView(
         id=node.id,
         name=node.name,
@@ -309,6 +312,8 @@ def _view(context: AdminContext, node: Node, replicas: list[Replica] | None = No
         address=node.inventory.address,
         cpu_count=node.inventory.cpu_count,
         memory_bytes=node.inventory.memory_bytes,
+        cache_bytes=None if cache is None else cache.size_bytes,
+        cache_bytes_max=None if cache is None else cache.size_bytes_max,
         devices=[
             DeviceView(
                 id=device.id,

@@ -19,10 +19,12 @@ import msgspec
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError, UpstreamFailed
 from headrace.control.model_files import ModelFiles
+from headrace.control.nodes.cache_keeper import CacheKeeper, needed_paths
 from headrace.control.nodes.report_api import report_path
 from headrace.http.client import HttpClient
 from headrace.launchers.protocol import Launch, Launcher, LaunchSpec, LaunchState, Resources
 from headrace.spec.nodes import (
+    CacheReport,
     Inventory,
     LaunchOrder,
     LaunchPhase,
@@ -38,15 +40,24 @@ look_interval_s = 0.2
 report_timeout_s = 10.0
 retry_interval_s = 1.0  # between reports that nobody answered
 stop_grace_s = 10.0
+tidy_interval_s = 60.0  # between looks at the weight cache
 answer_bytes_max = 16 << 20
+log_bytes_max = 64 << 10  # of one launch, in a report
+logs_at_once_max = 8
 
 
 class Worker:
     """The processes and files of a node; knows nothing of who orders them."""
 
     def __init__(
-        self, launcher: Launcher, model_files: ModelFiles, ports: Callable[[], Sequence[int]]
+        self,
+        launcher: Launcher,
+        model_files: ModelFiles,
+        ports: Callable[[], Sequence[int]],
+        cache: CacheKeeper | None = None,
     ) -> None:
+        """Without a `cache` the node's files are nobody's to tidy."""
+        self._cache = cache
         self._launcher = launcher
         self._model_files = model_files
         self._ports = ports
@@ -111,6 +122,13 @@ class Worker:
             )
         return tuple(report for _, report in sorted(reports.items()))
 
+    def logs(self) -> dict[str, str]:
+        """The end of the output of those launches that somebody wants to read."""
+        return {
+            launch_id: self._launcher.log(launch_id, log_bytes_max).decode(errors="replace")
+            for launch_id in (self._orders.logs_wanted[:logs_at_once_max] if self._orders else ())
+        }
+
     def models(self) -> tuple[ModelReport, ...]:
         """The ordered files; a fetch begins where one is missing."""
         found = []
@@ -126,6 +144,18 @@ class Worker:
                 )
             )
         return tuple(found)
+
+    def tidy_cache(self) -> None:
+        """Keep the weight cache within its budget, once it is known what is needed."""
+        if self._cache is None or self._orders is None:
+            return
+        needed = needed_paths(self._orders, (model.path for model in self.models()))
+        for item in self._cache.tidy(needed):
+            logger.info("removed %s from the weight cache: %d bytes", item.name, item.size_bytes)
+
+    def cache(self) -> CacheReport | None:
+        """The weight cache as it was when it was last looked at."""
+        return None if self._cache is None else self._cache.report
 
     def free_ports(self) -> tuple[int, ...]:
         """Ports that nothing listens on now."""
@@ -187,7 +217,7 @@ class NodeAgent:
     async def run(self, stop: asyncio.Event) -> None:
         """Report and obey until told to stop."""
         told: object = None
-        due_s = 0.0
+        due_s = tidy_due_s = 0.0
         while not stop.is_set():
             seen = await asyncio.to_thread(self._worker.launches)
             if seen != told or self._clock.monotonic_s() >= due_s:
@@ -199,6 +229,9 @@ class NodeAgent:
             else:
                 pause_s = look_interval_s
             await self._worker.obey(self.orders)
+            if self._clock.monotonic_s() >= tidy_due_s and self.orders is not None:
+                tidy_due_s = self._clock.monotonic_s() + tidy_interval_s
+                await asyncio.to_thread(self._worker.tidy_cache)
             try:
                 async with asyncio.timeout(pause_s):
                     await stop.wait()
@@ -252,6 +285,8 @@ class NodeAgent:
             launches=self._worker.launches(),
             models=self._worker.models(),
             ports=self._worker.free_ports(),
+            cache=self._worker.cache(),
+            logs=self._worker.logs(),
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from headrace.control.world import ModelFileState
 from headrace.launchers.protocol import Launch, LaunchState
 from headrace.spec.nodes import (
+    CacheReport,
     Inventory,
     LaunchPhase,
     LaunchReport,
@@ -31,6 +32,7 @@ class Heard:
     report: NodeReport
     heard_s: float
     ports_given: list[int] = field(default_factory=list)
+    logs_wanted: dict[str, int] = field(default_factory=dict)  # readers who wait, by launch
 
 
 class NodeBook:
@@ -40,6 +42,7 @@ class NodeBook:
         """`start_s` is now, on the clock that all later times are of."""
         self._start_s = start_s
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # a report came
         self._nodes: dict[str, Heard] = {}
 
     def hear(self, node_id: str, report: NodeReport, now_s: float) -> None:
@@ -49,8 +52,11 @@ class NodeBook:
             if known is not None and overtaken(report, known.report):
                 self._nodes[node_id] = known
                 return
-            given = known.ports_given if known is not None else []
-            self._nodes[node_id] = Heard(report, now_s, given)
+            fresh = Heard(report, now_s)
+            if known is not None:
+                fresh.ports_given, fresh.logs_wanted = known.ports_given, known.logs_wanted
+            self._nodes[node_id] = fresh
+            self._changed.notify_all()
             if len(self._nodes) > nodes_max:
                 del self._nodes[next(iter(self._nodes))]
 
@@ -97,6 +103,38 @@ class NodeBook:
         with self._lock:
             known = self._nodes.get(node_id)
         return () if known is None else known.report.models
+
+    def logs_wanted(self, node_id: str) -> tuple[str, ...]:
+        """The launches of a node whose output somebody waits for."""
+        with self._lock:
+            known = self._nodes.get(node_id)
+            return () if known is None else tuple(known.logs_wanted)
+
+    def read_log(self, node_id: str, launch_id: str, timeout_s: float) -> str | None:
+        """Ask a node for a launch's output, and wait for it; None if none came in time."""
+        with self._lock:
+            known = self._nodes.get(node_id)
+            if known is None:
+                return None
+            wanted, before = known.logs_wanted, known.report
+            wanted[launch_id] = wanted.get(launch_id, 0) + 1
+
+            def has_come() -> bool:
+                now = self._nodes.get(node_id)
+                return now is None or (now.report is not before and launch_id in now.report.logs)
+
+            came = self._changed.wait_for(has_come, timeout_s)
+            wanted[launch_id] -= 1
+            if not wanted[launch_id]:
+                del wanted[launch_id]
+            now = self._nodes.get(node_id)
+            return now.report.logs[launch_id] if came and now is not None else None
+
+    def cache(self, node_id: str) -> CacheReport | None:
+        """A node's weight cache; None if it has not told."""
+        with self._lock:
+            known = self._nodes.get(node_id)
+        return None if known is None else known.report.cache
 
     def take_port(self, node_id: str) -> int | None:
         """A port that the node says is free and that was not lately given out; None: no more."""

@@ -8,9 +8,10 @@ nothing new before that ended, so a device never has two users.
 import builtins
 
 from headrace.base.clock import Clock
-from headrace.base.errors import NotFound, SetupError
+from headrace.base.errors import NotFound, SetupError, Unavailable
 from headrace.base.ids import new_id
 from headrace.control.nodes.book import NodeBook
+from headrace.launchers.log_file import newest
 from headrace.launchers.protocol import (
     Launch,
     Launcher,
@@ -22,6 +23,8 @@ from headrace.launchers.protocol import (
 )
 from headrace.spec.nodes import Node, NodeLaunch, NodeState
 from headrace.storage.store import Store
+
+log_wait_s = 5.0  # for the second report from now
 
 
 class FleetLauncher:
@@ -96,6 +99,18 @@ class FleetLauncher:
             self._store.delete(self._store.get(NodeLaunch, launch_id))
         except NotFound:
             return
+
+    def log(self, name: str, bytes_max: int) -> bytes:
+        """The output of a launch here, or what its node's agent says of it when asked."""
+        for order in self._store.list(NodeLaunch):
+            if order.name == name:
+                text = self._book.read_log(order.parent_id, order.id, log_wait_s)
+                if text is None:
+                    raise Unavailable(
+                        "its node does not answer; the file is there, in logs of its --node-dir"
+                    )
+                return newest(text.encode(), bytes_max)
+        return self._local.log(name, bytes_max)
 
     def close(self) -> None:
         """Give back what the local launcher holds."""

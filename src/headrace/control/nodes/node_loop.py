@@ -37,7 +37,7 @@ R = TypeVar("R", bound=Resource)
 
 logger = logging.getLogger(__name__)
 
-tick_s = 0.1  # how late a new replica may be seen
+tick_s = 0.2  # how late a new replica may be seen
 look_interval_s = 1.0  # between looks while the store does not change
 
 

@@ -110,7 +110,8 @@ class NodeReportApi:
         if changed_inventory(report, node.inventory, node.agent_labels):
             node = self._write(node, report)
         self._book.hear(node.id, report, self._clock.monotonic_s())
-        return self._orders.of(node)
+        orders = self._orders.of(node)
+        return msgspec.structs.replace(orders, logs_wanted=self._book.logs_wanted(node.id))
 
     def _write(self, node: Node, report: NodeReport) -> Node:
         """Keep what the machine has; a new generation of the node."""

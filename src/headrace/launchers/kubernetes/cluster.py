@@ -164,12 +164,20 @@ class Cluster:
             if error.status != 404:
                 raise
 
-    async def log(self, namespace: str, pod: str, *, previous: bool) -> str:
+    async def log(
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        previous: bool,
+        lines: int = log_lines,
+        bytes_max: int = log_bytes_max,
+    ) -> str:
         """The end of a container's output; empty if it is not there any more."""
         path = f"{collection_path('v1', 'Pod', namespace)}/{pod}/log"
         query = {
-            "tailLines": str(log_lines),
-            "limitBytes": str(log_bytes_max),
+            "tailLines": str(lines),
+            "limitBytes": str(bytes_max),
             "previous": str(previous).lower(),
         }
         try:

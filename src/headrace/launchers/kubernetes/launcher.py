@@ -15,8 +15,8 @@ import builtins
 import hashlib
 import re
 import threading
-from collections.abc import Coroutine
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from headrace.base.clock import Clock
@@ -26,6 +26,7 @@ from headrace.launchers.kubernetes.cluster import (
     Cluster,
     collection_path,
     connect,
+    log_bytes_max,
     object_path,
 )
 from headrace.launchers.kubernetes.mirror import Mirror
@@ -37,6 +38,7 @@ from headrace.launchers.kubernetes.pod_states import (
     launch_label,
     look_at,
     name_annotation,
+    sources_of,
 )
 from headrace.launchers.kubernetes.replica_objects import (
     ModelCache,
@@ -44,7 +46,7 @@ from headrace.launchers.kubernetes.replica_objects import (
     component,
     replica_objects,
 )
-from headrace.launchers.log_file import line_length_max
+from headrace.launchers.log_file import line_length_max, newest
 from headrace.launchers.protocol import (
     Launch,
     LaunchSpec,
@@ -57,6 +59,7 @@ from headrace.launchers.protocol import (
 
 T = TypeVar("T")
 engine_port = 8000
+peer_port = 8001  # where other replicas fetch KV
 all_interfaces = "0.0.0.0"  # noqa: S104 -- a pod's own network; a NetworkPolicy says who may come
 workload_kinds = (
     ("apps/v1", "Deployment"),
@@ -65,6 +68,7 @@ workload_kinds = (
 dns_label = re.compile(r"[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?")
 readable_length_max = 50
 digest_length = 8
+line_bytes_usual = 100  # of a log: how many lines to ask for, of so many bytes
 gone_slack_s = 30.0  # after the grace: beyond it the node is taken to be lost
 call_timeout_s = 180.0  # above everything that one call waits for
 remembered_lines_max = 1000
@@ -79,6 +83,8 @@ class KubernetesSite:
     image: str  # of launches that name none: one that has headrace in it
     model_claim: str = ""  # a claim that many nodes can mount, with the weights
     model_path: str = "/models"  # where the control plane and every engine mount it
+    lora_claim: str = ""  # another one, with LoRA adapters, which engines mount at `lora_path`
+    environment: Mapping[str, str] = field(default_factory=dict)  # of every engine
     cpu_count: float = 1
     memory_bytes: int = 4 << 30
     device_resource: str = "nvidia.com/gpu"
@@ -116,7 +122,7 @@ class KubernetesLauncher:
     def place(self, name: str, resources: Resources = no_resources) -> Place:
         """The Service that leads to the pod, whatever node it will be on."""
         host = f"{object_name(checked_name(name))}.{self._site.namespace}"
-        return Place(all_interfaces, engine_port, f"http://{host}:{engine_port}")
+        return Place(all_interfaces, engine_port, f"http://{host}:{engine_port}", peer_port)
 
     def start(self, spec: LaunchSpec) -> str:
         """Create a workload and return its launch id. An ended launch of this name is forgotten.
@@ -141,6 +147,10 @@ class KubernetesLauncher:
 
         Pods of a node that is lost are given up `gone_slack_s` after their grace."""
         self._run(self._stop(launch_id, grace_s))
+
+    def log(self, name: str, bytes_max: int) -> bytes:
+        """The end of the output of the pod that answers, or of its container that ended."""
+        return self._run(self._log(checked_name(name), bytes_max))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(call_timeout_s)
@@ -228,6 +238,23 @@ class KubernetesLauncher:
         words = ": ".join(part for part in (launch.last_line, line) if part)
         return replace(launch, last_line=words)
 
+    async def _log(self, name: str, bytes_max: int) -> bytes:
+        workloads = [thing for mirror in self._workloads for thing in await mirror.objects()]
+        pods = await self._pods.objects()
+        for workload in workloads:
+            look = look_at(workload, pods)
+            source = look.log or next(iter(sources_of(workload, pods)), None)
+            if look.launch.name == name and source is not None:
+                text = await self._cluster.log(
+                    self._site.namespace,
+                    source.pod,
+                    previous=source.previous,
+                    lines=max(1, bytes_max // line_bytes_usual),
+                    bytes_max=max(bytes_max, log_bytes_max),
+                )
+                return newest(text.encode(), bytes_max)
+        return b""
+
     async def _stop(self, launch_id: str, grace_s: float) -> None:
         for mirror, (version, kind) in zip(self._workloads, workload_kinds, strict=True):
             for found in await mirror.objects():
@@ -275,7 +302,9 @@ class KubernetesLauncher:
             image=spec.image or site.image,
             argv=spec.argv,
             port=engine_port,
-            environment=spec.environment,
+            environment={**site.environment, **spec.environment},
+            gateway_ports=spec.gateway_ports,
+            peer_ports=spec.peer_ports,
             readiness_path=spec.readiness_path,
             cpu_count=site.cpu_count if needs.cpu_count is None else needs.cpu_count,
             memory_bytes=site.memory_bytes if needs.memory_bytes is None else needs.memory_bytes,
@@ -286,6 +315,7 @@ class KubernetesLauncher:
             cache=ModelCache.CLAIM if site.model_claim else ModelCache.EMPTY_DIR,
             cache_source=site.model_claim,
             cache_path=site.model_path,
+            lora_claim=site.lora_claim,
         )
 
 

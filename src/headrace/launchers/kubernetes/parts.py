@@ -106,9 +106,6 @@ def ingress_policy(
     """Only pods with one of the callers' labels may connect, and only to these ports.
 
     Without callers anybody may."""
-    rule: dict[str, Any] = {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
-    if callers:
-        rule["from"] = [{"podSelector": {"matchLabels": dict(caller)}} for caller in callers]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -116,9 +113,17 @@ def ingress_policy(
         "spec": {
             "podSelector": {"matchLabels": dict(own_labels)},
             "policyTypes": ["Ingress"],
-            "ingress": [rule],
+            "ingress": [ingress_rule(callers, ports)],
         },
     }
+
+
+def ingress_rule(callers: Sequence[Mapping[str, str]], ports: Sequence[int]) -> dict[str, Any]:
+    """Who may connect to which ports; without callers anybody."""
+    rule: dict[str, Any] = {"ports": [{"protocol": "TCP", "port": port} for port in ports]}
+    if callers:
+        rule["from"] = [{"podSelector": {"matchLabels": dict(caller)}} for caller in callers]
+    return rule
 
 
 def secret_environment(secret_name: str, names: Sequence[str]) -> list[dict[str, Any]]:

@@ -57,6 +57,8 @@ class Installation:
     model_storage_class: str = ""  # one that many nodes can mount; empty: the cluster's default
     hostname: str = ""  # customers' name of the service; empty: no route is written
     gateway_class: str = ""  # the Gateway that the route hangs on: namespace/name
+    lora_claim: str = ""  # a claim with LoRA adapters, which engines mount; empty: none
+    otlp_endpoint: str = ""  # a collector's address, of every process; empty: nothing is traced
 
 
 def platform_objects(chosen: Installation) -> list[KubernetesObject]:
@@ -184,6 +186,8 @@ def control_plane(chosen: Installation) -> list[KubernetesObject]:
         "--kubernetes-namespace", chosen.namespace, "--kubernetes-image", chosen.image,
         "--kubernetes-model-claim", model_claim_name,
     ]  # fmt: skip
+    if chosen.lora_claim:
+        argv += ["--kubernetes-lora-claim", chosen.lora_claim]
     spec = pod(chosen, "control", argv, control_port, probe_path="/livez")
     spec["serviceAccountName"] = control_name
     spec["volumes"] += [
@@ -315,7 +319,7 @@ def pod(
                 "name": name,
                 "image": chosen.image,
                 "command": argv,
-                "env": secret_environment(secret_name, shared_variables),
+                "env": [*secret_environment(secret_name, shared_variables), *tracing(chosen)],
                 "ports": [{"name": "http", "containerPort": port}],
                 "livenessProbe": http_probe(probe_path, port, period_s=10, failures=6),
                 "readinessProbe": http_probe(probe_path, port, period_s=2, failures=2),
@@ -350,6 +354,13 @@ def pod(
             {"name": "secrets", "secret": {"secretName": secret_name, "defaultMode": 0o400}},
         ],
     }
+
+
+def tracing(chosen: Installation) -> list[dict[str, str]]:
+    """Where spans go; the control plane hands it on to engines."""
+    if not chosen.otlp_endpoint:
+        return []
+    return [{"name": "HEADRACE_OTLP_ENDPOINT", "value": chosen.otlp_endpoint}]
 
 
 def scrape(port: int) -> dict[str, str]:

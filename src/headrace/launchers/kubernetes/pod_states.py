@@ -68,6 +68,14 @@ def look_at(workload: KubernetesObject, pods: Sequence[KubernetesObject]) -> Loo
     return Look(Launch(launch_id, name, LaunchState.RUNNING, None, waits))
 
 
+def sources_of(workload: KubernetesObject, pods: Sequence[KubernetesObject]) -> list[LogSource]:
+    """Whose output a launch's is while it runs; of several pods the leader's first."""
+    launch_id = launch_id_of(workload)
+    own = [pod for pod in pods if launch_id_of(pod) == launch_id and not is_leaving(pod)]
+    names = sorted(pod["metadata"]["name"] for pod in own)  # a group's leader has no number behind
+    return [LogSource(name, previous=False, restart_count=0) for name in names]
+
+
 def launch_id_of(thing: KubernetesObject) -> str:
     """The launch that an object belongs to; empty if it belongs to none."""
     return str(thing["metadata"].get("labels", {}).get(launch_label, ""))

@@ -18,6 +18,7 @@ from headrace.launchers.kubernetes.parts import (
     disruption_budget,
     http_probe,
     ingress_policy,
+    ingress_rule,
     labels,
     metadata,
     pod_security,
@@ -29,6 +30,7 @@ replica_label = "headrace.dev/replica"
 component = "engine"
 gateway_labels = labels("gateway")
 control_labels = labels("control")
+lora_path = "/adapters"
 startup_failures_max = 720  # of 10 s: two hours for weights that come over a network
 shared_memory_path = "/dev/shm"  # noqa: S108  # where engines of several devices meet
 
@@ -51,6 +53,8 @@ class ReplicaPod:
     argv: tuple[str, ...]
     port: int
     environment: Mapping[str, str] = field(default_factory=dict)  # may hold secrets
+    gateway_ports: tuple[int, ...] = ()  # beside `port`, for those who may reach that
+    peer_ports: tuple[int, ...] = ()  # for other replicas
     readiness_path: str = "/health"
     cpu_count: float = 1
     memory_bytes: int = 2 << 30
@@ -63,6 +67,9 @@ class ReplicaPod:
     cache: ModelCache = ModelCache.EMPTY_DIR
     cache_source: str = ""  # the host's path, or the claim's name
     cache_path: str = "/models"
+    lora_claim: str = (
+        ""  # mounted at `lora_path`, where deployments' LoRA sources point; empty: none
+    )
     grace_s: int = 60
 
     def __post_init__(self) -> None:
@@ -77,11 +84,26 @@ def replica_objects(pod: ReplicaPod) -> list[KubernetesObject]:
     own = labels(component, {replica_label: pod.name})
     return [
         secret(pod, own),
-        ingress_policy(pod.name, pod.namespace, own, (gateway_labels, control_labels), (pod.port,)),
-        service(pod.name, pod.namespace, leader_labels(pod, own), {"http": pod.port}),
+        network_policy(pod, own),
+        service(pod.name, pod.namespace, leader_labels(pod, own), ports_of(pod)),
         deployment(pod, own) if pod.node_count == 1 else leader_worker_set(pod, own),
         disruption_budget(pod.name, pod.namespace, own, max_unavailable=0),
     ]
+
+
+def network_policy(pod: ReplicaPod, own: Mapping[str, str]) -> KubernetesObject:
+    """Gateways and the control plane may call; other replicas may fetch KV where there is any."""
+    callers = (gateway_labels, control_labels)
+    policy = ingress_policy(pod.name, pod.namespace, own, callers, (pod.port, *pod.gateway_ports))
+    if pod.peer_ports:
+        policy["spec"]["ingress"].append(ingress_rule((labels(component),), pod.peer_ports))
+    return policy
+
+
+def ports_of(pod: ReplicaPod) -> dict[str, int]:
+    """All that it listens on, by name."""
+    more = {f"port-{port}": port for port in (*pod.gateway_ports, *pod.peer_ports)}
+    return {"http": pod.port, **more}
 
 
 def leader_labels(pod: ReplicaPod, own: Mapping[str, str]) -> dict[str, str]:
@@ -156,7 +178,9 @@ def pod_spec(pod: ReplicaPod, *, serves: bool = True) -> dict[str, Any]:
         ],
     }
     if serves:
-        container["ports"] = [{"name": "http", "containerPort": pod.port}]
+        container["ports"] = [
+            {"name": name, "containerPort": port} for name, port in ports_of(pod).items()
+        ]
         container["startupProbe"] = http_probe(
             pod.readiness_path, pod.port, period_s=10, failures=startup_failures_max
         )
@@ -174,6 +198,11 @@ def pod_spec(pod: ReplicaPod, *, serves: bool = True) -> dict[str, Any]:
             {"name": "memory", "emptyDir": {"medium": "Memory"}},
         ],
     }
+    if pod.lora_claim:
+        adapters = {"name": "adapters", "mountPath": lora_path, "readOnly": True}
+        container["volumeMounts"].append(adapters)
+        claim = {"claimName": pod.lora_claim, "readOnly": True}
+        spec["volumes"].append({"name": "adapters", "persistentVolumeClaim": claim})
     if pod.node_labels:
         spec["nodeSelector"] = dict(pod.node_labels)
     if pod.tolerations:
