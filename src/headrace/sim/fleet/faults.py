@@ -9,6 +9,13 @@ from headrace.sim.fleet.replicas import Replica, Replicas
 from headrace.sim.fleet.scenario import Fault
 from headrace.sim.fleet.traffic import draw_some
 
+lasting = ("slow", "flap", "partition", "disk-stall")
+
+
+def end_s(fault: Fault) -> float:
+    """When it breaks nothing any more."""
+    return fault.at_s + (fault.duration_s if fault.kind in lasting else 0.0)
+
 
 class FaultInjector:
     """Turns faults into events."""

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from itertools import accumulate
 
 from headrace.base.errors import HeadraceError, RateLimited, Unavailable
+from headrace.router.breaker import BreakerState
+from headrace.router.endpoint import Endpoint
 from headrace.router.fair_queue import FairQueue, Ticket, ticket_tokens_max, waiting_requests_max
 from headrace.router.lease import Lease, Work
 from headrace.router.picker import Picker, Saturated
@@ -108,12 +110,25 @@ class SimGateway:
             self._loop.now_s,
             excluded,
             over_capacity=bool(excluded) or not self._has_limits,
+            tries_ejected=True,
+        )
+
+    def _has_better(self, request: SimRequest, taken: Endpoint) -> bool:
+        """Whether another endpoint that it did not try is not ejected."""
+        excluded = self._excluded.get(request.id, ())
+        return any(
+            endpoint.breaker.state is BreakerState.CLOSED and endpoint.spec.id not in excluded
+            for endpoint in self._replicas.endpoints.pool(taken.spec.pool)
+            if endpoint is not taken
         )
 
     def _send(self, request: SimRequest, lease: Lease) -> None:
         request.attempts += 1
         endpoint = lease.endpoint
-        self._invariants.sent(endpoint, self._loop.now_s)
+        has_better = endpoint.breaker.state is not BreakerState.CLOSED and self._has_better(
+            request, endpoint
+        )
+        self._invariants.sent(endpoint, self._loop.now_s, has_better=has_better)
         replica = self._replicas.replica_of(endpoint)
         attempt = Attempt(request, request.attempts, lease, replica.index, self._loop.now_s)
         if self._has_limits:
@@ -251,10 +266,12 @@ class SimGateway:
         lease = attempt.lease
         if lease is None:
             return
-        was_ejected = lease.endpoint.breaker.retry_after_s(self._loop.now_s) > 0
-        lease.fail(self._loop.now_s)
-        if is_down and not was_ejected:  # else its next probe is due by the earlier failure
-            self._invariants.refused(lease.endpoint.spec.id, self._loop.now_s)
+        now_s, breaker = self._loop.now_s, lease.endpoint.breaker
+        was_ejected = breaker.retry_after_s(now_s) > 0
+        lease.fail(now_s)
+        begins_ejection = not was_ejected and breaker.retry_after_s(now_s) > 0
+        if is_down and begins_ejection:  # else its next probe is due by the earlier failure
+            self._invariants.refused(lease.endpoint.spec.id, now_s)
         self._retry_or_end(attempt)
 
     def _turned_away(self, attempt: Attempt) -> None:
@@ -275,13 +292,19 @@ class SimGateway:
         assert lease is not None
         name = lease.endpoint.spec.id
         self._release(attempt)
-        may_retry = not attempt.has_output and request.attempts < attempts_max
-        if not may_retry or not self._retries.withdraw(self._loop.now_s):
+        excluded = self._excluded.setdefault(request.id, set())
+        excluded.add(name)
+        may_retry = (
+            not attempt.has_output
+            and request.attempts < attempts_max
+            and self._picker.has_others(((f"pool-{request.deployment}", 1),), excluded)
+            and self._retries.withdraw(self._loop.now_s)
+        )
+        if may_retry:
+            self.retries_total += 1
+            self._try(request, attempt)
+        else:
             self._finish(request, attempt, Outcome.FAILED)
-            return
-        self.retries_total += 1
-        self._excluded.setdefault(request.id, set()).add(name)
-        self._try(request, attempt)
 
     def _release(self, attempt: Attempt) -> None:
         lease = attempt.lease

@@ -2,12 +2,13 @@
 
 * a request ends exactly once, and nothing of it is sent, answered or settled afterwards
 * the leases that endpoints count are the attempts that are under way; at the end none are left
-* a replica that is down gets, after its first refusal, one probe for each ejection and no more;
-  after the control plane took it out, nothing
+* a replica that is down gets, after its first refusal, one probe for each ejection and no more, but
+  for requests that have nowhere else to go; after the control plane took it out, nothing
+* once the faults are over, all replicas that are wanted serve, within the control plane's time
 * one settlement a request in the ledger, however often it was shipped; no credit overrun
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from headrace.router.breaker import ejection_s_min
 from headrace.router.endpoint import Endpoint
@@ -33,8 +34,8 @@ class Invariants:
         """A request came."""
         self.requests_open += 1
 
-    def sent(self, endpoint: Endpoint, now_s: float) -> None:
-        """An attempt goes to an endpoint."""
+    def sent(self, endpoint: Endpoint, now_s: float, *, has_better: bool) -> None:
+        """An attempt goes to an endpoint; `has_better` if one that is not ejected was left."""
         self.attempts_open += 1
         name = endpoint.spec.id
         if name in self._removed:
@@ -42,7 +43,9 @@ class Invariants:
         last_s = self._refused_s.get(name)
         if last_s is not None:
             if now_s - last_s < ejection_s_min:
-                raise InvariantBroken(f"{name} is down and got two requests within an ejection")
+                if has_better:
+                    raise InvariantBroken(f"{name} is down and got two requests within an ejection")
+                return  # a last resort, and no probe
             self._refused_s[name] = now_s
 
     def released(self) -> None:
@@ -76,6 +79,11 @@ class Invariants:
         if request_id in self._settled:
             raise InvariantBroken(f"request {request_id} was settled twice")
         self._settled.add(request_id)
+
+    def reached(self, missing: Sequence[str]) -> None:
+        """The faults are over, and the control plane had its time: these do not serve."""
+        if missing:
+            raise InvariantBroken(f"the faults are over, and {', '.join(missing)} do not serve")
 
     def check(self, endpoints: Iterable[Endpoint]) -> None:
         """Compare what the endpoints count with what is under way."""

@@ -105,6 +105,22 @@ class Replicas:
         self.publish()
         self._end_when_idle(replica)
 
+    def missing(self) -> list[str]:
+        """Those that are to serve and do not, because of what broke; not those that start."""
+        late_s = self._loop.now_s - self._start_s
+        return [
+            replica.name
+            for replica in self._present.values()
+            if not replica.is_leaving
+            and not (replica.is_starting and replica.launch_s > late_s)
+            and not self._serves(replica)
+        ]
+
+    def _serves(self, replica: Replica) -> bool:
+        endpoint = self.endpoints.find(replica.name)
+        is_well = replica.is_up and not replica.is_hung and not replica.is_cut
+        return is_well and endpoint is not None and endpoint.spec.accepts_requests
+
     def device_s(self, until_s: float) -> float:
         """Seconds of all replicas up to a time, from launch until they were gone."""
         return sum(

@@ -10,7 +10,7 @@ from headrace.sim.fleet.aggregate_engine import AggregateEngine
 from headrace.sim.fleet.books import Books
 from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.exact_engine import ExactEngine
-from headrace.sim.fleet.faults import FaultInjector
+from headrace.sim.fleet.faults import FaultInjector, end_s
 from headrace.sim.fleet.gateway import SimGateway
 from headrace.sim.fleet.invariants import InvariantBroken, Invariants
 from headrace.sim.fleet.policies import PolicyContext, headrace, policies
@@ -24,6 +24,7 @@ from headrace.sim.fleet.scenario import Scenario
 from headrace.sim.fleet.traffic import arrivals_of, begin_traffic, follow_up
 
 quiet_check_interval_events = 10_000
+control_plane_margin_s = 1.0  # beyond noticing and starting, for the desired state to be reached
 
 
 class Simulation:
@@ -71,6 +72,7 @@ class Simulation:
         )
         for fault in self.scenario.faults:
             injector.plan(fault)
+        self._expect_desired_state()
         try:
             self._run_checked(check_interval_events)
         except InvariantBroken as broken:
@@ -78,6 +80,15 @@ class Simulation:
             broken.add_note(f"to see it again: headrace sim run {name} --seed {self.seed}")
             raise
         return self._report()
+
+    def _expect_desired_state(self) -> None:
+        """Look, once the faults are over and the control plane had its time, whether all serve."""
+        if not self.scenario.faults:
+            return
+        fleet = self.scenario.fleet
+        over_s = max(end_s(fault) for fault in self.scenario.faults)
+        reached_s = over_s + fleet.detect_s + fleet.start_s + control_plane_margin_s
+        self.loop.at(reached_s, lambda _: self.invariants.reached(self.replicas.missing()), None)
 
     def _run_checked(self, check_interval_events: int) -> None:
         while self.loop.pending_count:
