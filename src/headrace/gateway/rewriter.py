@@ -5,6 +5,7 @@ The end marker is held back, because the settlement comes before it.
 """
 
 import msgspec
+from msgspec import UNSET
 
 from headrace.adapters.protocol import Dialect, EngineAdapter
 from headrace.base.errors import UpstreamFailed
@@ -106,13 +107,11 @@ class StreamRewriter:
         """The usage chunk that the client asked for, where the engine told usage in another one."""
         if not self._owes_usage_chunk or self._usage_in_every_chunk or self.usage is None:
             return b""
-        usage = Usage.of(
-            self.usage.prompt_tokens, self.usage.cached_tokens, self.usage.completion_tokens
-        )
-        if self.usage.reasoning_tokens is not None:
-            details = CompletionTokensDetails(self.usage.reasoning_tokens)
-            usage = msgspec.structs.replace(usage, completion_tokens_details=details)
-        chunk = {**self._latest, "choices": msgspec.Raw(no_choices), "usage": usage}
+        chunk = {
+            **self._latest,
+            "choices": msgspec.Raw(no_choices),
+            "usage": _shown_usage(self.usage),
+        }
         return b"data: " + _encode(chunk) + b"\n\n"
 
     def _read_running_usage(self, value: msgspec.Raw | None) -> None:
@@ -127,6 +126,18 @@ class StreamRewriter:
         if before is not None and before.draft_tokens is not None and usage.draft_tokens is None:
             usage = msgspec.structs.replace(usage, draft_tokens=before.draft_tokens)
         self.usage = usage
+
+
+def _shown_usage(tokens: TokenUsage) -> Usage:
+    """Usage as clients read it, without classes that nobody counted."""
+    usage = Usage.of(tokens.prompt_tokens, tokens.cached_tokens, tokens.completion_tokens)
+    if tokens.reasoning_tokens is tokens.draft_tokens is None:
+        return usage
+    refused = UNSET if tokens.draft_tokens is None else tokens.draft_tokens
+    details = CompletionTokensDetails(
+        tokens.reasoning_tokens or 0, rejected_prediction_tokens=refused
+    )
+    return msgspec.structs.replace(usage, completion_tokens_details=details)
 
 
 class WholeRewrite(msgspec.Struct, frozen=True):

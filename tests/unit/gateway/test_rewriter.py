@@ -123,6 +123,18 @@ def test_what_only_the_running_counts_tell_stays_known_behind_the_last_usage() -
     assert rewriter.usage == TokenUsage(3, 0, 5, draft_tokens=6)
 
 
+def test_the_usage_that_a_client_is_owed_names_refused_drafts() -> None:
+    adapter = find_adapter("llama_cpp")
+    rewriter = StreamRewriter("logical", adapter, usage_chunk=True, usage_in_every_chunk=False)
+    sent = rewriter.feed(
+        b'data: {"choices":[{}],"timings":{"prompt_n":3,"predicted_n":4,"draft_n":9,'
+        b'"draft_n_accepted":3}}\n\n' + done_event
+    )
+    owed = decoded(sent.removesuffix(done_event))[-1]
+    assert owed["choices"] == []
+    assert owed["usage"]["completion_tokens_details"]["rejected_prediction_tokens"] == 6
+
+
 def test_nobody_counted_is_none_and_stays_so() -> None:
     rewriter = make()
     rewriter.feed(b'data: {"choices":[{}],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n')
