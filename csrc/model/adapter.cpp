@@ -11,6 +11,15 @@ namespace headrace {
 
 namespace {
 
+constexpr int target_count = adapter_target_count + model_target_count;
+
+// Where a part is kept.
+std::size_t index_of(const ModelShape& shape, const AdapterPart& part) {
+  const int layer = part.layer < 0 ? shape.num_layers : part.layer;
+  const int target = part.layer < 0 ? part.target - adapter_target_count : part.target;
+  return static_cast<std::size_t>(layer) * adapter_target_count + static_cast<std::size_t>(target);
+}
+
 // Outputs and inputs of a target's matrix.
 std::pair<int, int> shape_of(const ModelShape& shape, AdapterTarget target) {
   switch (target) {
@@ -24,6 +33,10 @@ std::pair<int, int> shape_of(const ModelShape& shape, AdapterTarget target) {
     case AdapterTarget::gate:
     case AdapterTarget::up:
       return {shape.ffn_size, shape.hidden_size};
+    case AdapterTarget::embedding:   // the inputs are in A's rows
+      return {shape.hidden_size, shape.vocab_size};
+    case AdapterTarget::output:
+      return {shape.vocab_size, shape.hidden_size};
     case AdapterTarget::down:
       break;
   }
@@ -35,19 +48,23 @@ void require(bool holds, const AdapterPart& part, const std::string& problem) {
 }
 
 void check(const ModelShape& shape, const AdapterPart& part, int rank_max) {
-  require(part.layer >= 0 && part.layer < shape.num_layers, part, "is of a layer that is not there");
-  require(part.target >= 0 && part.target < adapter_target_count, part, "is of no known matrix");
-  const bool feed_forward = part.target >= static_cast<int>(AdapterTarget::gate);
+  require(part.target >= 0 && part.target < target_count, part, "is of no known matrix");
+  const bool of_model = part.target >= adapter_target_count;
+  require(of_model ? part.layer == -1 : part.layer >= 0 && part.layer < shape.num_layers, part,
+          "is of a layer that is not there");
+  const bool feed_forward = !of_model && part.target >= static_cast<int>(AdapterTarget::gate);
   require(!feed_forward || shape.experts.count == 0, part, "is of a model's experts");
   require(part.target != static_cast<int>(AdapterTarget::gate) || shape.gated, part,
           "is of a gate that the model has not");
   require(std::isfinite(part.scale), part, "has a scale that is no number");
   const auto [outputs, inputs] = shape_of(shape, static_cast<AdapterTarget>(part.target));
-  const int rank = part.down.outputs;
+  const bool by_inputs = part.target == static_cast<int>(AdapterTarget::embedding);
+  const int rank = by_inputs ? part.down.inputs : part.down.outputs;
+  const int down_inputs = by_inputs ? part.down.outputs : part.down.inputs;
   require(rank >= 1 && rank <= rank_max, part,
           "has rank " + std::to_string(rank) + " where at most " + std::to_string(rank_max) +
               " is served");
-  require(part.down.inputs == inputs && part.up.outputs == outputs && part.up.inputs == rank, part,
+  require(down_inputs == inputs && part.up.outputs == outputs && part.up.inputs == rank, part,
           "does not fit the model's matrix of " + std::to_string(outputs) + " x " +
               std::to_string(inputs));
   for (const RawTensor* raw : {&part.down, &part.up})
@@ -57,11 +74,11 @@ void check(const ModelShape& shape, const AdapterPart& part, int rank_max) {
 }  // namespace
 
 Adapter::Adapter(const ModelShape& shape, const std::vector<AdapterPart>& parts, int rank_max)
-    : parts_(static_cast<std::size_t>(shape.num_layers) * adapter_target_count) {
+    : parts_(static_cast<std::size_t>(shape.num_layers) * adapter_target_count +
+             model_target_count) {
   for (const AdapterPart& part : parts) {
     check(shape, part, rank_max);
-    LowRank& low = parts_[static_cast<std::size_t>(part.layer) * adapter_target_count +
-                          static_cast<std::size_t>(part.target)];
+    LowRank& low = parts_[index_of(shape, part)];
     low.down = PackedMatrix(part.down);
     low.up = PackedMatrix(part.up);
     low.scale = part.scale;
@@ -90,6 +107,7 @@ std::size_t AdapterPlan::byte_count() const {
 
 void AdapterPlan::build(const StepBatch& batch) {
   runs_.clear();
+  by_sequence_.clear();
   if (batch.adapters == nullptr) return;
   const Adapter* last = nullptr;
   for (int s = 0; s < batch.sequence_count; ++s) {
@@ -100,6 +118,7 @@ void AdapterPlan::build(const StepBatch& batch) {
     if (slot != -1 && adapter == nullptr)
       throw InvalidStep("adapters[" + std::to_string(s) + "] is " + std::to_string(slot) +
                         ", a slot without an adapter");
+    by_sequence_.push_back(adapter);
     const int end = batch.row_starts[s + 1];
     int row = batch.row_starts[s];
     if (adapter != nullptr && adapter == last) {   // single rows of one adapter go together

@@ -13,9 +13,12 @@
 
 namespace headrace {
 
-// The matrices of a layer that an adapter may change; the order of adapter_targets in Python.
-enum class AdapterTarget : int { query, key, value, attention_output, gate, up, down };
-constexpr int adapter_target_count = 7;
+// The matrices that an adapter may change; the order of adapter_targets in Python. The last two are
+// the model's, with layer -1. The embedding's A is kept by tokens: (vocab_size, rank).
+enum class AdapterTarget : int { query, key, value, attention_output, gate, up, down, embedding,
+                                 output };
+constexpr int adapter_target_count = 7;   // of a layer
+constexpr int model_target_count = 2;
 constexpr int adapter_run_rows = 32;   // of one unit of work
 constexpr std::size_t adapter_targets_max = 3;   // of one branch's input: Q, K, V
 
@@ -34,7 +37,7 @@ struct LowRank {
   bool empty() const { return down.outputs() == 0; }
 };
 
-// One target of one layer, as it comes from a file.
+// One target, as it comes from a file.
 struct AdapterPart {
   int layer;
   int target;
@@ -52,10 +55,12 @@ class Adapter {
     return parts_[static_cast<std::size_t>(layer) * adapter_target_count +
                   static_cast<std::size_t>(target)];
   }
+  const LowRank& embedding() const { return parts_[parts_.size() - 2]; }
+  const LowRank& output() const { return parts_.back(); }
   std::size_t byte_count() const;
 
  private:
-  std::vector<LowRank> parts_;   // (num_layers, adapter_target_count)
+  std::vector<LowRank> parts_;   // (num_layers, adapter_target_count), then embedding and output
 };
 
 // The adapters that are loaded, by slot, and the runs of a step's rows that go through each.
@@ -76,11 +81,16 @@ class AdapterPlan {
 
   void build(const StepBatch& batch);   // InvalidStep if a sequence names an empty slot
   const std::vector<Run>& runs() const { return runs_; }
+  // Of a sequence of the step; null if it asks for none.
+  const Adapter* of(int sequence) const {
+    return runs_.empty() ? nullptr : by_sequence_[static_cast<std::size_t>(sequence)];
+  }
 
  private:
   int rank_max_;
   std::vector<std::unique_ptr<Adapter>> loaded_;
   std::vector<Run> runs_;
+  std::vector<const Adapter*> by_sequence_;
 };
 
 }  // namespace headrace

@@ -16,7 +16,7 @@
 //
 // Everything is allocated at construction. Reading order: model_shape, weights, kv_cache,
 // activations, attention_plan, transformer, transformer_attention, transformer_feed_forward,
-// adapter, transformer_adapters, transformer_ranks, sampler.
+// transformer_tokens, transformer_setup, adapter, transformer_adapters, transformer_ranks, sampler.
 #pragma once
 
 #include <map>
@@ -155,6 +155,10 @@ class Transformer {
                       const Activations& input);
   void add_adapters(AdapterSite site, int tile, int row_first, int row_count, float* out,
                     std::size_t stride);
+  void embed_adapted(int row, int token);
+  void enter_output_adapter(int place, int sequence);
+  void add_output_adapter(int place, int sequence, int tile, float* out);
+  void add_low_rank(const LowRank& low, int tile, int row, float* out);
   void project_qkv(Member& member, int index, int row_count);
   void write_kv(Member& member, int index, const StepBatch& batch);
   void norm_heads(float* heads, int head_count, const Buffer<float>& weight) const;

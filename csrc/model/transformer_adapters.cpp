@@ -14,6 +14,7 @@ void Transformer::load_adapter(int slot, std::unique_ptr<Adapter> adapter) {
     for (Activations* input : {attention_input_.get(), mixed_input_.get(), ffn_input_.get(),
                                down_input_.get()})
       input->keep_floats(rows_max_);
+    output_input_->keep_floats(sampled_block);
   }
   adapters_.put(slot, std::move(adapter));
 }
@@ -71,6 +72,48 @@ void Transformer::add_adapters(AdapterSite site, int tile, int row_first, int ro
         low.up.tile(tile), rows, first, end - first,
         {out + static_cast<std::size_t>(first - row_first) * stride, stride, nullptr, true});
   }
+}
+
+// Adds to a token's row what its request's adapter adds to the embedding: B times A's column.
+void Transformer::embed_adapted(int row, int token) {
+  const Adapter* adapter = adapters_.of(row_sequence_[static_cast<std::size_t>(row)]);
+  if (adapter == nullptr || adapter->embedding().empty()) return;
+  const LowRank& low = adapter->embedding();
+  float* column = low_rank_row(row, 0);
+  low.down.read_row(token, column);
+  for (int i = 0; i < low.down.inputs(); ++i) column[i] *= low.scale;
+  for (int tile = 0; tile < low.up.tile_count(); ++tile)
+    add_low_rank(low, tile, row, hidden_row(row) + static_cast<std::size_t>(tile) * tile_columns);
+}
+
+// scale * A x of the sampled row in `place`, whose logits a request's adapter changes.
+void Transformer::enter_output_adapter(int place, int sequence) {
+  const Adapter* adapter = adapters_.of(sequence);
+  if (adapter == nullptr || adapter->output().empty()) return;
+  const LowRank& low = adapter->output();
+  for (int tile = 0; tile < low.down.tile_count(); ++tile) {
+    float* out = low_rank_row(place, 0) + static_cast<std::size_t>(tile) * tile_columns;
+    kernels_.matmul[static_cast<int>(low.down.type())](
+        low.down.tile(tile), output_input_->view(), place, 1, {out, low_rank_stride(), nullptr, false});
+    for (int i = 0; i < tile_columns; ++i) out[i] *= low.scale;
+  }
+}
+
+// B's share of a tile of the sampled row's logits.
+void Transformer::add_output_adapter(int place, int sequence, int tile, float* out) {
+  const Adapter* adapter = adapters_.of(sequence);
+  if (adapter != nullptr && !adapter->output().empty())
+    add_low_rank(adapter->output(), tile, place, out);
+}
+
+// Adds a tile of B times the low-rank row in `row`'s first place.
+void Transformer::add_low_rank(const LowRank& low, int tile, int row, float* out) {
+  ActivationRows rows;
+  rows.floats = low_rank_row(0, 0);
+  rows.float_stride = low_rank_stride();
+  rows.inputs = low.up.inputs();
+  kernels_.matmul[static_cast<int>(low.up.type())](low.up.tile(tile), rows, row, 1,
+                                                   {out, low_rank_stride(), nullptr, true});
 }
 
 }  // namespace headrace

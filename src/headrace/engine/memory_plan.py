@@ -203,15 +203,19 @@ def adapters_bytes(spec: ArchitectureSpec, sizes: RunnerSizes) -> int:
     if not sizes.adapters_max:
         return 0
     rank, kind = sizes.adapter_rank_max, TensorType.F32
-    layer = sum(
-        _buffer_bytes(tiles_bytes(kind, rank, inputs))
-        + _buffer_bytes(tiles_bytes(kind, outputs, rank))
+    layer = [
+        shape
         for outputs, inputs in target_shapes(spec).values()
-    )
+        for shape in ((rank, inputs), (outputs, rank))
+    ]
+    vocabulary, hidden = spec.vocab_size, spec.hidden_size
+    ends = [(vocabulary, rank), (hidden, rank), (rank, hidden), (vocabulary, rank)]
+    shapes = layer * spec.num_layers + ends
+    slot = sum(_buffer_bytes(tiles_bytes(kind, outputs, inputs)) for outputs, inputs in shapes)
     queries = spec.num_heads * spec.head_dim
     low_rank = adapter_targets_max * -(-rank // tile_columns) * tile_columns
     row = 4 * (low_rank + 2 * spec.hidden_size + queries + spec.ffn_size)
-    return sizes.adapters_max * spec.num_layers * layer + sizes.rows_max * row
+    return sizes.adapters_max * slot + sizes.rows_max * row
 
 
 def tiles_bytes(kind: TensorType, outputs: int, inputs: int) -> int:

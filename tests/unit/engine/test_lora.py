@@ -22,7 +22,7 @@ from headrace.engine.runner import StepBatch
 from headrace.sim.progress import SilentProgress
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.gguf_writer import TensorPlan, write_gguf
-from headrace.weights.lora.adapter import LoraAdapter
+from headrace.weights.lora.adapter import LoraAdapter, no_layer
 from headrace.weights.lora.opening import open_adapter
 from headrace.weights.model_file import open_model
 from headrace.weights.quantize import quantize_model
@@ -49,6 +49,7 @@ sizes: dict[str, Any] = {
 }
 attention = ("q_proj", "k_proj", "v_proj", "o_proj")
 dense = (*attention, "gate_proj", "up_proj", "down_proj")
+vocabulary = ("embed_tokens", "lm_head")
 prompt_count, answer_count = 20, 6
 
 
@@ -72,9 +73,15 @@ cases = {
     "olmo2, some modules, an alpha of its own": Case(
         "Olmo2Config", ("q_proj", "down_proj"), adapter={"alpha_pattern": {"down_proj": 3.0}}
     ),
-    "qwen3-moe: attention": Case(
+    "llama: embedding and output too": Case("LlamaConfig", (*dense, *vocabulary)),
+    "gemma2: a scaled embedding": Case(
+        "Gemma2Config",
+        vocabulary,
+        {"sliding_window": 7, "query_pre_attn_scalar": 24, "tie_word_embeddings": False},
+    ),
+    "qwen3-moe: attention and output": Case(
         "Qwen3MoeConfig",
-        attention,
+        (*attention, "lm_head"),
         {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
     ),
 }
@@ -95,9 +102,13 @@ class Site:
         tensors: dict[str, NDArray[np.float64]] = {}
         for module, weight in self.weights(modules).items():
             outputs, inputs = weight.shape
-            prefix = f"base_model.model.{module}"
-            tensors[f"{prefix}.lora_A.weight"] = rng.normal(size=(rank, inputs)) / 8
-            tensors[f"{prefix}.lora_B.weight"] = rng.normal(size=(outputs, rank)) / 8
+            if module.endswith("embed_tokens"):  # the weight has a row for each token
+                inputs, outputs = outputs, inputs
+            half_a, half_b = names_of(module)
+            tensors[half_a] = rng.normal(size=(rank, inputs)) / 8
+            tensors[half_b] = rng.normal(size=(outputs, rank)) / 8
+            if module.split(".")[-1] in vocabulary:  # which PEFT saves beside
+                tensors[f"base_model.model.{module}.base_layer.weight"] = weight.detach().numpy()
         directory = self.path.parent / name
         directory.mkdir()
         floats = {key: value.astype(np.float32) for key, value in tensors.items()}
@@ -129,14 +140,23 @@ class Site:
         whole = {key: value.clone() for key, value in self.model.state_dict().items()}
         with torch.no_grad():
             for module, weight in self.weights(tuple(config["target_modules"])).items():
-                prefix = f"base_model.model.{module}"
-                up, down = tensors[f"{prefix}.lora_B.weight"], tensors[f"{prefix}.lora_A.weight"]
+                half_a, half_b = names_of(module)
+                up, down = tensors[half_b], tensors[half_a]
                 last = module.split(".")[-1]
                 alpha = config.get("alpha_pattern", {}).get(last, config["lora_alpha"])
                 divisor = np.sqrt(config["r"]) if config.get("use_rslora") else config["r"]
-                weight.add_(torch.from_numpy(alpha / divisor * (up @ down)).float())
+                product = up @ down if last != "embed_tokens" else (up @ down).T
+                weight.add_(torch.from_numpy(alpha / divisor * product).float())
         yield self.model
         self.model.load_state_dict(whole)
+
+
+def names_of(module: str) -> tuple[str, str]:
+    """What PEFT calls A and B of a module."""
+    prefix = f"base_model.model.{module}.lora_"
+    if module.endswith("embed_tokens"):
+        return f"{prefix}embedding_A", f"{prefix}embedding_B"
+    return f"{prefix}A.weight", f"{prefix}B.weight"
 
 
 def make_site(tmp_path: Path, case: Case) -> Site:
@@ -250,12 +270,13 @@ def pieces_of(tensor: Tensor) -> Callable[[], Iterator[bytes]]:
 
 def test_a_gguf_adapter_is_the_same_adapter_in_the_models_own_order(tmp_path: Path) -> None:
     site = make_site(tmp_path, cases["llama: rows of Q and K are in another order"])
-    adapter = open_for(site, site.write_adapter("adapter", dense))
+    adapter = open_for(site, site.write_adapter("adapter", (*dense, *vocabulary)))
     path = tmp_path / "adapter.gguf"
     plans = []
     for part in adapter.parts:
         for half, tensor in (("a", part.down), ("b", part.up)):
-            name = f"blk.{part.layer}.{part.target}.weight.lora_{half}"
+            layer = "" if part.layer == no_layer else f"blk.{part.layer}."
+            name = f"{layer}{part.target}.weight.lora_{half}"
             plans.append(TensorPlan(name, tensor.type, tensor.shape, pieces_of(tensor)))
     metadata = {
         "general.type": "adapter",
@@ -280,7 +301,7 @@ def test_a_sequence_gets_the_same_bits_alone_and_among_other_adapters(
     kind: str, tmp_path: Path
 ) -> None:
     site = make_site(tmp_path, cases["llama: rows of Q and K are in another order"])
-    first = open_for(site, site.write_adapter("first", dense, rank=4))
+    first = open_for(site, site.write_adapter("first", (*dense, *vocabulary), rank=4))
     second = open_for(site, site.write_adapter("second", attention, rank=20, seed=2))
     path = site.path
     if kind != "F32":
@@ -306,7 +327,8 @@ def test_a_sequence_gets_the_same_bits_alone_and_among_other_adapters(
 def test_single_rows_of_many_sequences_get_the_same_bits_alone(tmp_path: Path) -> None:
     site = make_site(tmp_path, cases["llama: rows of Q and K are in another order"])
     first = open_for(site, site.write_adapter("first", dense, rank=4))
-    second = open_for(site, site.write_adapter("second", dense, rank=20, seed=2))
+    changes_all = (*dense, *vocabulary)
+    second = open_for(site, site.write_adapter("second", changes_all, rank=20, seed=2))
     slots = [-1] * 2 + [0] * 40 + [2] * 3 + [0] * 2  # more of one than are taken together
     work = [([3 + index], 0, slot) for index, slot in enumerate(slots)]
     with runner_of(site.path, {0: first, 2: second}, sequences_max=48) as runner:

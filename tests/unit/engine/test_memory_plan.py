@@ -28,7 +28,7 @@ from pathlib import Path
 from headrace.engine.cpu_runner import CpuRunner
 from headrace.engine.runner import StepBatch
 from headrace.weights.architecture_reader import read_architecture
-from headrace.weights.lora.adapter import AdapterPart, LoraAdapter, target_shapes
+from headrace.weights.lora.adapter import AdapterPart, LoraAdapter, no_layer, target_shapes
 from headrace.weights.model_file import open_model
 from headrace.weights.tensor import Tensor, TensorType
 
@@ -46,11 +46,16 @@ def whole_adapter(spec, rank):
     def tensor(name, rows, columns):
         values = np.ones((rows, columns), np.float32)
         return Tensor(name, TensorType.F32, (rows, columns), values.data.cast("B"))
-    return LoraAdapter(Path(), "", tuple(
+    vocabulary, hidden = spec.vocab_size, spec.hidden_size
+    ends = (("token_embd", (vocabulary, rank), hidden), ("output", (rank, hidden), vocabulary))
+    return LoraAdapter(Path(), "", (*(
         AdapterPart(layer, target, 1.0, tensor("a", rank, inputs), tensor("b", outputs, rank))
         for layer in range(spec.num_layers)
         for target, (outputs, inputs) in target_shapes(spec).items()
-    ))
+    ), *(
+        AdapterPart(no_layer, target, 1.0, tensor("a", *down), tensor("b", outputs, rank))
+        for target, down, outputs in ends
+    )))
 
 def private_bytes():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()

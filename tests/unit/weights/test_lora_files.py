@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from headrace.base.errors import InvalidRequest, ModelFileError
 from headrace.sim.tiny_model import tiny_spec
-from headrace.weights.lora.adapter import LoraAdapter
+from headrace.weights.lora.adapter import LoraAdapter, no_layer
 from headrace.weights.lora.opening import check_adapter_name, open_adapter
 
 hidden, vocab = tiny_spec.hidden_size, tiny_spec.vocab_size
@@ -64,9 +64,12 @@ def test_what_is_not_computed_is_refused_by_name(name: str, tmp_path: Path) -> N
 
 broken: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
     "half a pair": ({f"{query}.lora_A": (4, hidden)}, "only one of"),
-    "the embedding": (
-        {"model.embed_tokens.lora_embedding_A": (4, vocab)},
-        r"embed_tokens\.lora_embedding_A.* adapts the embedding",
+    "an embedding of more tokens": (
+        {
+            "model.embed_tokens.lora_embedding_A": (4, vocab + 1),
+            "model.embed_tokens.lora_embedding_B": (hidden, 4),
+        },
+        r"embed_tokens: .* for another model",
     ),
     "a magnitude": ({"model.layers.0.mlp.up_proj.lora_magnitude_vector": (96,)}, "DoRA"),
     "a whole matrix": ({"lm_head": (vocab, hidden)}, r"lm_head\.weight.* serve the merged"),
@@ -81,9 +84,12 @@ broken: dict[str, tuple[dict[str, tuple[int, ...]], str]] = {
         },
         "layer 7",
     ),
-    "the output": (
-        {"lm_head.lora_A": (4, hidden), "lm_head.lora_B": (vocab, 4)},
-        "lm_head.* not adapted here",
+    "a router": (
+        {
+            "model.layers.0.mlp.router.lora_A": (4, hidden),
+            "model.layers.0.mlp.router.lora_B": (8, 4),
+        },
+        r"mlp\.router.* adapters of .* are served",
     ),
     "an expert": (
         {
@@ -101,6 +107,26 @@ def test_tensors_that_have_no_place_are_refused(name: str, tmp_path: Path) -> No
     shapes, message = broken[name]
     with pytest.raises(ModelFileError, match=message):
         open_for(write_adapter(tmp_path / "adapter", shapes))
+
+
+output_shapes: dict[str, tuple[int, ...]] = {
+    "lm_head.lora_A": (4, hidden),
+    "lm_head.lora_B": (vocab, 4),
+}
+
+
+def test_copies_of_what_was_not_trained_are_passed_over(tmp_path: Path) -> None:
+    copies = {"lm_head.base_layer": (vocab, hidden), "model.embed_tokens": (vocab, hidden)}
+    adapter = open_for(
+        write_adapter(tmp_path / "a", output_shapes | copies, target_modules=["lm_head"])
+    )
+    assert [(part.target, part.layer) for part in adapter.parts] == [("output", no_layer)]
+
+
+def test_a_changed_vocabulary_is_refused(tmp_path: Path) -> None:
+    copies = {"model.embed_tokens": (vocab + 1, hidden)}
+    with pytest.raises(ModelFileError, match="vocabulary was changed"):
+        open_for(write_adapter(tmp_path / "a", output_shapes | copies, target_modules=["lm_head"]))
 
 
 def test_a_rank_over_the_servers_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What an adapter is once it is read: for each matrix that it changes, A, B and a scale.
 
-`y += scale * B (A x)`. Whatever a file fuses is cut as the model's own matrices are (layout.py).
+`y += scale * B (A x)`. Whatever a file fuses is cut as the model's own matrices are (layout.py). Of
+the embedding A has a row for each token, which is what a token's row of the embedding gets times B.
 """
 
 import hashlib
@@ -16,7 +17,10 @@ from headrace.kernels.architecture import ArchitectureSpec
 from headrace.weights.tensor import Tensor, TensorType, block_layouts
 
 # What the runner can adapt; their order is that of AdapterTarget in csrc/model/adapter.hpp.
-targets = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+layer_targets = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+model_targets = ("token_embd", "output")
+targets = (*layer_targets, *model_targets)
+no_layer = -1  # of a matrix that the model has once
 float_types = (TensorType.F32, TensorType.F16, TensorType.BF16)
 name_pattern = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 rank_max_default = 64
@@ -25,12 +29,12 @@ digest_chunk_bytes = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class AdapterPart:
-    """One matrix of one layer, and what is added to its product."""
+    """One matrix, of a layer or of the model, and what is added to its product."""
 
-    layer: int
+    layer: int  # or `no_layer`
     target: str  # one of `targets`
     scale: float
-    down: Tensor  # A: (rank, inputs)
+    down: Tensor  # A: (rank, inputs); of the embedding (tokens, rank)
     up: Tensor  # B: (outputs, rank)
 
 
@@ -45,7 +49,7 @@ class LoraAdapter:
     @property
     def rank(self) -> int:
         """The highest of its parts."""
-        return max(part.down.shape[0] for part in self.parts)
+        return max(part.up.shape[1] for part in self.parts)
 
     @property
     def byte_count(self) -> int:
@@ -58,8 +62,8 @@ class LowRankPair:
     """A and B as a file names them: of a matrix that may be several of ours."""
 
     name: str  # for messages
-    layer: int
-    matrix: str  # the GGUF name of what it changes: "attn_q", "attn_qkv", ...
+    layer: int  # or `no_layer`
+    matrix: str  # the GGUF name of what it changes: "attn_q", "attn_qkv", "output", ...
     scale: float
     down: Tensor
     up: Tensor
@@ -82,15 +86,25 @@ def target_shapes(spec: ArchitectureSpec) -> dict[str, tuple[int, int]]:
     return shapes | {"ffn_up": (spec.ffn_size, hidden), "ffn_down": (hidden, spec.ffn_size)}
 
 
+def model_target_shapes(spec: ArchitectureSpec) -> dict[str, tuple[int, int]]:
+    """The same of the matrices that the model has once."""
+    return {
+        "token_embd": (spec.hidden_size, spec.vocab_size),
+        "output": (spec.vocab_size, spec.hidden_size),
+    }
+
+
 def cut(spec: ArchitectureSpec, pair: LowRankPair, path: Path) -> Iterator[AdapterPart]:
     """The parts of one pair; ModelFileError if they do not fit the model."""
     if pair.down.type not in float_types or pair.up.type not in float_types:
         fail(path, pair.name, "is neither F32, F16 nor BF16")
     if len(pair.down.shape) != 2 or len(pair.up.shape) != 2:
         fail(path, pair.name, "is no pair of matrices")
-    if not 0 <= pair.layer < spec.num_layers:
+    if pair.layer != no_layer and not 0 <= pair.layer < spec.num_layers:
         fail(path, pair.name, f"is of layer {pair.layer}; the model has {spec.num_layers}")
     rank, inputs = pair.down.shape
+    if pair.matrix == "token_embd":
+        rank, inputs = inputs, rank
     sizes, wanted_inputs = _sizes(spec, pair, path)
     wanted = (sum(sizes.values()), wanted_inputs)
     if (pair.up.shape[0], inputs) != wanted or pair.up.shape[1] != rank:
@@ -146,6 +160,9 @@ def fail(path: Path, field: str, problem: str) -> NoReturn:
 def _sizes(spec: ArchitectureSpec, pair: LowRankPair, path: Path) -> tuple[dict[str, int], int]:
     """The outputs of each target in the matrix, in their order, and its inputs."""
     hidden = spec.hidden_size
+    if pair.layer == no_layer:
+        outputs, inputs = model_target_shapes(spec)[pair.matrix]
+        return {pair.matrix: outputs}, inputs
     shapes = target_shapes(spec)
     known: dict[str, tuple[dict[str, int], int]] = {
         name: ({name: outputs}, inputs) for name, (outputs, inputs) in shapes.items()
@@ -159,7 +176,7 @@ def _sizes(spec: ArchitectureSpec, pair: LowRankPair, path: Path) -> tuple[dict[
         if spec.gated and pair.up.shape[0] == 2 * spec.ffn_size:
             known["ffn_up"] = (dense, hidden)
     elif pair.matrix not in known:
-        fail(path, pair.name, "changes a model's experts; adapters of attention alone are served")
+        fail(path, pair.name, "changes a model's experts, which are not adapted here; attention is")
     if pair.matrix not in known:
         fail(path, pair.name, f"changes {pair.matrix}; adapters of {', '.join(known)} are served")
     return known[pair.matrix]

@@ -20,10 +20,14 @@ from headrace.weights.lora.adapter import (
     digest_of,
     fail,
     float_types,
+    model_targets,
+    no_layer,
 )
 from headrace.weights.tensor import Tensor, TensorType
 
-pair_pattern = re.compile(r"blk\.(?P<layer>\d{1,5})\.(?P<matrix>\w+)\.weight\.lora_(?P<half>[ab])")
+pair_pattern = re.compile(
+    r"(?:blk\.(?P<layer>\d{1,5})\.)?(?P<matrix>\w+)\.weight\.lora_(?P<half>[ab])"
+)
 
 
 def open_gguf_adapter(path: Path, spec: ArchitectureSpec, rank_max: int) -> LoraAdapter:
@@ -33,16 +37,18 @@ def open_gguf_adapter(path: Path, spec: ArchitectureSpec, rank_max: int) -> Lora
         halves: dict[tuple[int, str], dict[str, Tensor]] = {}
         for name, tensor in file.tensors.items():
             found = pair_pattern.fullmatch(name)
-            if found is None:
-                fail(path, f"tensor {name}", "is not a matrix of a layer, which alone are adapted")
+            is_of_model = found is not None and found["layer"] is None
+            if found is None or (is_of_model and found["matrix"] not in model_targets):
+                fail(path, f"tensor {name}", "is no matrix that is adapted here")
             matrix = families[spec.family].tensor_names.get(found["matrix"], found["matrix"])
-            halves.setdefault((int(found["layer"]), matrix), {})[found["half"]] = _floats(tensor)
+            layer = no_layer if is_of_model else int(found["layer"])
+            halves.setdefault((layer, matrix), {})[found["half"]] = _floats(tensor)
         parts: list[AdapterPart] = []
         for (layer, matrix), half in halves.items():
-            name = f"blk.{layer}.{matrix}"
+            name = matrix if layer == no_layer else f"blk.{layer}.{matrix}"
             if len(half) != 2:
                 fail(path, name, "has only one of lora_a and lora_b; the file is damaged")
-            rank = half["a"].shape[0]
+            rank = half["b"].shape[-1]
             scale = alpha / rank if alpha else 1.0
             pair = LowRankPair(name, layer, matrix, scale, half["a"], half["b"])
             parts.extend(cut(spec, pair, path))

@@ -1,7 +1,8 @@
 """Adapters as PEFT saves them: a directory with adapter_config.json and adapter_model.safetensors.
 
-What would change the answers and is not computed (DoRA, whole matrices saved beside, biases,
-adapted embeddings) is refused by name. B's rows for queries and keys are put into the model's own
+What would change the answers and is not computed (DoRA, whole matrices saved beside, biases) is
+refused by name. Beside an adapted embedding or output matrix PEFT saves the model's own, which was
+not trained: it is passed over. B's rows for queries and keys are put into the model's own
 order (huggingface/tensor_map.py).
 """
 
@@ -31,17 +32,20 @@ from headrace.weights.lora.adapter import (
     cut,
     digest_of,
     fail,
+    no_layer,
 )
 from headrace.weights.tensor import Tensor
 
 config_name = "adapter_config.json"
 weights_name = "adapter_model.safetensors"
 saved_prefix = "base_model.model."
-pair_pattern = re.compile(r"(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?\.weight")
+pair_pattern = re.compile(
+    r"(?P<module>.+)\.lora_(?P<embedding>embedding_)?(?P<half>[AB])(?:\.default)?(?:\.weight)?"
+)
+model_modules = {"embed_tokens": "token_embd", "lm_head": "output"}
 refused_tensors = {
     ".lora_magnitude_vector": "is of DoRA, which scales the whole matrix and is not computed; "
     "train or convert it as plain LoRA",
-    ".lora_embedding_": "adapts the embedding, which is not computed",
     ".bias": "is a trained bias, which is not computed; train with bias='none'",
 }
 saved_whole = (
@@ -68,6 +72,8 @@ class AdapterConfig(msgspec.Struct, rename={"rank": "r"}):
     trainable_token_indices: object = None
     alora_invocation_tokens: list[int] | None = None
     target_parameters: list[str] | None = None
+    target_modules: list[str] | str | None = None
+    ensure_weight_tying: bool = False
 
 
 @dataclass(slots=True)
@@ -85,7 +91,8 @@ def open_peft_adapter(path: Path, spec: ArchitectureSpec, rank_max: int) -> Lora
     if not weights.is_file():
         fail(path, weights_name, "is missing; pickled adapters (.bin) are not read, save it anew")
     parts: list[AdapterPart] = []
-    for module, halves in _pairs(weights, read_safetensors(weights)).items():
+    tensors = _without_copies(spec, config, weights, read_safetensors(weights))
+    for module, halves in _pairs(weights, tensors).items():
         pair = _pair(spec, config, module, halves, weights)
         parts.extend(cut(spec, pair, weights))
     return adapter_of(path, digest_of(path / config_name, weights), parts, rank_max)
@@ -116,6 +123,7 @@ def _read_config(path: Path) -> AdapterConfig:
         "trainable_token_indices": config.trainable_token_indices,
         "alora_invocation_tokens": config.alora_invocation_tokens,
         "target_parameters": config.target_parameters,
+        "ensure_weight_tying": config.ensure_weight_tying,
     }
     for field, is_used in refusals.items():
         if is_used:
@@ -123,6 +131,28 @@ def _read_config(path: Path) -> AdapterConfig:
     if config.rank < 1 or not math.isfinite(config.lora_alpha):
         fail(path, "r", "r and lora_alpha must be positive numbers")
     return config
+
+
+def _without_copies(
+    spec: ArchitectureSpec, config: AdapterConfig, path: Path, tensors: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """What was trained: without the embedding and the output matrix that PEFT saves beside it
+    where one of them is adapted. Refuses a matrix of another vocabulary than the model's."""
+    wanted = config.target_modules or ()
+    names = [wanted] if isinstance(wanted, str) else wanted
+    has_copies = any(name in module for name in names for module in model_modules)
+    kept = {}
+    for name, tensor in tensors.items():
+        stem = name.removesuffix(".weight").removesuffix(".base_layer").rpartition(".")[2]
+        if not has_copies or not name.endswith(".weight") or stem not in model_modules:
+            kept[name] = tensor
+        elif tensor.shape != (spec.vocab_size, spec.hidden_size):
+            fail(
+                path,
+                f"tensor {name}",
+                f"is {tensor.shape}: the vocabulary was changed; serve the merged model instead",
+            )
+    return kept
 
 
 def _pairs(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, _Halves]:
@@ -133,10 +163,12 @@ def _pairs(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, _Halves]:
             reasons = (text for part, text in refused_tensors.items() if part in name)
             fail(path, f"tensor {name}", next(reasons, saved_whole))
         halves = pairs.setdefault(found["module"], _Halves())
-        if found["half"] == "A":
-            halves.down = tensor
-        else:
+        if found["half"] == "B":
             halves.up = tensor
+        elif found["embedding"]:  # (rank, tokens) there
+            halves.down = tensor_of(name, tensor.type, values_of(tensor).T)
+        else:
+            halves.down = tensor
     return pairs
 
 
@@ -149,15 +181,20 @@ def _pair(
     for prefix in prefixes:
         name = name.removeprefix(prefix)
     layer = layer_pattern.fullmatch(name)
-    matrix = layer_names.get(layer[2]) if layer else None
-    if layer is None or matrix is None:
-        fail(path, module, "is a module that is not adapted here: attention's and the MLP's are")
+    matrix = layer_names.get(layer[2]) if layer else model_modules.get(name)
+    if matrix is None:
+        fail(
+            path,
+            module,
+            "is a module that is not adapted here: attention's, the MLP's, the embedding and the "
+            "output matrix are",
+        )
     up = _in_stored_order(spec, matrix, halves.up)
     return LowRankPair(
         name=module,
-        layer=int(layer[1]),
+        layer=int(layer[1]) if layer else no_layer,
         matrix=matrix,
-        scale=_scale(config, module, halves.down.shape[0]),
+        scale=_scale(config, module, halves.up.shape[-1]),
         down=halves.down,
         up=up,
     )
