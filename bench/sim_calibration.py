@@ -234,14 +234,14 @@ def table(device: DeviceModel, measured: Measured, cells: Sequence[tuple[int, in
     errors: list[float] = []
     for batch, prompt in cells:
         real = measured[name_of((batch, prompt))].served().figures()
-        cells = [str(batch), str(prompt), text(real)]
+        columns = [str(batch), str(prompt), text(real)]
         for kind in (ExactEngine, AggregateEngine):
             told = run_simulated(kind, device, batch, prompt).figures()
             off = [said / was - 1.0 for said, was in zip(told, real, strict=True)]
-            cells += [text(told), ", ".join(f"{each:+.1%}" for each in off)]
+            columns += [text(told), ", ".join(f"{each:+.1%}" for each in off)]
             if kind is ExactEngine:
                 errors += off
-        print("| " + " | ".join(cells) + " |", flush=True)
+        print("| " + " | ".join(columns) + " |", flush=True)
     return errors
 
 
