@@ -60,7 +60,8 @@ function lines(item) {
 }
 
 function totals(item) {
-  const percent = (each) => (each.percent === null ? "" : ` (${each.percent}%)`);
+  const percent = (each) => (each.percent === null || each.name.includes("%") ? ""
+    : ` (${each.percent}%)`);
   const exact = (money) => element("span", { title: `$${money.usd}` }, dollars(money.nanousd));
   return card("What it comes to", null, null, facts([
     ["Subtotal", exact(item.subtotal)],
