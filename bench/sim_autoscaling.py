@@ -20,7 +20,6 @@ from headrace.sim.fleet.scenario import Scaling, load
 from headrace.sim.fleet.simulation import Simulation
 
 target = 0.99
-declared_tokens_per_s = 10_000.0  # what a pod of these scenarios bears
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -48,7 +47,8 @@ settings = (
     Setting("headrace, nothing told", "headrace", None),
     Setting("HPA", "hpa", 8.0),
     Setting("KPA", "kpa", 8.0),
-    Setting("headrace, capacity told", "headrace", 0.95, declared_tokens_per_s),
+    Setting("headrace, capacity told", "headrace", 0.95, 10_000.0),
+    Setting("headrace, capacity told", "headrace", 0.95, 11_000.0),
     Setting("APA", "apa", 8.0),
     Setting("planner", "planner", 0.5),
     Setting("HPA", "hpa", 10.0),
@@ -119,13 +119,15 @@ def table(name: str, results: Sequence[Result]) -> str:
         "to the clairvoyant | turns an hour |",
         "|---|---|---|---|---|---|---|",
     ]
-    for setting in sorted(rows, key=lambda each: (each.label, each.knob or 0)):
+    for setting in sorted(
+        rows, key=lambda each: (each.label, each.knob or 0, each.tokens_per_s or 0)
+    ):
         shares = [result.share for result in rows[setting]]
         hours = [result.device_hours for result in rows[setting]]
         mean = statistics.fmean
         cells = (
             setting.label,
-            "-" if setting.knob is None else f"{setting.knob:g}",
+            number_of(setting),
             str(len(shares)),
             f"{mean(shares):.2%} ({min(shares):.2%} to {max(shares):.2%})",
             f"{mean(hours):.2f} ({min(hours):.2f} to {max(hours):.2f})",
@@ -134,6 +136,14 @@ def table(name: str, results: Sequence[Result]) -> str:
         )
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def number_of(setting: Setting) -> str:
+    """What the rule was told."""
+    if setting.knob is None:
+        return "-"
+    declared = setting.tokens_per_s
+    return f"{setting.knob:g}" + (f" of {declared:,.0f} tokens/s" if declared else "")
 
 
 def plot(results: Sequence[Result], names: Sequence[str], path: Path) -> None:
