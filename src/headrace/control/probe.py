@@ -19,6 +19,7 @@ from headrace.spec.deployments import Replica
 readiness_timeout_s = 2.0
 others_readiness_timeout_s = 10.0  # of an engine that others run, somewhere
 paid_interval_s = 30.0  # between questions to an API of others that was ready
+paid_unready_interval_s = 10.0  # to one that was not, as with a wrong key; it may shut us out
 paid_probe_tokens = 16  # the fewest that every provider takes
 token_timeout_s = 60.0  # the first token of a large model on a slow machine
 answer_bytes_max = 4 << 20
@@ -40,29 +41,39 @@ class Probe(Protocol):
         ...
 
 
+class KnownAnswer(msgspec.Struct, frozen=True):
+    """What an API of others said, which holds for a while as long as it is asked with that key."""
+
+    credential: str | None
+    until_s: float
+    readiness: Readiness
+
+
 class EngineProbe:
     """Questions to replicas, by the adapter of their engine."""
 
     def __init__(self, client: HttpClient, clock: Clock) -> None:
         self._client = client
         self._clock = clock
-        self._ready_until_s: dict[str, float] = {}  # APIs of others, by replica
+        self._known: dict[str, KnownAnswer] = {}  # APIs of others, by replica
 
     async def readiness(self, adapter: EngineAdapter, replica: Replica) -> Readiness | None:
         """What the engine says of itself; None if it does not answer.
 
-        An API that others run is not asked again for a while once it was ready."""
+        An API that others run is not asked again for a while, unless its key is another one now."""
         if not adapter.facts.is_paid:
             return await self._ask_readiness(adapter, replica)
         now_s = self._clock.monotonic_s()
-        if now_s < self._ready_until_s.get(replica.id, now_s):
-            return Readiness(ReadinessState.READY, "ready")
-        self._ready_until_s = {
-            name: until_s for name, until_s in self._ready_until_s.items() if until_s > now_s
-        }
+        self._known = {name: known for name, known in self._known.items() if known.until_s > now_s}
+        known = self._known.get(replica.id)
+        credential = credential_of(replica)
+        if known is not None and known.credential == credential:
+            return known.readiness
         found = await self._ask_readiness(adapter, replica)
-        if found is not None and found.state is ReadinessState.READY:
-            self._ready_until_s[replica.id] = now_s + paid_interval_s
+        if found is not None:
+            is_ready = found.state is ReadinessState.READY
+            until_s = now_s + (paid_interval_s if is_ready else paid_unready_interval_s)
+            self._known[replica.id] = KnownAnswer(credential, until_s, found)
         return found
 
     async def _ask_readiness(self, adapter: EngineAdapter, replica: Replica) -> Readiness | None:

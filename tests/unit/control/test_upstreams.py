@@ -14,7 +14,7 @@ from headrace.control.nodes.node_loop import ours
 from headrace.control.probe import EngineProbe, credential_of, probing_request
 from headrace.control.upstreams import check_upstream
 from headrace.control.world import ModelFileState, World
-from headrace.http.client import HttpClient
+from headrace.http.client import HttpClient, WholeAnswer
 from headrace.sim.clock import ManualClock
 from headrace.spec.autoscaling import Autoscaling
 from headrace.spec.deployments import Deployment, LoraSource, Replica, ReplicaState, Upstream
@@ -143,6 +143,36 @@ def test_a_missing_key_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         return "" if found is None else found.detail
 
     assert "env:EXAMPLE_API_KEY" in asyncio.run(look())
+
+
+def test_an_api_that_refuses_our_key_is_not_asked_every_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("EXAMPLE_API_KEY", "sk-wrong")
+    replica = Replica(
+        id="rep_1", name="d-0", parent_id="dep_1", create_time=0, address=api.address, upstream=api
+    )
+    clock = ManualClock()
+    asked: list[str] = []
+
+    async def refuse(_: object, method: str, url: str, **options: Any) -> WholeAnswer:
+        asked.append(options["headers"]["Authorization"])
+        return WholeAnswer(401, b"{}")
+
+    monkeypatch.setattr(HttpClient, "fetch", refuse)
+
+    async def look() -> None:
+        probe = EngineProbe(HttpClient(), clock)
+        for _ in range(20):
+            found = await probe.readiness(find_adapter("openai"), replica)
+            assert found is not None
+            assert "refuses our key" in found.detail
+            clock.advance(1.0)
+        monkeypatch.setenv("EXAMPLE_API_KEY", "sk-renewed")  # is tried at once
+        await probe.readiness(find_adapter("openai"), replica)
+
+    asyncio.run(look())
+    assert asked == ["Bearer sk-wrong"] * 2 + ["Bearer sk-renewed"]
 
 
 @pytest.mark.parametrize(
