@@ -13,6 +13,7 @@ import random
 import statistics
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ortools.sat.python import cp_model
 
@@ -49,7 +50,7 @@ def fits(node: Node, option: Option) -> bool:
 def optimum(nodes: Sequence[Node], requests: Sequence[Request]) -> int | None:
     """The fewest devices that hold every replica; None if they do not fit."""
     model = cp_model.CpModel()
-    used = [[] for _ in nodes]
+    used: list[list[Any]] = [[] for _ in nodes]  # the solver has no types
     for request in requests:
         for _ in request.replicas:
             ways = []
