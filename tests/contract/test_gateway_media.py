@@ -12,10 +12,12 @@ import openai
 import pytest
 
 from headrace.gateway import media_form
-from headrace.ledger.reservation import Charge, Outcome, TokenUsage, UsageSource
-from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name, price, serving
+from headrace.ledger.rating import rated_late
+from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
+from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name, price, serving
 from headrace.sim.media_engine import MediaEngine, picture, sound
-from headrace.spec.prices import PriceVersion
+from headrace.spec.prices import Price, PriceBook, PriceVersion, UnitPrices
+from headrace.spec.settlements import UnitCounts
 
 
 @asynccontextmanager
@@ -82,7 +84,7 @@ async def test_what_no_engine_counted_is_unrated_and_never_0(tmp_path: Path) -> 
         (settlement,) = await site.settlements(1)
         await site.booked(1)
         rated = site.database.late_rating.rate(
-            lambda *_: PriceVersion("prb", price), lambda *_: Charge(), 0.0, 2.0**40
+            lambda *_: PriceVersion("prb", price), rated_late, 0.0, 2.0**40
         )
         assert site.database.ledger.check() == []
     assert settlement.outcome is Outcome.FINISHED
@@ -91,6 +93,72 @@ async def test_what_no_engine_counted_is_unrated_and_never_0(tmp_path: Path) -> 
     assert settlement.amount_nanousd is None
     assert settlement.price_book_id is None
     assert rated == 0
+
+
+by_units = Price(
+    input_nanousd_per_million=0,
+    cached_input_nanousd_per_million=0,
+    output_nanousd_per_million=0,
+    units=UnitPrices(
+        per_request_nanousd=1_000,
+        per_image_nanousd=40_000_000,
+        per_second_nanousd=100_000,
+        per_character_nanousd=15_000,
+    ),
+)
+
+
+def price_by_units(site: GatewaySite) -> None:
+    """From now on the model is priced by requests, images, seconds and characters."""
+    book = PriceBook(
+        id=make_id("prb", 9), name="units", create_time=1.0, effective_time=1.0,
+        prices={model_name: by_units},
+    )  # fmt: skip
+    site.database.store.create(book)
+
+
+async def test_units_are_charged_where_no_engine_counts_tokens(tmp_path: Path) -> None:
+    engine = MediaEngine(counts_tokens=False)
+    async with heard(tmp_path, engine, credit_nanousd=10**9) as (site, client):
+        price_by_units(site)
+        await site.gateway.follower.load()
+        await post_form(client, "/audio/transcriptions")
+        await client.audio.speech.create(model=model_name, voice="a", input="Grüße")
+        await client.images.generate(model=model_name, prompt="a mill", n=2)
+        await client.audio.transcriptions.create(
+            model=model_name, file=("a.mp3", sound), response_format="text"
+        )
+        heard_, spoken, made, silent = await site.settlements(4)
+        await site.booked(4)
+        assert site.database.ledger.check() == []
+        [row] = site.database.ledger.usage(("model",))
+    assert heard_.units == UnitCounts(1, 0, 3000)
+    assert heard_.amount_nanousd == 1_000 + 3 * 100_000
+    assert spoken.units == UnitCounts(1, 0, 0, 5)
+    assert spoken.amount_nanousd == 1_000 + 5 * 15_000
+    assert made.units == UnitCounts(1, 2)
+    assert made.amount_nanousd == 1_000 + 2 * 40_000_000
+    assert silent.units == UnitCounts(1, 0, None)  # plain text tells no length, nor does this file
+    assert (silent.source, silent.amount_nanousd) == (UsageSource.UNMETERED, None)
+    assert (row.images, row.audio_ms, row.characters, row.unrated) == (2, 3000, 5, 1)
+
+
+async def test_a_budget_holds_for_what_is_priced_by_image(tmp_path: Path) -> None:
+    async with heard(tmp_path, MediaEngine(), credit_nanousd=130_000_000) as (site, client):
+        price_by_units(site)
+        await site.gateway.follower.load()
+
+        async def made() -> int:
+            try:
+                await client.images.generate(model=model_name, prompt="a mill", n=1)
+            except openai.APIStatusError as error:
+                return error.status_code
+            return 200
+
+        statuses = await asyncio.gather(*(made() for _ in range(12)))
+        settled = await site.settlements(3)
+    assert sorted(statuses) == [200] * 3 + [402] * 9
+    assert sum(each.amount_nanousd or 0 for each in settled) == 3 * 40_001_000
 
 
 async def test_plain_text_and_events_pass_as_they_are(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ due      = total less what prepaid credit covered; the account pays net amounts,
 
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 
 import msgspec
 
@@ -31,7 +32,7 @@ from headrace.spec.invoices import (
     invoice_lines_max,
     tax_rate_ppm_max,
 )
-from headrace.spec.prices import Price, PriceBook
+from headrace.spec.prices import Price, PriceBook, UnitPrices, unit_price_names
 from headrace.spec.tenancy import Tenant
 from headrace.spec.terms import Terms
 
@@ -98,7 +99,7 @@ def lines_of(use: RatedUse, books: Mapping[str, PriceBook]) -> list[InvoiceLine]
         return []
     book = books.get(use.price_book_id)
     price = None if book is None else book.prices.get(use.model)
-    return [
+    lines = [
         InvoiceLine(
             model=use.model,
             token_class=token_class,
@@ -111,6 +112,48 @@ def lines_of(use: RatedUse, books: Mapping[str, PriceBook]) -> list[InvoiceLine]
         for token_class, tokens, quoted, amount in classes_of(use, price)
         if tokens or amount
     ]
+    lines += unit_lines_of(use, use.price_book_id, price)
+    return sorted(lines, key=lambda line: line.token_class is TokenClass.WAIVED)
+
+
+def unit_lines_of(use: RatedUse, price_book_id: str, price: Price | None) -> list[InvoiceLine]:
+    """The lines of what was charged by other units than tokens."""
+    quoted = UnitPrices() if price is None or price.units is None else price.units
+    counted = zip(unit_price_names, use.units, unit_classes, quoted.amounts(), strict=True)
+    return [
+        InvoiceLine(
+            model=use.model,
+            token_class=unit_class,
+            price_book_id=price_book_id,
+            requests=use.requests,
+            tokens=0,
+            price_nanousd_per_million=None,
+            amount_nanousd=amount,
+            units=units_text(unit_class, count),
+            price_nanousd_per_unit=each if is_exact(each, unit_class, count, use, amount) else None,
+        )
+        for name, count, unit_class, each in counted
+        if (amount := getattr(use.charge, name))
+    ]
+
+
+unit_classes = (TokenClass.REQUESTS, TokenClass.IMAGES, TokenClass.AUDIO, TokenClass.CHARACTERS)
+
+
+def units_text(unit_class: TokenClass, count: int) -> str:
+    """A number of units as it is printed; sound is counted in milliseconds."""
+    return str(Decimal(count) / 1000 if unit_class is TokenClass.AUDIO else count)
+
+
+def is_exact(
+    each: int | None, unit_class: TokenClass, count: int, use: RatedUse, amount_nanousd: int
+) -> bool:
+    """Whether a price and the units make the amount, but for each request's rounding."""
+    if each is None:
+        return False
+    whole = each * count
+    exact = divided(whole, 1000) if unit_class is TokenClass.AUDIO else whole
+    return abs(exact - amount_nanousd) <= use.requests
 
 
 def explains(quoted: int | None, tokens: int, amount_nanousd: int, use: RatedUse) -> bool:

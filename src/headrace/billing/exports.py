@@ -9,6 +9,7 @@ import csv
 import datetime
 import io
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 
 import msgspec
 
@@ -60,7 +61,7 @@ class DailyUse(msgspec.Struct, frozen=True, kw_only=True):
     project_id: str
     model: str
     token_class: TokenClass
-    tokens: int
+    tokens: int  # or as many of another unit
     amount_nanousd: int
 
 
@@ -92,15 +93,22 @@ def daily_uses(settlements: Iterable[Settlement]) -> list[DailyUse]:
 
 
 def classes_of(settlement: Settlement) -> list[tuple[TokenClass, int, int]]:
-    """Class, tokens and amount; classes inside others (reasoning, images) are shown by amount."""
+    """Class, quantity and amount; classes inside others (reasoning, images) are shown by amount.
+
+    Sound is in milliseconds."""
     usage, charge = settlement.usage, settlement.charge
+    units = settlement.units
     amounts = (
-        (0, 0, 0, 0)
+        (0,) * 8
         if charge is None
         else (
             charge.input_nanousd + charge.embedding_nanousd + charge.image_nanousd,
             charge.cached_input_nanousd,
             charge.output_nanousd + charge.reasoning_nanousd + charge.draft_nanousd,
+            charge.per_request_nanousd,
+            charge.per_image_nanousd,
+            charge.per_second_nanousd,
+            charge.per_character_nanousd,
             -charge.waived_nanousd,
         )
     )
@@ -108,7 +116,11 @@ def classes_of(settlement: Settlement) -> list[tuple[TokenClass, int, int]]:
         (TokenClass.INPUT, usage.prompt_tokens - usage.cached_tokens, amounts[0]),
         (TokenClass.CACHED_INPUT, usage.cached_tokens, amounts[1]),
         (TokenClass.OUTPUT, usage.completion_tokens, amounts[2]),
-        (TokenClass.WAIVED, 0, amounts[3]),
+        (TokenClass.REQUESTS, (units.requests or 0) if amounts[3] else 0, amounts[3]),
+        (TokenClass.IMAGES, units.images or 0, amounts[4]),
+        (TokenClass.AUDIO, units.audio_ms or 0, amounts[5]),
+        (TokenClass.CHARACTERS, units.characters or 0, amounts[6]),
+        (TokenClass.WAIVED, 0, amounts[7]),
     ]
 
 
@@ -142,6 +154,9 @@ def cloud_events(settlements: Iterable[Settlement]) -> Iterator[bytes]:
                         "outcome": settlement.outcome,
                         "source": settlement.source,
                         **msgspec.structs.asdict(settlement.usage),
+                        "images": settlement.units.images,
+                        "audio_ms": settlement.units.audio_ms,
+                        "characters": settlement.units.characters,
                         "amount_nanousd": amount,
                         "amount_usd": None if amount is None else format_usd(amount),
                     },
@@ -155,7 +170,7 @@ def _focus_row(use: DailyUse, names: Mapping[str, str], provider: str) -> list[s
     month = use.day.replace(day=1)
     next_month = (month + datetime.timedelta(days=32)).replace(day=1)
     cost = format_usd(use.amount_nanousd)
-    tokens = str(use.tokens)
+    quantity, unit, what = quantity_of(use)
     is_waived = use.token_class is TokenClass.WAIVED
     return [
         use.tenant_id,
@@ -167,16 +182,16 @@ def _focus_row(use: DailyUse, names: Mapping[str, str], provider: str) -> list[s
         _midnight(use.day + datetime.timedelta(days=1)),
         "Credit" if is_waived else "Usage",
         "",
-        f"{use.token_class} tokens of {use.model}",
+        f"{what} of {use.model}",
         "Usage-Based",
         cost,
         cost,
         cost,
         cost,
-        "" if is_waived else tokens,
-        "" if is_waived else "Tokens",
-        "" if is_waived else tokens,
-        "" if is_waived else "Tokens",
+        "" if is_waived else quantity,
+        "" if is_waived else unit,
+        "" if is_waived else quantity,
+        "" if is_waived else unit,
         "" if is_waived else "Standard",
         provider,
         provider,
@@ -189,6 +204,23 @@ def _focus_row(use: DailyUse, names: Mapping[str, str], provider: str) -> list[s
         use.model,
         msgspec.json.encode({"token_class": use.token_class}).decode(),
     ]
+
+
+unit_words = {
+    TokenClass.REQUESTS: "Requests",
+    TokenClass.IMAGES: "Images",
+    TokenClass.AUDIO: "Seconds",
+    TokenClass.CHARACTERS: "Characters",
+}
+
+
+def quantity_of(use: DailyUse) -> tuple[str, str, str]:
+    """How much, of what unit, and that in words."""
+    unit = unit_words.get(use.token_class)
+    if unit is None:
+        return str(use.tokens), "Tokens", f"{use.token_class} tokens"
+    whole = use.token_class is not TokenClass.AUDIO
+    return str(use.tokens if whole else Decimal(use.tokens) / 1000), unit, use.token_class.value
 
 
 def _midnight(day: datetime.date) -> str:

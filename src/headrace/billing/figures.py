@@ -1,7 +1,7 @@
 """How amounts are printed on an invoice: dollars with a fixed number of digits, and rates."""
 
 from headrace.base.money import format_usd
-from headrace.spec.invoices import Payable
+from headrace.spec.invoices import InvoiceLine, Payable
 
 
 def dollars(amount_nanousd: int) -> str:
@@ -20,6 +20,22 @@ def rate(rate_ppm: int) -> str:
 def count(number: int) -> str:
     """An integer with thousands separated."""
     return f"{number:,}"
+
+
+def quantity(line: InvoiceLine) -> str:
+    """What a line counts; empty where that says nothing."""
+    if line.units:
+        whole, point, fraction = line.units.partition(".")
+        return count(int(whole)) + point + fraction
+    return count(line.tokens) if line.tokens else ""
+
+
+def price(line: InvoiceLine) -> str:
+    """What a million tokens of a line cost, or each of its units; empty where no one price did."""
+    if line.price_nanousd_per_unit is not None:
+        return f"{dollars(line.price_nanousd_per_unit)} each"
+    each = line.price_nanousd_per_million
+    return "" if each is None else dollars(each)
 
 
 def in_currency(units: int, payable: Payable) -> str:

@@ -31,6 +31,8 @@ def _environment() -> jinja2.Environment:
         dollars=figures.dollars,
         rate=figures.rate,
         count=figures.count,
+        quantity=figures.quantity,
+        price=figures.price,
         in_currency=figures.in_currency,
         exchange=figures.exchange,
     )

@@ -121,13 +121,12 @@ def draw_lines(pdf: "FPDF", family: str, invoice: Invoice) -> None:
     ) as table:
         table.row(("Model", "Tokens of", "Tokens", "Price a million", "Amount"))
         for line in invoice.lines:
-            price = line.price_nanousd_per_million
             table.row(
                 (
                     line.model,
                     line.token_class.value,
-                    figures.count(line.tokens) if line.tokens else "",
-                    "" if price is None else figures.dollars(price),
+                    figures.quantity(line),
+                    figures.price(line),
                     figures.dollars(line.amount_nanousd),
                 )
             )

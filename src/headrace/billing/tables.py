@@ -21,6 +21,8 @@ columns = (
     "price_usd_per_million",
     "amount_usd",
     "amount_nanousd",
+    "units",
+    "price_usd_per_unit",
 )
 
 
@@ -35,7 +37,9 @@ def csv_of(invoice: Invoice) -> bytes:
     totals += [(tax.name, tax.amount_nanousd) for tax in invoice.taxes]
     totals.append(("total", invoice.total_nanousd))
     for name, amount in totals:
-        writer.writerow([*head_of(invoice), "", name, "", "", "", format_usd(amount), amount])
+        writer.writerow(
+            [*head_of(invoice), "", name, "", "", "", format_usd(amount), amount, "", ""]
+        )
     return text.getvalue().encode()
 
 
@@ -52,7 +56,7 @@ def head_of(invoice: Invoice) -> list[str]:
 
 def row_of(invoice: Invoice, line: InvoiceLine) -> list[object]:
     """The columns of one line."""
-    price = line.price_nanousd_per_million
+    price, each = line.price_nanousd_per_million, line.price_nanousd_per_unit
     return [
         *head_of(invoice),
         line.model,
@@ -62,6 +66,8 @@ def row_of(invoice: Invoice, line: InvoiceLine) -> list[object]:
         "" if price is None else format_usd(price),
         format_usd(line.amount_nanousd),
         line.amount_nanousd,
+        line.units,
+        "" if each is None else format_usd(each),
     ]
 
 

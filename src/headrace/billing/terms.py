@@ -45,7 +45,7 @@ def free_of(lines: Sequence[InvoiceLine], terms: Terms) -> list[Adjustment]:
     """What free tokens take off, by model: their part of the model's amount."""
     found = []
     for model, free in sorted(terms.free_tokens.items()):
-        own = [line for line in lines if line.model == model]
+        own = [line for line in lines if line.model == model and not line.units]
         tokens = sum(line.tokens for line in own)
         amount = sum(line.amount_nanousd for line in own)
         if tokens and amount > 0:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from headrace.spec.prices import Price
-from headrace.spec.settlements import Charge, Settlement, TokenUsage, platform_tenant_id
+from headrace.spec.settlements import Charge, Settlement, platform_tenant_id
 
 
 class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +23,7 @@ class TrialRow(msgspec.Struct, frozen=True, kw_only=True):
     unrated_requests: int  # had no price; at the tried prices they may
 
 
-Rate = Callable[[Price, TokenUsage], Charge]
+Rate = Callable[[Price, Settlement], Charge]
 
 
 def try_prices(
@@ -43,7 +43,7 @@ def try_prices(
             row[2] += charged or 0
         else:
             own = price.shared(settlement.price_percent)
-            row[2] += rate(own, settlement.usage).amount_nanousd
+            row[2] += rate(own, settlement).amount_nanousd
         row[3] += charged is None
     return [
         TrialRow(

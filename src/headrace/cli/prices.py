@@ -6,12 +6,14 @@
 
 Without `effective_time` it holds from now on; cached input costs as much as input where it is not
 said. `reasoning_usd_per_million`, `draft_...`, `embedding_...` and `image_...` are for models that
-charge these apart. `"context_tiers": [{"over_prompt_tokens": 200000, ...}]` in a price holds other
-prices for all of a request whose prompt is longer. `"tenant": "acme"` beside `prices` makes them
-that tenant's own. `"priority_percent": {"interactive": 150}` and `"region_percent": {"eu": 110}`
-there are shares of the prices; batch has 50 unless it is said. `"currency": "EUR",
-"usd_per_unit": "1.08"` says that the amounts are euros, and what one is worth. Amounts are text, so
-that no digit is lost.
+charge these apart. `usd_per_request`, `usd_per_image`, `usd_per_second`
+(of sound that is listened to) and `usd_per_character` (that is read aloud) are for what engines do
+not count in tokens, and may stand alone. `"context_tiers": [{"over_prompt_tokens": 200000, ...}]`
+in a price holds other prices for all of a request whose prompt is longer. `"tenant": "acme"` beside
+`prices` makes them that tenant's own. `"priority_percent": {"interactive": 150}` and
+`"region_percent": {"eu": 110}` there are shares of the prices; batch has 50 unless it is said.
+`"currency": "EUR", "usd_per_unit": "1.08"` says that the amounts are euros, and what one is worth.
+Amounts are text, so that no digit is lost.
 """
 
 from pathlib import Path
@@ -41,9 +43,13 @@ class ContextTierView(TokenPriceView, frozen=True, kw_only=True):
 
 
 class PriceView(TokenPriceView, frozen=True, kw_only=True):
-    """A model's price with its tiers."""
+    """A model's price with its tiers, and its prices by other units."""
 
     context_tiers: list[ContextTierView] = []
+    usd_per_request: str | None = None
+    usd_per_image: str | None = None
+    usd_per_second: str | None = None
+    usd_per_character: str | None = None
 
 
 class PriceBookView(msgspec.Struct, frozen=True):
@@ -188,7 +194,7 @@ def _read(file: Path) -> dict[str, msgspec.Raw]:
 
 def _write_books(books: list[PriceBookView]) -> None:
     output.write_table(
-        ("BOOK", "OF", "FROM", "MODEL", ">INPUT / M", ">CACHED / M", ">OUTPUT / M"),
+        ("BOOK", "OF", "FROM", "MODEL", ">INPUT / M", ">CACHED / M", ">OUTPUT / M", "UNITS"),
         [row for book in books for row in _rows(book)],
         empty="no prices yet; add some with `headrace prices apply -f FILE`",
     )
@@ -199,16 +205,28 @@ def _rows(book: PriceBookView) -> list[tuple[str, ...]]:
     head = (book.name, book.tenant_id or "everybody", format_moment(book.effective_time))
     rows: list[tuple[str, ...]] = []
     for model, price in sorted(book.prices.items()):
-        rows.append((*head, model, *_amounts(price)))
+        rows.append((*head, model, *_amounts(price), _units(price)))
         rows += [
             (
                 *head,
                 f"  prompts over {output.format_count(tier.over_prompt_tokens)}",
                 *_amounts(tier),
+                "",
             )
             for tier in price.context_tiers
         ]
     return rows
+
+
+def _units(price: PriceView) -> str:
+    """What is not priced by token."""
+    named = {
+        "request": price.usd_per_request,
+        "image": price.usd_per_image,
+        "second": price.usd_per_second,
+        "character": price.usd_per_character,
+    }
+    return ", ".join(f"${each} / {unit}" for unit, each in named.items() if each is not None)
 
 
 def _amounts(price: TokenPriceView) -> tuple[str, str, str]:

@@ -6,7 +6,16 @@ from contextlib import suppress
 from headrace.base.clock import Clock
 from headrace.base.errors import Unavailable
 from headrace.ledger.meter import Meter
-from headrace.ledger.reservation import Outcome, Reservation, TokenUsage, UsageSource
+from headrace.ledger.rating import is_rateable
+from headrace.ledger.reservation import (
+    Outcome,
+    Reservation,
+    TokenUsage,
+    UnitCounts,
+    UsageSource,
+    no_units,
+    one_request,
+)
 
 checkpoint_interval_s = 1.0  # at most so much use is forgotten by a crash
 durable_timeout_s = 5.0  # a disk that takes longer must not hold answers that are complete
@@ -24,15 +33,24 @@ class Account:
         "reservation",
         "sequence",
         "source",
+        "units",
         "usage",
     )
 
-    def __init__(self, meter: Meter, reservation: Reservation, clock: Clock) -> None:
+    def __init__(
+        self,
+        meter: Meter,
+        reservation: Reservation,
+        clock: Clock,
+        units: UnitCounts = one_request,
+    ) -> None:
+        """`units` are what it is charged for besides tokens, if an engine works for it."""
         self._meter = meter
         self._clock = clock
         self._checkpoint_s = clock.monotonic_s()
         self.reservation = reservation
         self.usage = TokenUsage()  # so far; of the present attempt only
+        self.units = units
         self.source = UsageSource.COUNTED
         self.outcome: Outcome | None = None
         self.replica_id: str | None = None  # that has the present attempt
@@ -58,21 +76,34 @@ class Account:
         usage: TokenUsage | None = None,
         *,
         exact: bool = False,
-        is_metered: bool = True,
+        tokens_told: bool = True,
     ) -> None:
         """End the request at `usage`, or at what was observed; later calls change nothing.
 
-        Not `is_metered`: the engine worked, and nothing tells how much."""
+        Not `tokens_told`: the engine worked, and nothing tells how many tokens it took. Such a
+        request is rated where its other units are all that its price asks for."""
         if self.outcome is not None:
             return
         self.outcome = outcome
         if usage is not None:
             self.usage = usage
-        counted = UsageSource.COUNTED if is_metered else UsageSource.UNMETERED
-        self.source = UsageSource.ENGINE if exact else counted
+        reached_nobody = exact and self.usage == TokenUsage()
+        if outcome is not Outcome.FINISHED and (outcome is not Outcome.ABORTED or reached_nobody):
+            self.units = no_units
+        self.source = self._source(exact=exact, tokens_told=tokens_told)
         self.sequence = self._meter.settle(
-            self.reservation, self.usage, outcome, self.source, self.replica_id
+            self.reservation, self.usage, outcome, self.source, self.replica_id, units=self.units
         )
+
+    def _source(self, *, exact: bool, tokens_told: bool) -> UsageSource:
+        price = self.reservation.price
+        if price is None:
+            is_metered = tokens_told
+        else:
+            is_metered = is_rateable(price.price, self.units, tokens_told=tokens_told)
+        if not is_metered:
+            return UsageSource.UNMETERED
+        return UsageSource.ENGINE if exact else UsageSource.COUNTED
 
     async def recorded(self) -> None:
         """Return when what is reserved by now would be found after a crash of this process.

@@ -127,6 +127,7 @@ class Admitter:
                     credit_floor_nanousd=tenant.credit_floor_nanousd,
                     prompt_tokens_max=bounds.prompt_tokens_max,
                     output_tokens_max=bounds.output_tokens_max,
+                    units_max=asked.units_max,
                 )
                 if is_covered:
                     break
@@ -144,12 +145,14 @@ class Admitter:
             output_tokens_max=bounds.output_tokens_max,
             limits=self._limits,
             price_percent=percent,
+            units_max=asked.units_max,
         )
         headers = self.standing_headers()
         limit = bounds.output_limit_sent
         if limit is not None:
             headers.append((output_cap_header, b"%d" % limit))
-        return Admitted(Account(books.meter, reservation, books.clock), headers, limit)
+        account = Account(books.meter, reservation, books.clock, asked.units)
+        return Admitted(account, headers, limit)
 
     def _bounds(
         self,

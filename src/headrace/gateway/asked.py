@@ -14,6 +14,7 @@ from headrace.protocol.errors import error_body
 from headrace.protocol.images import PlacedImage, checked_images
 from headrace.protocol.parsing import parse_chat_request, parse_completion_request
 from headrace.protocol.requests import ChatRequest
+from headrace.spec.settlements import UnitCounts, one_request
 
 image_tokens_typical = 1024  # estimates load, never money
 
@@ -34,6 +35,8 @@ class Asked:
     metering: Metering = Metering.GENERATES
     images: tuple[PlacedImage, ...] = ()
     form: MediaForm | None = None  # in place of a body
+    units: UnitCounts = one_request  # what it is charged for besides tokens; None: its engine tells
+    units_max: UnitCounts = one_request  # the most that its engine can tell
 
     def held(self) -> AbstractContextManager[None]:
         """Keep what lies on disk of it."""

@@ -323,14 +323,16 @@ class Generation:
         try:
             async with self._bounded(receive):
                 usage = await exchange.relay(out)
+                account.units = exchange.units_of(account.units)
         except HeadraceError as error:
+            account.units = exchange.units_of(account.units)
             await self._settle_early(exchange, account, outcome_of(error))
             if not out.started:
                 raise
             self._record.error = error.code
             return  # without an end: the client sees that the answer broke off
         is_told = usage is not None
-        account.settle(Outcome.FINISHED, usage, exact=is_told, is_metered=is_told)
+        account.settle(Outcome.FINISHED, usage, exact=is_told, tokens_told=is_told)
         await self._durable(account)
         self._record.status = 200
         await out.close()
@@ -366,7 +368,7 @@ class Generation:
         Of a sound or an image that was broken off nothing that could be counted passed."""
         usage = await exchange.final_usage(is_awaited=outcome is not Outcome.ABORTED)
         is_unknown = usage is None and outcome is Outcome.ABORTED and isinstance(exchange, Relay)
-        account.settle(outcome, usage, exact=usage is not None, is_metered=not is_unknown)
+        account.settle(outcome, usage, exact=usage is not None, tokens_told=not is_unknown)
         await self._durable(account)
 
     async def _durable(self, account: Account) -> None:

@@ -6,10 +6,12 @@ all that costs.
     /v1/images/generations                     JSON; images come back
     /v1/images/edits, /variations              a form with images; images come back
 
-What an engine reports of its use is charged; what it does not report is unrated, and never 0.
+What an engine reports of its use is charged. What it does not report and the request does not tell
+either is unrated, and never 0, unless other units are all that its price asks for (`media_units`).
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +22,7 @@ from headrace.gateway.asked import Asked
 from headrace.gateway.files import pieces
 from headrace.gateway.generating_routes import Take, Taken, body_bytes_max
 from headrace.gateway.media_form import MediaForm
+from headrace.gateway.media_units import Units, heard_units, made_units, spoken_units
 from headrace.gateway.metering import Metering
 from headrace.gateway.prompt_api import decode_fields
 from headrace.gateway.route_table import Call
@@ -32,7 +35,15 @@ images_max = 10  # of one request, as OpenAI's
 spare_tokens = 1024  # what a template or a short text may add
 model_length_max = 512
 
-Bounds = tuple[int, int]  # tokens read and written, at most
+_text = msgspec.json.Decoder(str)
+
+
+class Bounds(NamedTuple):
+    """What a request can cost at most, and what is known of it besides tokens."""
+
+    tokens_read: int
+    tokens_written: int
+    units: Units
 
 
 class MediaFields(msgspec.Struct):
@@ -40,6 +51,7 @@ class MediaFields(msgspec.Struct):
 
     model: str
     n: int | None = None
+    input: msgspec.Raw = msgspec.Raw(b'""')
 
 
 _fields = msgspec.json.Decoder(MediaFields)
@@ -47,19 +59,26 @@ _fields = msgspec.json.Decoder(MediaFields)
 
 def speech_bounds(body: bytes, fields: MediaFields) -> Bounds:
     """Of a text that is read aloud."""
-    return len(body), spoken_tokens_per_byte * len(body) + spare_tokens
+    try:
+        text = _text.decode(fields.input)
+    except msgspec.DecodeError:
+        raise InvalidRequest("input is the text to read aloud.", param="input") from None
+    written = spoken_tokens_per_byte * len(body) + spare_tokens
+    return Bounds(len(body), written, spoken_units(len(text)))
 
 
 def generation_bounds(body: bytes, fields: MediaFields) -> Bounds:
     """Of images from a text."""
-    return len(body), image_tokens_max * images_of(fields.n)
+    count = images_of(fields.n)
+    return Bounds(len(body), image_tokens_max * count, made_units(count))
 
 
 def sound_bounds(form: MediaForm) -> Bounds:
     """Of a sound that is written down."""
     sound = form.file_bytes
     read = sound // bytes_per_heard_token + text_bytes(form)
-    return read + spare_tokens, sound // bytes_per_written_token + spare_tokens
+    written = sound // bytes_per_written_token + spare_tokens
+    return Bounds(read + spare_tokens, written, heard_units(form))
 
 
 def image_bounds(form: MediaForm) -> Bounds:
@@ -67,8 +86,9 @@ def image_bounds(form: MediaForm) -> Bounds:
     count = form.field("n")
     if count is not None and not count.isdecimal():
         raise InvalidRequest("n is a number of images.", param="n")
-    written = image_tokens_max * images_of(None if count is None else int(count[:6]))
-    return image_tokens_max * form.files + text_bytes(form) + spare_tokens, written
+    made = images_of(None if count is None else int(count[:6]))
+    read = image_tokens_max * form.files + text_bytes(form) + spare_tokens
+    return Bounds(read, image_tokens_max * made, made_units(made))
 
 
 def text_bytes(form: MediaForm) -> int:
@@ -137,8 +157,17 @@ def asked_of(
     path: str, model: str, bounds: Bounds, *, body: bytes = b"", form: MediaForm | None = None
 ) -> Asked:
     """What such a request asks of an engine."""
-    request = PromptRequest(model, bounds[0], bounds[1])
-    return Asked(path, body, request, metering=Metering.RELAYS, form=form)
+    request = PromptRequest(model, bounds.tokens_read, bounds.tokens_written)
+    units = bounds.units
+    return Asked(
+        path,
+        body,
+        request,
+        metering=Metering.RELAYS,
+        form=form,
+        units=units.known,
+        units_max=units.most,
+    )
 
 
 sound_paths = ("/v1/audio/transcriptions", "/v1/audio/translations")

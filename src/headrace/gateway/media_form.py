@@ -22,6 +22,7 @@ from headrace.http.connection import SizedBody
 form_bytes_max = 64 * 1024 * 1024  # OpenAI takes 25 MB of audio, 50 MB an image
 memory_bytes_max = 1024 * 1024  # of one form; the rest is on disk
 field_bytes_max = 128 * 1024  # of a part that is no file
+beginning_bytes = 1024  # of the first file, that are looked at
 parts_max = 64
 file_name_length_max = 255
 piece_bytes = 256 * 1024
@@ -45,6 +46,7 @@ class MediaForm:
         self._fields: list[tuple[str, bytearray]] = []  # of the parts that are no files
         self.file_bytes = 0  # of all files together
         self.files = 0
+        self.beginning = bytearray()  # of the first file
 
     async def read(self, content_type: str | None, body: AsyncIterator[bytes]) -> None:
         """Take the whole form; InvalidRequest or PayloadTooLarge says what is wrong with it."""
@@ -127,6 +129,8 @@ class MediaForm:
         self._digest.update(data)
         if self._is_file:
             self.file_bytes += len(data)
+            if self.files == 1 and len(self.beginning) < beginning_bytes:
+                self.beginning += data[: beginning_bytes - len(self.beginning)]
             await self._write(data)
             return
         name, value = self._fields[-1]

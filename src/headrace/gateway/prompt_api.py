@@ -14,6 +14,7 @@ from headrace.base.errors import InvalidRequest
 from headrace.gateway.admission import PromptRequest
 from headrace.gateway.asked import Asked, Asking, GeneratingApi
 from headrace.gateway.metering import Metering
+from headrace.spec.settlements import no_units, one_request
 
 pairs_max = 2048  # of texts that one request compares
 
@@ -82,7 +83,15 @@ def reading_api(path: str, metering: Metering, engine_path: str = "") -> Generat
             raise InvalidRequest("This API does not stream; leave stream out.", param="stream")
         bound = 0 if metering is Metering.NOTHING else tokens_max(asking.body, fields)
         request = PromptRequest(fields.model, bound)
-        return Asked(engine_path or path, asking.body, request, metering=metering)
+        units = no_units if metering is Metering.NOTHING else one_request
+        return Asked(
+            engine_path or path,
+            asking.body,
+            request,
+            metering=metering,
+            units=units,
+            units_max=units,
+        )
 
     return GeneratingApi(path, read)
 

@@ -9,11 +9,12 @@ import msgspec
 from headrace.base.errors import HeadraceError
 from headrace.gateway.exchange import Exchange, answer_bytes_max
 from headrace.gateway.hedging import Attempt
+from headrace.gateway.media_units import ToldUnits, told_units
 from headrace.gateway.reported_usage import ReportedUsage
 from headrace.http.asgi import Header, Send
 from headrace.http.client import Answer
 from headrace.protocol.sse import EventTooLarge, SseDecoder
-from headrace.spec.settlements import TokenUsage
+from headrace.spec.settlements import TokenUsage, UnitCounts
 
 content_type_default = "application/octet-stream"
 event_bytes_max = 32 * 1024 * 1024  # of an image in base64; larger ones are not looked at
@@ -62,6 +63,12 @@ class RelayedAnswer:
 class Relay(Exchange):
     """The attempts of one request whose answer is not ours to read."""
 
+    _told = ToldUnits()  # by the attempt that answered
+
+    def units_of(self, known: UnitCounts) -> UnitCounts:
+        """What the request used besides tokens: what the engine told goes before what was known."""
+        return self._told.over(known)
+
     async def relay(self, out: RelayedAnswer) -> TokenUsage | None:
         """Pass an answer on but for its end; its usage, None if the engine did not tell."""
 
@@ -79,6 +86,7 @@ class Relay(Exchange):
                     body = await answer.read_all(answer_bytes_max, timeout_s)
                     usage = usage_of(body)
                     self._begin_answer(attempt, out, content_type)
+                    self._told = told_units(body)
                     await out.write(body)
                 else:
                     usage = await self._pass_on(attempt, answer, out, content_type)
@@ -108,6 +116,7 @@ class Relay(Exchange):
                     decoder, events = None, []
                 for event in events:
                     usage = usage_of(event.data) or usage
+                    self._told = self._told.and_event(event.data)
             await out.write(data)
             timeout_s = timeouts.stall_s
         if not attempt.has_output:

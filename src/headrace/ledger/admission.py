@@ -27,7 +27,9 @@ from headrace.ledger.reservation import (
     Reservation,
     Settlement,
     TokenUsage,
+    UnitCounts,
     UsageSource,
+    one_request,
 )
 from headrace.ledger.scopes import (
     Need,
@@ -124,6 +126,7 @@ class Admission:
         output_tokens_max: int,
         limits: ScopeLimits = no_limits,
         price_percent: int = 100,
+        units_max: UnitCounts = one_request,
     ) -> Reservation:
         """Set the worst case aside in the credit and in every limit, or refuse: all or nothing.
 
@@ -138,7 +141,7 @@ class Admission:
                 f"the model {model!r} has no price in force; its operator must set one",
                 model=model,
             )
-        amount_nanousd = amount_to_hold(price, prompt_tokens_max, output_tokens_max)
+        amount_nanousd = amount_to_hold(price, prompt_tokens_max, output_tokens_max, units_max)
         reservation = Reservation(
             request_id=request_id,
             tenant_id=tenant_id,
@@ -174,12 +177,20 @@ class Admission:
         outcome: Outcome,
         source: UsageSource = UsageSource.ENGINE,
         replica_id: str | None = None,
+        *,
+        units: UnitCounts = one_request,
     ) -> Settlement:
         """End a reservation at what was used, exactly once; Conflict at the second time.
 
         The amount stays held until `journaled` and a snapshot that contains it."""
         settlement = settle_reservation(
-            reservation, usage, outcome, source, self._clock.wall_s(), replica_id=replica_id
+            reservation,
+            usage,
+            outcome,
+            source,
+            self._clock.wall_s(),
+            replica_id=replica_id,
+            units=units,
         )
         amount_nanousd = settlement.amount_nanousd or 0
         with self._lock:
@@ -289,7 +300,10 @@ class Admission:
 
 
 def amount_to_hold(
-    price: PriceVersion | None, prompt_tokens_max: int, output_tokens_max: int
+    price: PriceVersion | None,
+    prompt_tokens_max: int,
+    output_tokens_max: int,
+    units_max: UnitCounts = one_request,
 ) -> int:
     """The worst case of a request, 0 where it has no price; InvalidRequest if it is absurd."""
     counts = (prompt_tokens_max, output_tokens_max)
@@ -298,7 +312,7 @@ def amount_to_hold(
             f"a request has 0 to {request_tokens_max} prompt and output tokens",
             param="max_tokens",
         )
-    amount_nanousd = 0 if price is None else worst_case_nanousd(price.price, *counts)
+    amount_nanousd = 0 if price is None else worst_case_nanousd(price.price, *counts, units_max)
     if amount_nanousd > request_nanousd_max:
         raise InvalidRequest(
             f"this request may cost more than ${format_usd(request_nanousd_max)}; lower max_tokens",
@@ -315,6 +329,7 @@ def settle_reservation(
     settle_time: float,
     *,
     replica_id: str | None = None,
+    units: UnitCounts = one_request,
 ) -> Settlement:
     """The settlement of a reservation at the price that was fixed at admission; pure.
 
@@ -332,10 +347,13 @@ def settle_reservation(
         outcome=outcome,
         source=source,
         price_book_id=None if price is None else price.price_book_id,
-        charge=None if price is None else rate(price.price, usage, reservation.amount_nanousd),
+        charge=None
+        if price is None
+        else rate(price.price, usage, reservation.amount_nanousd, units),
         settle_time=settle_time,
         replica_id=replica_id,
         price_percent=reservation.price_percent,
+        units=units,
     )
 
 

@@ -11,6 +11,7 @@ from functools import partial
 
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError, Unavailable
+from headrace.ledger.reservation import UnitCounts, one_request
 from headrace.ledger.scopes import ScopeId, ScopeLimits, no_limits
 from headrace.ledger.shared_admission import SharedAdmission
 from headrace.ledger.shared_base import LedgerReader, base_of
@@ -79,6 +80,7 @@ class LeaseKeeper:
         credit_floor_nanousd: int | None,
         prompt_tokens_max: int,
         output_tokens_max: int,
+        units_max: UnitCounts = one_request,
     ) -> bool:
         """Lease what a request needs; False: not all of it is there, and what is left is known.
 
@@ -99,6 +101,7 @@ class LeaseKeeper:
             credit_floor_nanousd=credit_floor_nanousd,
             prompt_tokens_max=prompt_tokens_max,
             output_tokens_max=output_tokens_max,
+            units_max=units_max,
         )
         patience = patience_max
         for _ in range(attempts_max):

@@ -26,7 +26,10 @@ from headrace.ledger.reservation import (
     Settle,
     Settlement,
     TokenUsage,
+    UnitCounts,
     UsageSource,
+    no_units,
+    one_request,
 )
 from headrace.ledger.scopes import ScopeLimits, no_limits
 from headrace.spec.prices import PriceVersion
@@ -91,6 +94,7 @@ class Meter:
         output_tokens_max: int,
         limits: ScopeLimits = no_limits,
         price_percent: int = 100,
+        units_max: UnitCounts = one_request,
     ) -> Reservation:
         """Set the worst case aside and write it down; see `Admission.reserve` for refusals.
 
@@ -107,6 +111,7 @@ class Meter:
             output_tokens_max=output_tokens_max,
             limits=limits,
             price_percent=price_percent,
+            units_max=units_max,
         )
         try:
             self._journal.append(Reserve(reservation))
@@ -126,11 +131,15 @@ class Meter:
         outcome: Outcome,
         source: UsageSource = UsageSource.ENGINE,
         replica_id: str | None = None,
+        *,
+        units: UnitCounts = one_request,
     ) -> int:
         """End a request, exactly once, and return where that stands in the journal.
 
         Conflict at the second time. Never refused by a full disk."""
-        settlement = self._admission.settle(reservation, usage, outcome, source, replica_id)
+        settlement = self._admission.settle(
+            reservation, usage, outcome, source, replica_id, units=units
+        )
         sequence = self._journal.append(Settle(settlement))
         self._admission.journaled(reservation.request_id, sequence)
         return sequence
@@ -142,6 +151,7 @@ class Meter:
             Outcome.FAILED,
             UsageSource.RECOVERED if known is None else UsageSource.ENGINE,
             self._clock.wall_s(),
+            units=no_units,
         )
 
     @property

@@ -7,29 +7,47 @@
     reasoning =                  reasoning tokens x reasoning price
     output    =       the rest of the completion x output price
     draft     =             refused draft tokens x draft price
+    units     =  requests, images, milliseconds, characters x their prices, a line each
 
 Each line is rounded once, by `base.money`. Every token is in one line. Where a price has tiers for
 longer prompts, the length of the prompt decides of all its lines.
 """
 
-from headrace.base.money import cost_nanousd
-from headrace.spec.prices import Price
-from headrace.spec.settlements import Charge, TokenUsage
+from headrace.base.money import cost_nanousd, divided
+from headrace.spec.prices import Price, PriceVersion, UnitPrices, unit_price_names
+from headrace.spec.settlements import (
+    Charge,
+    Settlement,
+    TokenUsage,
+    UnitCounts,
+    UsageSource,
+    one_request,
+)
 
-line_nanousd_max = 2**60  # seven lines fit 64 bits, whatever an engine claims to have used
+line_nanousd_max = 2**59  # eleven lines fit 64 bits, whatever an engine claims to have used
 input_lines_max = 4
 output_lines_max = 2
+ms_per_s = 1000
+nothing_reserved = 2**62  # after the fact nothing was set aside, so nothing is waived
 
 
-def worst_case_nanousd(price: Price, prompt_tokens_max: int, output_tokens_max: int) -> int:
-    """The most that so many tokens can cost: each at the dearest class it can turn out to be.
+def worst_case_nanousd(
+    price: Price,
+    prompt_tokens_max: int,
+    output_tokens_max: int,
+    units_max: UnitCounts = one_request,
+) -> int:
+    """The most that so much can cost: each token at the dearest class it can turn out to be.
 
     Refused drafts count as many as output tokens; what goes beyond is waived by `rate`. A prompt
     may turn out shorter, so every tier that it can fall in counts."""
-    return max(
+    tokens_nanousd = max(
         _flat_worst_case(each, prompt_tokens_max, output_tokens_max)
         for each in reachable(price, prompt_tokens_max)
     )
+    if price.units is None:  # nearly always
+        return tokens_nanousd
+    return tokens_nanousd + sum(unit_lines(price.units, units_max).values())
 
 
 def output_nanousd_per_million_max(price: Price, prompt_tokens_max: int) -> int:
@@ -81,12 +99,55 @@ def output_lines_of(price: Price) -> int:
     return output_lines_max - (price.reasoning_nanousd_per_million is None)
 
 
-def rate(price: Price, usage: TokenUsage, reserved_nanousd: int) -> Charge:
+def unit_lines(prices: UnitPrices, units: UnitCounts) -> dict[str, int]:
+    """The lines of what is not counted in tokens, by the names of a charge; unknown counts as 0."""
+    amounts: dict[str, int] = {}
+    for name, price, count in zip(unit_price_names, prices.amounts(), units.counts(), strict=True):
+        if price and count:
+            whole = price * count
+            amount = divided(whole, ms_per_s) if name == "per_second_nanousd" else whole
+            amounts[name] = min(line_nanousd_max, amount)
+    return amounts
+
+
+def is_rateable(price: Price, units: UnitCounts, *, tokens_told: bool) -> bool:
+    """Whether all that a price asks for is known, so that nothing unknown is rated at 0.
+
+    Without a count of tokens, units must be all that costs something, and there must be some."""
+    if price.units is None:
+        return tokens_told
+    counts = [
+        count
+        for each, count in zip(price.units.amounts(), units.counts(), strict=True)
+        if each is not None
+    ]
+    if None in counts:
+        return False
+    return tokens_told or (any(counts) and not has_token_prices(price))
+
+
+def has_token_prices(price: Price) -> bool:
+    """Whether any token costs anything."""
+    return any(any(each.amounts()) for each in (price, *(t.price for t in price.context_tiers)))
+
+
+def rated_late(version: PriceVersion, settlement: Settlement) -> Charge | None:
+    """What a request is charged at a price that it got after the fact, when nothing is set aside
+    any more; None where the price asks for what nobody knows."""
+    is_told = settlement.source is not UsageSource.UNMETERED
+    if not is_rateable(version.price, settlement.units, tokens_told=is_told):
+        return None
+    return rate(version.price, settlement.usage, nothing_reserved, settlement.units)
+
+
+def rate(
+    price: Price, usage: TokenUsage, reserved_nanousd: int, units: UnitCounts = one_request
+) -> Charge:
     """The charge for what was used; whatever exceeds `reserved_nanousd` is waived.
 
     A class that nobody counted, or that has no price of its own, stays in the line it is part of.
     Cached tokens are taken as text first, since an image's are rarely kept apart."""
-    price = price.of_prompt(usage.prompt_tokens)
+    unit_prices, price = price.units, price.of_prompt(usage.prompt_tokens)
     fresh = usage.prompt_tokens - usage.cached_tokens
     image = 0 if price.image_nanousd_per_million is None else usage.image_tokens or 0
     embedding = 0 if price.embedding_nanousd_per_million is None else usage.embedding_tokens or 0
@@ -103,6 +164,8 @@ def rate(price: Price, usage: TokenUsage, reserved_nanousd: int) -> Charge:
         "image_nanousd": (image, price.image),
     }
     amounts = {name: line_nanousd(count, each) for name, (count, each) in lines.items() if count}
+    if unit_prices is not None:
+        amounts |= unit_lines(unit_prices, units)
     return Charge(**amounts, waived_nanousd=max(0, sum(amounts.values()) - reserved_nanousd))
 
 

@@ -3,7 +3,16 @@
 import msgspec
 
 from headrace.spec.prices import PriceVersion
-from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
+from headrace.spec.settlements import (
+    Charge,
+    Outcome,
+    Settlement,
+    TokenUsage,
+    UnitCounts,
+    UsageSource,
+    no_units,
+    one_request,
+)
 
 __all__ = [
     "Charge",
@@ -14,7 +23,10 @@ __all__ = [
     "Settle",
     "Settlement",
     "TokenUsage",
+    "UnitCounts",
     "UsageSource",
+    "no_units",
+    "one_request",
 ]
 
 

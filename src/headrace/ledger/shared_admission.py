@@ -16,6 +16,7 @@ from headrace.ledger.admission import (
     amount_to_hold,
     running_requests_max,
 )
+from headrace.ledger.reservation import UnitCounts, one_request
 from headrace.ledger.scopes import Need, ScopeId, ScopeLimits
 from headrace.ledger.shared_keys import credit_limit
 from headrace.ledger.shared_limiter import Lack, Left, SharedLimiter
@@ -92,9 +93,10 @@ class SharedAdmission(Admission):
         credit_floor_nanousd: int | None,
         prompt_tokens_max: int,
         output_tokens_max: int,
+        units_max: UnitCounts = one_request,
     ) -> list[Lack]:
         """What a request would need beyond what is leased; `ids` begin with its tenant's."""
-        amount = amount_to_hold(price, prompt_tokens_max, output_tokens_max)
+        amount = amount_to_hold(price, prompt_tokens_max, output_tokens_max, units_max)
         with self._lock:
             need = Need(prompt_tokens_max, output_tokens_max, amount)
             found = self._shared.lacks(ids, limits, need)

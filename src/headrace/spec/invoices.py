@@ -79,6 +79,10 @@ class TokenClass(StrEnum):
     DRAFT = "refused drafts"
     EMBEDDING = "embedding"
     IMAGE = "image"
+    REQUESTS = "requests"  # here and below: not in tokens
+    IMAGES = "images"
+    AUDIO = "seconds of sound"
+    CHARACTERS = "characters"
     WAIVED = "waived"  # used beyond what was set aside at admission: the seller's loss
 
 
@@ -90,6 +94,7 @@ class RatedUse(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     usage: TokenUsage
     charge: Charge
+    units: tuple[int, int, int, int] = (0, 0, 0, 0)  # sums of the counts of `UnitCounts`
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +114,8 @@ class InvoiceLine(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     price_nanousd_per_million: int | None  # None where the line has no price of its own
     amount_nanousd: int  # the sum of what each request was charged
+    units: str = ""  # how many, as a decimal number; empty: the line counts tokens
+    price_nanousd_per_unit: int | None = None  # the same for them
 
 
 class Adjustment(msgspec.Struct, frozen=True):

@@ -9,12 +9,44 @@ from headrace.spec.priority import Priority
 from headrace.spec.resource import Resource
 
 price_nanousd_per_million_max = 10**18  # a thousand dollars a token
+unit_nanousd_max = 10**12  # a thousand dollars an image
 percent_max = 1000
 batch_percent = 50  # as of OpenAI's batch API
 
 
+class UnitPrices(msgspec.Struct, frozen=True, kw_only=True):
+    """Nano-dollars for what is counted in something else than tokens; None: no price of its own."""
+
+    per_request_nanousd: int | None = None
+    per_image_nanousd: int | None = None  # that was made
+    per_second_nanousd: int | None = None  # of sound that was listened to
+    per_character_nanousd: int | None = None  # that was read aloud
+
+    def __post_init__(self) -> None:
+        for amount in self.amounts():
+            if amount is not None and not 0 <= amount <= unit_nanousd_max:
+                raise ValueError(f"a price is 0 to {unit_nanousd_max} nano-dollars a unit")
+
+    def amounts(self) -> tuple[int | None, ...]:
+        """The prices in the order of `unit_price_names`."""
+        return (
+            self.per_request_nanousd,
+            self.per_image_nanousd,
+            self.per_second_nanousd,
+            self.per_character_nanousd,
+        )
+
+    def shared(self, percent: int) -> "UnitPrices":
+        """The same at a share of each amount, rounded down."""
+        shares = [None if each is None else each * percent // 100 for each in self.amounts()]
+        return UnitPrices(**dict(zip(unit_price_names, shares, strict=True)))
+
+
+unit_price_names = UnitPrices.__struct_fields__
+
+
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """Nano-dollars a million tokens, by token class.
+    """Nano-dollars a million tokens, by token class, and for what is counted in other units.
 
     A class without a price of its own costs what the class costs that it is part of: reasoning is
     output, embedding and image are input; refused draft tokens are part of none and cost 0."""
@@ -27,6 +59,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     embedding_nanousd_per_million: int | None = None
     image_nanousd_per_million: int | None = None
     context_tiers: tuple["ContextTier", ...] = ()  # other prices of longer prompts, the short first
+    units: UnitPrices | None = None  # the same whatever the prompt's length; None: tokens alone
 
     def __post_init__(self) -> None:
         for amount in self.amounts():
@@ -38,8 +71,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         starts = [tier.over_prompt_tokens for tier in self.context_tiers]
         if starts != sorted(set(starts)) or any(start < 0 for start in starts):
             raise ValueError("context tiers start at growing numbers of prompt tokens, from 0 on")
-        if any(tier.price.context_tiers for tier in self.context_tiers):
-            raise ValueError("the price of a context tier has no tiers of its own")
+        if any(tier.price.context_tiers or tier.price.units for tier in self.context_tiers):
+            raise ValueError("the price of a context tier has no tiers and no units of its own")
 
     def amounts(self) -> tuple[int | None, ...]:
         """The price of each token class that has one of its own, None of the others."""
@@ -65,7 +98,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
             ContextTier(tier.over_prompt_tokens, tier.price.shared(percent))
             for tier in self.context_tiers
         )
-        return msgspec.structs.replace(self, **changes, context_tiers=tiers)
+        units = None if self.units is None else self.units.shared(percent)
+        return msgspec.structs.replace(self, **changes, context_tiers=tiers, units=units)
 
     @property
     def reasoning(self) -> int:

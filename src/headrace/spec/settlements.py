@@ -79,7 +79,32 @@ class TokenUsage(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **cut)
 
 
-class Charge(msgspec.Struct, frozen=True, kw_only=True):
+class UnitCounts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one request used that is not counted in tokens. None: it used some, nobody knows how
+    many; that is not 0."""
+
+    requests: int | None = 0  # 1, unless nothing was done
+    images: int | None = 0  # that were made
+    audio_ms: int | None = 0  # of the sound that was listened to
+    characters: int | None = 0  # that were read aloud
+
+    def __post_init__(self) -> None:
+        for count in self.counts():
+            if count is not None and not 0 <= count <= unit_count_max:
+                raise ValueError(f"a count of units is 0 to {unit_count_max}; got {count}")
+
+    def counts(self) -> tuple[int | None, ...]:
+        """The counts in the order of the fields."""
+        return (self.requests, self.images, self.audio_ms, self.characters)
+
+
+unit_count_max = 1_000_000_000
+unit_names = UnitCounts.__struct_fields__
+no_units = UnitCounts()
+one_request = UnitCounts(requests=1)
+
+
+class Charge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The lines of one request's price. Their sum less `waived_nanousd` is what is owed."""
 
     input_nanousd: int = 0
@@ -90,6 +115,10 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
     draft_nanousd: int = 0
     embedding_nanousd: int = 0
     image_nanousd: int = 0
+    per_request_nanousd: int = 0
+    per_image_nanousd: int = 0
+    per_second_nanousd: int = 0
+    per_character_nanousd: int = 0
 
     @property
     def amount_nanousd(self) -> int:
@@ -102,11 +131,15 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
             + self.draft_nanousd
             + self.embedding_nanousd
             + self.image_nanousd
+            + self.per_request_nanousd
+            + self.per_image_nanousd
+            + self.per_second_nanousd
+            + self.per_character_nanousd
             - self.waived_nanousd
         )
 
 
-class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one admitted request really used and costs; exactly one exists for each."""
 
     request_id: str
@@ -122,6 +155,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     settle_time: float  # seconds since the Unix epoch
     replica_id: str | None = None  # which engine counted; None: none had it, or nobody knows
     price_percent: int = 100  # of the book's prices; 50 is the batch class
+    units: UnitCounts = one_request
 
     def __post_init__(self) -> None:
         if (self.price_book_id is None) != (self.charge is None):

@@ -7,7 +7,16 @@ from sqlalchemy import Connection, Select, and_, func, literal, or_, select
 from headrace.storage.tables import accounts, entries, postings, settlements, usage_daily
 from headrace.storage.usage import settlement_sums, sum_names
 
-extra_classes = ("reasoning", "draft", "embedding", "image")  # NULL in the oldest rows
+extra_classes = (  # NULL in the oldest rows
+    "reasoning",
+    "draft",
+    "embedding",
+    "image",
+    "per_request",
+    "per_image",
+    "per_second",
+    "per_character",
+)
 examples_max = 5  # of each kind of damage; one is enough to look at, thousands are not
 
 

@@ -27,6 +27,7 @@ from headrace.storage.tables import entries, postings, settlements, usage_daily
 
 token_fields = TokenUsage.__struct_fields__
 charge_fields = Charge.__struct_fields__
+unit_columns = ("unit_requests", "images", "audio_ms", "characters")
 number_digits = 6
 
 
@@ -196,7 +197,7 @@ def start_s(day: datetime.date) -> float:
 def sums_query(since_s: float, until_s: float) -> Select[tuple[object, ...]]:
     """Sums of tokens and amounts by tenant, model and price book."""
     keys = (settlements.c.tenant_id, settlements.c.model, settlements.c.price_book_id)
-    sums = (*token_fields, *charge_fields)
+    sums = (*token_fields, *charge_fields, *unit_columns)
     return (
         select(
             *keys,
@@ -217,6 +218,7 @@ def rated_use(row: RowMapping) -> RatedUse:
         requests=int(row["requests"]),
         usage=TokenUsage(**{name: int(row[name]) for name in token_fields}),
         charge=Charge(**{name: int(row[name]) for name in charge_fields}),
+        units=tuple(int(row[name]) for name in unit_columns),
     )
 
 

@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from sqlalchemy import Connection, RowMapping, Select, and_, bindparam, or_, select, update
 
 from headrace.spec.prices import PriceVersion
-from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
+from headrace.spec.settlements import (
+    Charge,
+    Outcome,
+    Settlement,
+    TokenUsage,
+    UnitCounts,
+    UsageSource,
+)
 from headrace.storage.posting import book_lines, revenue_account, tenant_account, transfer
 from headrace.storage.rows import add_many
 from headrace.storage.sessions import Sessions
@@ -24,7 +31,7 @@ charge_fields = Charge.__struct_fields__
 daily_keys = ("day", "tenant_id", "project_id", "key_id", "model")
 
 PriceOf = Callable[[str, str, float], PriceVersion | None]  # by tenant id, model and time
-Rate = Callable[[PriceVersion, TokenUsage], Charge]
+Rate = Callable[[PriceVersion, Settlement], Charge | None]  # None: the price asks for the unknown
 Rated = tuple[RowMapping, PriceVersion, Charge]
 Position = tuple[float, str]  # time and request id of the last row that was read
 before_all: Position = (-1.0, "")
@@ -39,15 +46,12 @@ class LateRating:
     def rate(self, price_of: PriceOf, rate: Rate, since_s: float, until_s: float) -> int:
         """Rate what has no price in `[since_s, until_s)` and return how many got one.
 
-        What nobody metered is left alone: it would be rated at 0.
-        Each page is its own transaction: what is stopped in the middle is gone on with."""
+        What `rate` answers None of stays unrated. Each page is its own transaction:
+        what is stopped in the middle is gone on with."""
         rated = 0
         position = before_all
         while True:
-            query = page_of(position, since_s, until_s).where(
-                settlements.c.price_book_id.is_(None),
-                settlements.c.source != UsageSource.UNMETERED.value,
-            )
+            query = page_of(position, since_s, until_s).where(settlements.c.price_book_id.is_(None))
             with self._sessions.write() as connection:
                 rows = connection.execute(query).mappings().all()
                 rated += rate_rows(connection, rows, price_of, rate)
@@ -96,6 +100,15 @@ def usage_of(row: RowMapping) -> TokenUsage:
     return TokenUsage(**{name: row[name] for name in token_fields})
 
 
+def units_of(row: RowMapping) -> UnitCounts:
+    """The units of a settlement's row; in the oldest rows nobody counted any."""
+    requests = row["unit_requests"]
+    if requests is not None:
+        return UnitCounts(requests, row["images"], row["audio_ms"], row["characters"])
+    others = None if row["source"] == UsageSource.UNMETERED.value else 0
+    return UnitCounts(int(row["outcome"] == Outcome.FINISHED.value), others, others, others)
+
+
 def percent_of(row: RowMapping) -> int:
     """At which share of its price book's prices a settlement is rated."""
     return 100 if row["price_percent"] is None else int(row["price_percent"])
@@ -121,6 +134,7 @@ def settlement_of(row: RowMapping) -> Settlement:
         settle_time=row["settle_time"],
         replica_id=row["replica_id"],
         price_percent=percent_of(row),
+        units=units_of(row),
     )
 
 
@@ -133,7 +147,9 @@ def rate_rows(
         version = price_of(row["tenant_id"], row["model"], row["settle_time"])
         if version is not None:
             shared = PriceVersion(version.price_book_id, version.price.shared(percent_of(row)))
-            found.append((row, version, rate(shared, usage_of(row))))
+            charge = rate(shared, settlement_of(row))
+            if charge is not None:
+                found.append((row, version, charge))
     if not found:
         return 0
     statement = (

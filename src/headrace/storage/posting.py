@@ -15,7 +15,7 @@ from headrace.storage.tables import (
     settlements,
     usage_daily,
 )
-from headrace.storage.usage import class_names, day_of, sum_names
+from headrace.storage.usage import class_names, day_of, sum_names, unit_sum_names
 
 funding_account = "platform:funding"
 revenue_account = "platform:revenue"
@@ -163,6 +163,12 @@ def settlement_row(record: Settlement) -> dict[str, object]:
         "draft_nanousd": charge and charge.draft_nanousd,
         "embedding_nanousd": charge and charge.embedding_nanousd,
         "image_nanousd": charge and charge.image_nanousd,
+        "unit_requests": record.units.requests,
+        **{name: getattr(record.units, name) for name in unit_sum_names},
+        "per_request_nanousd": charge and charge.per_request_nanousd,
+        "per_image_nanousd": charge and charge.per_image_nanousd,
+        "per_second_nanousd": charge and charge.per_second_nanousd,
+        "per_character_nanousd": charge and charge.per_character_nanousd,
         "replica_id": record.replica_id,
         "price_percent": None if record.price_percent == 100 else record.price_percent,
     }
@@ -179,6 +185,7 @@ def sums_of(record: Settlement) -> tuple[int, ...]:
         record.usage.completion_tokens,
         record.amount_nanousd or 0,
         *(getattr(record.usage, name) or 0 for name in class_names),
+        *(getattr(record.units, name) or 0 for name in unit_sum_names),
     )
 
 

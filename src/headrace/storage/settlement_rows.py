@@ -33,6 +33,9 @@ class SettledRequest(msgspec.Struct, frozen=True, kw_only=True):
     draft_tokens: int | None = None
     embedding_tokens: int | None = None
     image_tokens: int | None = None
+    images: int | None = None
+    audio_ms: int | None = None
+    characters: int | None = None
     price_percent: int | None = None  # of the book's prices; None: all of them
 
 

@@ -109,6 +109,14 @@ settlements = Table(
     Column("image_nanousd", BigInteger, nullable=True),
     Column("replica_id", String(64), nullable=True),  # the engine that counted
     Column("price_percent", Integer, nullable=True),  # of the book's prices; None: all of them
+    Column("unit_requests", BigInteger, nullable=True),  # None: nobody counted, here and below
+    Column("images", BigInteger, nullable=True),
+    Column("audio_ms", BigInteger, nullable=True),
+    Column("characters", BigInteger, nullable=True),
+    Column("per_request_nanousd", BigInteger, nullable=True),
+    Column("per_image_nanousd", BigInteger, nullable=True),
+    Column("per_second_nanousd", BigInteger, nullable=True),
+    Column("per_character_nanousd", BigInteger, nullable=True),
     Index("ix_settlements_settle_time", "settle_time"),
 )
 
@@ -133,6 +141,9 @@ usage_daily = Table(
     Column("draft_tokens", BigInteger, nullable=False, server_default="0"),
     Column("embedding_tokens", BigInteger, nullable=False, server_default="0"),
     Column("image_tokens", BigInteger, nullable=False, server_default="0"),
+    Column("images", BigInteger, nullable=False, server_default="0"),
+    Column("audio_ms", BigInteger, nullable=False, server_default="0"),
+    Column("characters", BigInteger, nullable=False, server_default="0"),
 )
 
 journal_cursors = Table(

@@ -60,6 +60,9 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     draft_tokens: int = 0
     embedding_tokens: int = 0
     image_tokens: int = 0
+    images: int = 0  # that were made
+    audio_ms: int = 0  # that were listened to
+    characters: int = 0  # that were read aloud
 
     @property
     def rejected(self) -> int:
@@ -68,6 +71,7 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class_names = ("reasoning_tokens", "draft_tokens", "embedding_tokens", "image_tokens")
+unit_sum_names = ("images", "audio_ms", "characters")
 sum_names = (
     "requests",
     "finished",
@@ -79,6 +83,7 @@ sum_names = (
     "completion_tokens",
     "amount_nanousd",
     *class_names,
+    *unit_sum_names,
 )
 
 
@@ -102,7 +107,10 @@ def settlement_sums() -> list[ColumnElement[int]]:
         func.sum(settlements.c.cached_tokens).label("cached_tokens"),
         func.sum(settlements.c.completion_tokens).label("completion_tokens"),
         func.sum(func.coalesce(settlements.c.amount_nanousd, 0)).label("amount_nanousd"),
-        *(func.sum(func.coalesce(settlements.c[name], 0)).label(name) for name in class_names),
+        *(
+            func.sum(func.coalesce(settlements.c[name], 0)).label(name)
+            for name in (*class_names, *unit_sum_names)
+        ),
     ]
 
 

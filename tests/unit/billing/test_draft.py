@@ -3,14 +3,18 @@
 import datetime
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.base.errors import Conflict, InvalidRequest
 from headrace.base.money import nanousd_per_cent
-from headrace.billing.draft import credited, finalized
+from headrace.billing import figures
+from headrace.billing.draft import credited, finalized, lines_of
 from headrace.spec.invoices import BillingProfile, Invoice, InvoiceState, RatedUse, TokenClass
+from headrace.spec.prices import Price, PriceBook, UnitPrices
+from headrace.spec.settlements import Charge
 
 Draw = Callable[..., Invoice]
 Use = Callable[..., RatedUse]
@@ -143,3 +147,27 @@ def test_a_final_invoice_stays(drawn: Draw, a_use: Use) -> None:
     )
     with pytest.raises(Conflict, match="credit note"):
         finalized(final, "INV-000002", issue_day, 14)
+
+
+def test_each_unit_is_a_line_with_its_number_and_price(a_use: Use) -> None:
+    prices = UnitPrices(per_image_nanousd=4 * cent, per_second_nanousd=100_000)
+    price = Price(
+        input_nanousd_per_million=0,
+        cached_input_nanousd_per_million=0,
+        output_nanousd_per_million=0,
+        units=prices,
+    )
+    book = PriceBook(
+        id="prb_1", name="b", create_time=0.0, effective_time=0.0, prices={"small": price}
+    )
+    charge = Charge(per_image_nanousd=12 * cent, per_second_nanousd=150_000, waived_nanousd=1)
+    used = msgspec.structs.replace(
+        a_use(), model="small", price_book_id="prb_1", charge=charge, units=(4, 3, 1_500, 0)
+    )
+    lines = lines_of(used, {book.id: book})
+    assert [(line.token_class, figures.quantity(line), figures.price(line)) for line in lines] == [
+        (TokenClass.IMAGES, "3", "$0.04 each"),
+        (TokenClass.AUDIO, "1.5", "$0.0001 each"),
+        (TokenClass.WAIVED, "", ""),
+    ]
+    assert sum(line.amount_nanousd for line in lines) == 12 * cent + 149_999

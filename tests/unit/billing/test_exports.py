@@ -5,11 +5,19 @@ import datetime
 import io
 import json
 
+import msgspec
 import pytest
 
 from headrace.base.money import parse_usd
 from headrace.billing.exports import cloud_events, daily_uses, focus_columns, focus_csv
-from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
+from headrace.spec.settlements import (
+    Charge,
+    Outcome,
+    Settlement,
+    TokenUsage,
+    UnitCounts,
+    UsageSource,
+)
 
 new_year_s = 1_798_761_600.0  # 2027-01-01 00:00 UTC
 
@@ -64,3 +72,19 @@ def test_an_event_carries_the_requests_id(settlements: list[Settlement]) -> None
     assert events[0]["data"]["reasoning_tokens"] == 2
     assert events[0]["data"]["amount_usd"] == "0.000000099"
     assert events[2]["data"]["amount_nanousd"] is None
+
+
+def test_units_are_rows_in_their_own_measure() -> None:
+    charge = Charge(per_request_nanousd=5, per_image_nanousd=40, per_second_nanousd=7)
+    units = UnitCounts(1, 2, 1500)
+    used = msgspec.structs.replace(settled("r", new_year_s), charge=charge, units=units)
+    text = b"".join(focus_csv(daily_uses([used]), {}, "Compute GmbH")).decode()
+    rows = {row["ConsumedUnit"]: row for row in csv.DictReader(io.StringIO(text))}
+    assert [rows[unit]["ConsumedQuantity"] for unit in ("Requests", "Images", "Seconds")] == [
+        "1",
+        "2",
+        "1.5",
+    ]
+    assert rows["Images"]["ChargeDescription"] == "images of small"
+    (event,) = cloud_events([used])
+    assert json.loads(event)["data"]["audio_ms"] == 1500

@@ -38,8 +38,8 @@ def settled(
     )
 
 
-def unbounded(price: Price, usage: TokenUsage) -> Charge:
-    return rate(price, usage, 2**62)
+def unbounded(price: Price, settlement: Settlement) -> Charge:
+    return rate(price, settlement.usage, 2**62, settlement.units)
 
 
 def test_each_request_is_rated_as_it_would_have_been() -> None:
@@ -70,7 +70,7 @@ def test_each_request_is_rated_as_it_would_have_been() -> None:
 
 def test_the_price_that_was_paid_gives_what_was_paid_also_for_a_batch() -> None:
     usage = TokenUsage(7, 0, 5)
-    half = unbounded(price.shared(50), usage).amount_nanousd
+    half = rate(price.shared(50), usage, 2**62).amount_nanousd
     [row] = try_prices([settled("ten_a", "small", usage, half, 50)], {"small": price}, unbounded)
     assert row.tried_nanousd == row.charged_nanousd == half
 

@@ -99,3 +99,22 @@ def test_prices_of_another_currency_become_dollars_at_the_rate_that_is_said(
     answer = admin.post("/prices", json={**body, "usd_per_unit": None})
     assert answer.status_code == 400
     assert "usd_per_unit" in answer.json()["error"]["message"]
+
+
+def test_what_is_not_sold_by_token_needs_no_price_of_tokens(admin: TestClient) -> None:
+    units = {"usd_per_image": "0.04", "usd_per_character": "0.000015"}
+    answer = admin.post("/prices", json={"prices": {"painter": units}})
+    assert answer.status_code == 201, answer.text
+    price = answer.json()["prices"]["painter"]
+    assert (price["usd_per_image"], price["usd_per_character"]) == ("0.04", "0.000015")
+    assert (price["usd_per_second"], price["input_nanousd_per_million"]) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"usd_per_image": "-1"}, {"usd_per_second": "2000"}, {"usd_per_request": "1e-12"}],
+)
+def test_a_price_by_no_unit_or_no_amount_is_refused(
+    admin: TestClient, fields: dict[str, str]
+) -> None:
+    assert admin.post("/prices", json={"prices": {"small": fields}}).status_code == 400

@@ -4,9 +4,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.ledger.rating import rate, worst_case_nanousd
-from headrace.spec.prices import ContextTier, Price
-from headrace.spec.settlements import Charge, TokenUsage
+from headrace.ledger.rating import is_rateable, rate, worst_case_nanousd
+from headrace.spec.prices import ContextTier, Price, UnitPrices
+from headrace.spec.settlements import Charge, TokenUsage, UnitCounts, one_request
 
 amounts = st.integers(0, 10**8)
 flat_prices = st.builds(
@@ -148,3 +148,61 @@ def test_a_shorter_prompt_may_be_the_dearer_one_and_is_reserved_for() -> None:
     )
     tiered = msgspec.structs.replace(price, context_tiers=(ContextTier(100, cheap),))
     assert worst_case_nanousd(tiered, 101, 0) >= rate(price, TokenUsage(100), 10**9).amount_nanousd
+
+
+unit_prices = st.builds(
+    UnitPrices, **dict.fromkeys(UnitPrices.__struct_fields__, st.none() | amounts)
+)
+unit_counts = st.builds(UnitCounts, *[st.integers(0, 10**6)] * 4)
+
+
+@given(flat_prices, unit_prices, unit_counts, st.data())
+def test_no_units_cost_more_than_the_most_that_was_set_aside(
+    flat: Price, units: UnitPrices, most: UnitCounts, data: st.DataObject
+) -> None:
+    both = msgspec.structs.replace(flat, units=units)
+    used = UnitCounts(*(data.draw(st.none() | st.integers(0, n or 0)) for n in most.counts()))
+    reserved = worst_case_nanousd(both, 100, 100, most)
+    charge = rate(both, data.draw(usages(100, 100)), reserved, used)
+    assert charge.waived_nanousd == 0
+    assert charge.amount_nanousd <= reserved
+
+
+def test_each_unit_is_a_line_and_sound_is_rounded_once() -> None:
+    units = UnitPrices(
+        per_request_nanousd=2_000_000,
+        per_image_nanousd=40_000_000,
+        per_second_nanousd=100_001,
+        per_character_nanousd=15_000,
+    )
+    both = msgspec.structs.replace(price, units=units)
+    assert rate(both, TokenUsage(), 10**12, UnitCounts(1, 3, 1_500, 7)) == Charge(
+        per_request_nanousd=2_000_000,
+        per_image_nanousd=120_000_000,
+        per_second_nanousd=150_002,  # 150,001.5
+        per_character_nanousd=105_000,
+    )
+    assert both.shared(50).units == UnitPrices(
+        per_request_nanousd=1_000_000,
+        per_image_nanousd=20_000_000,
+        per_second_nanousd=50_000,
+        per_character_nanousd=7_500,
+    )
+
+
+def test_the_unknown_is_not_rated_at_0() -> None:
+    free = Price(
+        input_nanousd_per_million=0,
+        cached_input_nanousd_per_million=0,
+        output_nanousd_per_million=0,
+        units=UnitPrices(per_second_nanousd=100),
+    )
+    heard, unheard, none = UnitCounts(1, 0, 5), UnitCounts(1, 0, None), one_request
+    assert is_rateable(free, heard, tokens_told=False)
+    assert not is_rateable(free, unheard, tokens_told=False)
+    assert not is_rateable(free, unheard, tokens_told=True)
+    assert not is_rateable(free, none, tokens_told=False)  # the price is not by what was done
+    assert is_rateable(free, none, tokens_told=True)
+    dear = msgspec.structs.replace(price, units=free.units)
+    assert not is_rateable(dear, heard, tokens_told=False)  # its tokens cost something too
+    assert is_rateable(dear, heard, tokens_told=True)

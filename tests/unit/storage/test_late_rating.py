@@ -7,7 +7,7 @@ from sqlalchemy import update
 from sqlalchemy.exc import DBAPIError
 
 from headrace.spec.prices import Price, PriceVersion
-from headrace.spec.settlements import Charge, Settlement, TokenUsage
+from headrace.spec.settlements import Charge, Settlement, TokenUsage, UnitCounts
 from headrace.storage import Database, late_rating
 from headrace.storage.tables import settlements
 
@@ -21,7 +21,8 @@ def price_of(tenant_id: str, model: str, time_s: float) -> PriceVersion | None:
     return PriceVersion("prb_late", price) if model == "small" else None
 
 
-def rate(version: PriceVersion, usage: TokenUsage) -> Charge:
+def rate(version: PriceVersion, settlement: Settlement) -> Charge:
+    usage = settlement.usage
     return Charge(input_nanousd=usage.prompt_tokens, output_nanousd=usage.completion_tokens * 2)
 
 
@@ -61,7 +62,8 @@ def test_only_the_span_is_rated(database: Database, settlement: Make) -> None:
 
 def test_what_is_read_is_what_was_booked(database: Database, settlement: Make) -> None:
     usage = TokenUsage(5, 1, 4, reasoning_tokens=2, image_tokens=0)
-    booked = settlement("r", usage=usage, replica_id="rep_1", price_percent=50)
+    units = UnitCounts(1, 2, None, 3)
+    booked = settlement("r", usage=usage, replica_id="rep_1", price_percent=50, units=units)
     database.ledger.post([booked])
     assert list(database.late_rating.read(0.0, 2e9)) == [booked]
 
@@ -71,9 +73,9 @@ def test_a_batch_is_rated_late_at_its_own_share(database: Database, settlement: 
     database.ledger.post([waiting])
     versions: list[PriceVersion] = []
 
-    def rate_and_note(version: PriceVersion, usage: TokenUsage) -> Charge:
+    def rate_and_note(version: PriceVersion, settlement: Settlement) -> Charge:
         versions.append(version)
-        return rate(version, usage)
+        return rate(version, settlement)
 
     dear = PriceVersion("prb_late", price.shared(1000))
     assert database.late_rating.rate(lambda *_: dear, rate_and_note, 0.0, 2e9) == 1

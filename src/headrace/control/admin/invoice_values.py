@@ -159,6 +159,7 @@ class InvoiceLineView(BaseModel):
     requests: int
     tokens: int
     price_book_id: str
+    units: str = ""  # how many, where the line does not count tokens
     amount: Money
 
 
@@ -392,6 +393,7 @@ def line_view(line: InvoiceLine) -> InvoiceLineView:
         requests=line.requests,
         tokens=line.tokens,
         price_book_id=line.price_book_id,
+        units=line.units,
         amount=Money.of(line.amount_nanousd),
     )
 

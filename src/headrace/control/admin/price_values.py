@@ -12,11 +12,20 @@ from headrace.base.money import format_usd, parse_usd
 from headrace.control.admin.invoice_values import CurrencyCode, ExchangeRate
 from headrace.control.admin.references import ModelName, Name, Reference
 from headrace.control.admin.values import Dollars, Moment, RequestBody, moment
-from headrace.spec.prices import ContextTier, Price, PriceBook, percent_max
+from headrace.spec.prices import (
+    ContextTier,
+    Price,
+    PriceBook,
+    UnitPrices,
+    percent_max,
+    unit_nanousd_max,
+    unit_price_names,
+)
 
 PriorityWord = Annotated[str, StringConstraints(pattern=r"^(interactive|standard|batch)$")]
 Percent = Annotated[int, Field(ge=0, le=percent_max)]
 context_tiers_max = 8
+unit_fields = ("usd_per_request", "usd_per_image", "usd_per_second", "usd_per_character")
 context_tokens_max = 2**31
 
 
@@ -59,11 +68,42 @@ class ContextTierFields(TokenPriceFields):
 
 
 class PriceFields(TokenPriceFields):
-    """A model's price, and its other prices for longer prompts."""
+    """A model's price, its other prices for longer prompts, and what it costs by other units.
 
+    Where a request used one of these units and nobody knows how many, it is left unrated."""
+
+    input_usd_per_million: Dollars = "0"
+    output_usd_per_million: Dollars = "0"
+    usd_per_request: Dollars | None = None
+    usd_per_image: Dollars | None = None  # that is made
+    usd_per_second: Dollars | None = None  # of sound that is listened to
+    usd_per_character: Dollars | None = None  # that is read aloud
     context_tiers: Annotated[
         tuple[ContextTierFields, ...], Field(max_length=context_tiers_max)
     ] = ()
+
+    @model_validator(mode="after")
+    def tokens_or_units(self) -> Self:
+        """Prices of tokens, or of something else that takes their place."""
+        given = self.model_fields_set
+        if not {"input_usd_per_million", "output_usd_per_million"} <= given and not any(
+            name in given for name in unit_fields
+        ):
+            raise ValueError(
+                "give `input_usd_per_million` and `output_usd_per_million`, or a price by "
+                "another unit: " + ", ".join(unit_fields)
+            )
+        return self
+
+    def unit_prices(self, usd_per_unit: Decimal) -> UnitPrices | None:
+        """The prices by other units than tokens, None if there are none."""
+        amounts = [
+            None if text is None else unit_amount_of(text, usd_per_unit)
+            for text in (getattr(self, name) for name in unit_fields)
+        ]
+        if amounts == [None] * len(unit_fields):
+            return None
+        return UnitPrices(**dict(zip(unit_price_names, amounts, strict=True)))
 
     def price(self, usd_per_unit: Decimal = Decimal(1)) -> Price:
         """The price that was sent, in dollars; InvalidRequest if it cannot be one."""
@@ -78,7 +118,8 @@ class PriceFields(TokenPriceFields):
                 "prices: write context_tiers in the order of over_prompt_tokens, each once",
                 param="prices",
             )
-        return msgspec.structs.replace(flat, context_tiers=tuple(tiers))
+        units = self.unit_prices(usd_per_unit)
+        return msgspec.structs.replace(flat, context_tiers=tuple(tiers), units=units)
 
 
 class PriceBookCreate(RequestBody):
@@ -129,9 +170,13 @@ class ContextTierView(TokenPriceView):
 
 
 class PriceView(TokenPriceView):
-    """A model's price with its tiers."""
+    """A model's price with its tiers, and its prices by other units."""
 
     context_tiers: list[ContextTierView]
+    usd_per_request: str | None = None
+    usd_per_image: str | None = None
+    usd_per_second: str | None = None
+    usd_per_character: str | None = None
 
 
 class PriceBookView(BaseModel):
@@ -179,7 +224,13 @@ def price_view(price: Price) -> PriceView:
         )
         for tier in price.context_tiers
     ]
-    return PriceView(context_tiers=tiers, **token_price_view(price).model_dump())
+    amounts = (price.units or UnitPrices()).amounts()
+    units = [None if amount is None else format_usd(amount) for amount in amounts]
+    return PriceView(
+        context_tiers=tiers,
+        **token_price_view(price).model_dump(),
+        **dict(zip(unit_fields, units, strict=True)),
+    )
 
 
 def token_price_view(price: Price) -> TokenPriceView:
@@ -196,6 +247,18 @@ def token_price_view(price: Price) -> TokenPriceView:
         embedding_nanousd_per_million=price.embedding_nanousd_per_million,
         image_nanousd_per_million=price.image_nanousd_per_million,
     )
+
+
+def unit_amount_of(text: str, usd_per_unit: Decimal) -> int:
+    """Nano-dollars of a price that is not by a million; InvalidRequest if it can't be one."""
+    amount_nanousd = amount_of(text, usd_per_unit)
+    if amount_nanousd > unit_nanousd_max:
+        raise InvalidRequest("prices: a unit costs a thousand dollars at most", param="prices")
+    if amount_nanousd == 0 and Decimal(text) > 0:
+        raise InvalidRequest(
+            "prices: a unit costs a billionth of a dollar or nothing", param="prices"
+        )
+    return amount_nanousd
 
 
 def amount_of(text: str, usd_per_unit: Decimal) -> int:

@@ -15,12 +15,10 @@ from headrace.control.admin.references import ModelName, Reference
 from headrace.control.admin.values import Money
 from headrace.ledger import rating
 from headrace.spec.prices import Price, PriceBook, PriceVersion, price_at
-from headrace.spec.settlements import Charge, TokenUsage
+from headrace.spec.settlements import Charge, Settlement
 from headrace.spec.tenancy import Tenant
 
 router = APIRouter()
-
-nothing_reserved = 2**62  # after the fact nothing was set aside, so nothing is waived
 
 
 class Period(PeriodFields):
@@ -102,7 +100,7 @@ def rate_unrated(body: Period, context: Context) -> RatedView:
                 f"the invoice {invoice.number} has some of these days and is final; rate others"
             )
     rated = context.database.late_rating.rate(
-        _newest_prices(context), _rate_version, *body.bounds()
+        _newest_prices(context), rating.rated_late, *body.bounds()
     )
     return RatedView(rated_requests=rated)
 
@@ -130,9 +128,5 @@ def _newest_prices(context: AdminContext) -> _NewestPrices:
     return _NewestPrices(context.database.store.list(PriceBook))
 
 
-def _rate(price: Price, usage: TokenUsage) -> Charge:
-    return rating.rate(price, usage, nothing_reserved)
-
-
-def _rate_version(version: PriceVersion, usage: TokenUsage) -> Charge:
-    return _rate(version.price, usage)
+def _rate(price: Price, settlement: Settlement) -> Charge:
+    return rating.rate(price, settlement.usage, rating.nothing_reserved, settlement.units)

@@ -51,6 +51,9 @@ class RequestView(BaseModel):
     draft_tokens: int | None = None
     embedding_tokens: int | None = None
     image_tokens: int | None = None
+    images: int | None = None  # that were made
+    audio_seconds: float | None = None  # of sound that was listened to
+    characters: int | None = None  # that were read aloud
     price_percent: int = 100  # of the price book's; 50 is the batch class
     cost: Money | None
     price_book: str | None
@@ -133,6 +136,9 @@ def _view(row: SettledRequest, names: dict[str, str]) -> RequestView:
         draft_tokens=row.draft_tokens,
         embedding_tokens=row.embedding_tokens,
         image_tokens=row.image_tokens,
+        images=row.images,
+        audio_seconds=None if row.audio_ms is None else row.audio_ms / 1000,
+        characters=row.characters,
         price_percent=100 if row.price_percent is None else row.price_percent,
         cost=None if row.amount_nanousd is None else Money.of(row.amount_nanousd),
         price_book=None if row.price_book_id is None else named(row.price_book_id),

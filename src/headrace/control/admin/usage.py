@@ -49,6 +49,9 @@ class UsageItem(BaseModel):
     draft_tokens: int = 0
     embedding_tokens: int = 0
     image_tokens: int = 0
+    images: int = 0  # that were made
+    audio_seconds: float = 0.0  # of sound that was listened to
+    characters: int = 0  # that were read aloud
     cost: Money
 
 
@@ -172,6 +175,9 @@ class _UsageViews:
             draft_tokens=row.draft_tokens,
             embedding_tokens=row.embedding_tokens,
             image_tokens=row.image_tokens,
+            images=row.images,
+            audio_seconds=row.audio_ms / 1000,
+            characters=row.characters,
             cost=Money.of(row.amount_nanousd),
         )
 

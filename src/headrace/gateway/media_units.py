@@ -1,0 +1,160 @@
+"""Sound, images and text in units that are no tokens: what a request tells of them, what its engine
+tells, and the most that it can come to.
+
+    read aloud     characters            known from the request
+    listened to    milliseconds          told by the engine, else by the head of a WAV file
+    made           images                told by the engine: those in its answer
+
+Told goes before known; what nobody tells is None. The bound of a sound whose length its head does
+not say is by its bytes: `bytes_per_second_min` is less than anybody records speech with.
+"""
+
+import struct
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.gateway.media_form import MediaForm
+from headrace.spec.settlements import UnitCounts, unit_count_max
+
+bytes_per_second_min = 800  # 6.4 kbit/s
+rounding_ms = 1000  # an engine may count begun seconds
+ms_per_s = 1000
+wave_formats = (1, 3, 0xFFFE)  # samples as they are: integers, floats, either of more channels
+wave_chunks_max = 16  # before the samples
+image_event_suffix = ".completed"
+
+
+class Units(NamedTuple):
+    """Of one request."""
+
+    known: UnitCounts  # from itself; None: its engine tells
+    most: UnitCounts
+
+
+def spoken_units(characters: int) -> Units:
+    """Of a text that is read aloud."""
+    counts = UnitCounts(requests=1, characters=characters)
+    return Units(counts, counts)
+
+
+def made_units(images: int) -> Units:
+    """Of so many images at most."""
+    return Units(UnitCounts(requests=1, images=None), UnitCounts(requests=1, images=images))
+
+
+def heard_units(form: MediaForm) -> Units:
+    """Of the sound in a form."""
+    known_ms = None
+    if form.files == 1:
+        known_ms = wave_ms(bytes(form.beginning), form.file_bytes)
+    longest_ms = (
+        form.file_bytes * ms_per_s // bytes_per_second_min if known_ms is None else known_ms
+    )
+    return Units(
+        UnitCounts(requests=1, audio_ms=known_ms),
+        UnitCounts(requests=1, audio_ms=longest_ms + rounding_ms),
+    )
+
+
+def wave_ms(beginning: bytes, file_bytes: int) -> int | None:
+    """The length of a WAV file with plain samples; None for anything else.
+
+    By the size of the file, which cannot say less than there is, as a head can."""
+    if beginning[:4] != b"RIFF" or beginning[8:12] != b"WAVE":
+        return None
+    position, bytes_per_second = 12, 0
+    for _ in range(wave_chunks_max):
+        if position + 8 > len(beginning):
+            return None
+        name, size = struct.unpack_from("<4sI", beginning, position)
+        position += 8
+        if name == b"fmt " and position + 16 <= len(beginning):
+            kind, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", beginning, position)
+            bytes_per_second = rate * channels * bits // 8 if kind in wave_formats else 0
+        elif name == b"data":
+            if not bytes_per_second:
+                return None
+            return min(unit_count_max, (file_bytes - position) * ms_per_s // bytes_per_second)
+        position += size + size % 2
+    return None
+
+
+class ToldUnits(NamedTuple):
+    """What an engine told; None: nothing."""
+
+    images: int | None = None
+    audio_ms: int | None = None
+
+    def over(self, known: UnitCounts) -> UnitCounts:
+        """What counts of both; what a route does not use stays 0."""
+        return msgspec.structs.replace(
+            known,
+            images=known.images if self.images is None or known.images == 0 else self.images,
+            audio_ms=known.audio_ms
+            if self.audio_ms is None or known.audio_ms == 0
+            else self.audio_ms,
+        )
+
+    def and_event(self, data: bytes) -> "ToldUnits":
+        """With what one event of a stream tells."""
+        answer = _decoded(data)
+        if answer is None:
+            return self
+        told = answer.told()
+        if answer.type.startswith("image_") and answer.type.endswith(image_event_suffix):
+            return ToldUnits((self.images or 0) + 1, told.audio_ms or self.audio_ms)
+        return ToldUnits(self.images, self.audio_ms if told.audio_ms is None else told.audio_ms)
+
+
+class Item(msgspec.Struct):
+    """An image, which is not looked at."""
+
+
+class TimedUse(msgspec.Struct):
+    """Use by time."""
+
+    type: str = ""
+    seconds: float | None = None
+
+
+class Answer(msgspec.Struct):
+    """The part of an answer, or of an event, that tells units."""
+
+    type: str = ""
+    data: list[Item] | None = None
+    usage: TimedUse | None = None
+    duration: float | str | None = None  # of verbose transcriptions; some engines write text
+
+    def told(self) -> ToldUnits:
+        """What it tells."""
+        seconds = self.usage.seconds if self.usage and self.usage.type == "duration" else None
+        audio_ms = milliseconds(self.duration if seconds is None else seconds)
+        return ToldUnits(None if self.data is None else len(self.data), audio_ms)
+
+
+_answer = msgspec.json.Decoder(Answer)
+
+
+def told_units(data: bytes) -> ToldUnits:
+    """What an answer in JSON tells."""
+    answer = _decoded(data)
+    return ToldUnits() if answer is None else answer.told()
+
+
+def _decoded(data: bytes) -> Answer | None:
+    try:
+        return _answer.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def milliseconds(seconds: float | str | None) -> int | None:
+    """Seconds as an engine wrote them; None for what is no length."""
+    try:
+        value = None if seconds is None else float(seconds)
+    except ValueError:
+        return None
+    if value is None or not 0 <= value <= unit_count_max / ms_per_s:
+        return None
+    return round(value * ms_per_s)
