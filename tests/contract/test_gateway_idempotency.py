@@ -8,10 +8,15 @@ from typing import Any
 import aiohttp
 import pytest
 
+from headrace.base.clock import SystemClock
+from headrace.base.errors import Conflict, Unavailable
 from headrace.gateway import idempotency, recording
+from headrace.gateway.idempotency import Replays
+from headrace.gateway.replay_claims import KeyClaims
+from headrace.http.asgi import Message, Receive, Send
 from headrace.ledger.reservation import Outcome
 from headrace.sim.engine import Behaviour, Failure, FakeEngine
-from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name
+from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name
 
 Answer = tuple[int, bytes, str | None]
 
@@ -135,7 +140,10 @@ async def test_the_oldest_answers_go_when_there_are_too_many(
     for key in ("a", "b", "c"):
         await chat(client, key)
     assert [(await chat(client, key))[2] for key in ("c", "b")] == ["finished"] * 2
-    assert (await chat(client, "a"))[2] is None
+    status, said, _ = await chat(client, "a")  # never charged twice, though its answer is gone
+    assert status == 409
+    assert b"charged as req_" in said
+    assert len(site.engines[0].seen) == 3
 
 
 async def test_after_the_window_a_key_is_new_again(
@@ -159,3 +167,74 @@ async def test_an_answer_too_large_to_keep_fails_with_advice(
 @pytest.mark.parametrize("key", ["", "x" * 256, "caf\u00e9"])
 async def test_an_unusable_key_is_400(client: aiohttp.ClientSession, key: str) -> None:
     assert (await chat(client, key))[0] == 400
+
+
+async def test_a_key_is_charged_once_though_its_gateway_died(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    async with gateway_site(tmp_path, [engine]) as site, connected(site) as client:
+        assert (await chat(client, "k"))[0] == 200
+        (settled,) = await site.settlements(1)
+    async with gateway_site(tmp_path, [engine]) as site, connected(site) as client:
+        status, said, _ = await chat(client, "k")
+        other, _, _ = await chat(client, "k", "something else")
+    assert (status, other, len(engine.seen)) == (409, 409, 1)
+    assert settled.request_id.encode() in said
+
+
+async def test_a_key_that_another_gateway_runs_is_409(site: GatewaySite) -> None:
+    gate = asyncio.Event()
+    site.engines[0].default = Behaviour(gate=gate)
+    clock = SystemClock()
+    other = Replays(clock, KeyClaims(site.database.replay_claims, site.journal, clock))
+    key = idempotency.ReplayKey(make_id("key", 1), "k")
+    async with connected(site) as client:
+        first = asyncio.create_task(chat(client, "k"))
+        await site.engines[0].wait_for(1)
+        with pytest.raises(Conflict):
+            await other.answer(key, b"", never_made, receive, send, request_id="req_2")
+        gate.set()
+        assert (await first)[0] == 200
+
+
+async def test_what_a_crash_broke_off_frees_its_key_and_what_it_finished_does_not(
+    site: GatewaySite,
+) -> None:
+    clock = SystemClock()
+    claims = KeyClaims(site.database.replay_claims, site.journal, clock)
+    async with connected(site) as client:
+        await chat(client, "other")
+    (settled,) = await site.settlements(1)
+    await claims.take("broken", b"", "req_broken")
+    await claims.take("finished", b"", settled.request_id)
+    await claims.recover(600.0)
+    await claims.take("broken", b"", "req_again")
+    with pytest.raises(Conflict):
+        await claims.take("finished", b"", "req_again")
+
+
+async def test_keys_hold_within_a_gateway_while_the_store_is_away(
+    site: GatewaySite, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise Unavailable("the database is away")
+
+    for name in ("take", "finish", "release"):
+        monkeypatch.setattr(site.database.replay_claims, name, away)
+    assert [(await chat(client, "k"))[2] for _ in range(2)] == [None, "finished"]
+    assert len(site.engines[0].seen) == 1
+
+
+def connected(site: GatewaySite) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(site.url, headers={"Authorization": f"Bearer {site.api_key}"})
+
+
+async def never_made(receive: Receive, send: Send) -> bool:
+    raise AssertionError("it must not run")
+
+
+async def receive() -> Message:
+    return await asyncio.Event().wait()  # type: ignore[return-value]  # never
+
+
+async def send(message: Message) -> None:
+    raise AssertionError("nothing is sent")

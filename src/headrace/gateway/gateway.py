@@ -25,6 +25,7 @@ from headrace.gateway.inside import InsideRequests
 from headrace.gateway.messages_api import messages_apis
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.prompt_api import reading_apis
+from headrace.gateway.replay_claims import KeyClaims
 from headrace.gateway.responses_api import ResponsesApi
 from headrace.gateway.routing import Routing
 from headrace.gateway.signals import TrafficCounts
@@ -67,7 +68,7 @@ class Gateway:
         self.endpoints, self.follower = routing.endpoints, routing.follower
         self.room, self.loads = routing.room, routing.loads
         self.access_log = AccessLog(access_log)
-        self.replays = Replays(clock)
+        self.replays = Replays(clock, KeyClaims(database.replay_claims, journal, clock))
         self.retries = RetryBudget(clock.monotonic_s())
         self._counters = GatewayCounters()
         self._hedger = Hedger(self._client, self._counters)
@@ -143,6 +144,7 @@ class Gateway:
         """Read the store, settle what a crash left, start the shipper and the followers."""
         await self.follower.load()
         self.recovered = await self._books.recover(self.follower.snapshot, self._client)
+        await self.replays.recover()
         self._books.start()
         running = self._routing.followers()
         if self._books.keeper is not None:

@@ -144,15 +144,21 @@ class GeneratingRoutes:
                 call.receive,
                 call.send,
                 standing=lambda: generation.standing_headers_of(asked.request.model),
+                request_id=call.record.request_id if has_key(call) else None,
             )
             call.record.status = 200
         finally:
             is_gone = True
 
 
+def has_key(call: Call) -> bool:
+    """Whether the caller chose an `Idempotency-Key`."""
+    return header(call.scope, idempotency.header_name) is not None
+
+
 def may_have_been_answered(call: Call, asked: Asked) -> bool:
     """Whether to look for an answer: there is an `Idempotency-Key`, or the project caches."""
-    if header(call.scope, idempotency.header_name) is not None:
+    if has_key(call):
         return True
     principal = call.principal
     return principal.project.caches_answers and principal.may_use(asked.request.model)

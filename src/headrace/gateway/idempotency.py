@@ -4,9 +4,10 @@
     again while it runs       joins: the same answer, also a stream from its beginning
     again within the window   the kept answer; nothing runs, nothing is charged
     again with another body   409
+    again, answer gone        409: it ran before a crash, or elsewhere (`replay_claims`)
 
 Only complete answers are kept: one that failed is tried anew. Keys belong to the API key that
-sent them. A gateway keeps them in memory, for itself.
+sent them. A gateway keeps answers in memory, for itself, and claims keys in the store, for all.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from typing import NamedTuple
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest, Unavailable
 from headrace.gateway.recording import Make, Recording
+from headrace.gateway.replay_claims import KeyClaims, digest_of
 from headrace.http.asgi import Header, Receive, Send
 
 header_name = b"idempotency-key"
@@ -48,12 +50,13 @@ class Kept(NamedTuple):
 class Replays:
     """The running and the kept answers of one gateway."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, claims: KeyClaims) -> None:
         self._clock = clock
+        self._claims = claims
         self._running: dict[ReplayKey, Recording] = {}
         self._kept: OrderedDict[ReplayKey, Kept] = OrderedDict()  # the oldest first
         self._kept_bytes = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[ReplayKey, asyncio.Task[None]] = {}
 
     async def answer(
         self,
@@ -64,18 +67,21 @@ class Replays:
         send: Send,
         *,
         standing: Callable[[], Iterable[Header]] = tuple,
+        request_id: str | None = None,
     ) -> None:
         """Give the connection the answer of this key; `make` is run only if there is none.
 
-        `standing` are the headers of the moment that go with an answer that was made before.
+        `standing` are the headers of the moment that go with an answer that was made before;
+        `request_id` is what the key is claimed for, None: it is no key that a caller chose.
 
         Conflict if the key was used for another request."""
         check_key(key.idempotency_key)
+        await self._ended(key)
         self._forget_expired()
         kept = self._kept.get(key)
         recording = kept.recording if kept else self._running.get(key)
         if recording is None:
-            await self._start(key, fingerprint, make).play(receive, send)
+            await self._start(key, fingerprint, make, request_id).play(receive, send)
             return
         if recording.fingerprint != fingerprint:
             raise Conflict(
@@ -89,27 +95,61 @@ class Replays:
         """Give up what runs for nobody, and wait until it is settled."""
         for recording in self._running.values():
             recording.abandon()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _start(self, key: ReplayKey, fingerprint: bytes, make: Make) -> Recording:
+    async def recover(self) -> None:
+        """Free the keys of what a crash broke off; call it once, before serving."""
+        await self._claims.recover(replay_window_s)
+
+    async def _ended(self, key: ReplayKey) -> None:
+        """Wait until what becomes of a request of this key is known, if its answer is complete."""
+        recording = self._running.get(key)
+        if recording is not None and recording.is_complete:
+            await asyncio.wait([self._tasks[key]])
+
+    def _start(
+        self, key: ReplayKey, fingerprint: bytes, make: Make, request_id: str | None
+    ) -> Recording:
         if len(self._running) >= running_max:
             raise Unavailable(
                 f"{running_max} requests with an Idempotency-Key run already; try again.",
                 retry_after_s=1.0,
             )
         recording = self._running[key] = Recording(fingerprint)
-        task = asyncio.create_task(self._run(key, recording, make))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if request_id is None:
+            run = self._run(key, recording, make)
+        else:
+            run = self._run_claimed(key, recording, make, request_id)
+        self._tasks[key] = asyncio.create_task(run)
         return recording
 
     async def _run(self, key: ReplayKey, recording: Recording, make: Make) -> None:
         try:
             await recording.make(make)
         finally:
-            del self._running[key]
+            del self._running[key], self._tasks[key]
             if recording.is_kept:
                 self._keep(key, recording)
+
+    async def _run_claimed(
+        self, key: ReplayKey, recording: Recording, make: Make, request_id: str
+    ) -> None:
+        """The same for a key that no other gateway, and no earlier life of this one, has run."""
+        digest = digest_of(*key)
+
+        async def claim_and_make(receive: Receive, send: Send) -> bool:
+            await self._claims.take(digest, recording.fingerprint, request_id)
+            is_kept = False
+            try:
+                is_kept = await make(receive, send)
+            finally:
+                if is_kept:
+                    await self._claims.finish(digest, replay_window_s)
+                else:
+                    await self._claims.release(digest)
+            return is_kept
+
+        await self._run(key, recording, claim_and_make)
 
     def _keep(self, key: ReplayKey, recording: Recording) -> None:
         self._kept[key] = Kept(recording, self._clock.monotonic_s() + replay_window_s)

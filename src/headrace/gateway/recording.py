@@ -45,6 +45,15 @@ class Recording:
             if self.error is None and not self._messages:
                 self.error = Unavailable("This gateway shuts down; try again.", retry_after_s=1.0)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it was sent, for better or worse."""
+        return self.is_over or (
+            bool(self._messages)
+            and self._messages[-1]["type"] == "http.response.body"
+            and not self._messages[-1].get("more_body", False)
+        )
+
     def abandon(self) -> None:
         """Nobody waits for the answer any more."""
         self._abandoned.set()

@@ -11,11 +11,13 @@ limit_gateways            who leases from the shared limits, and what it has rep
 limit_leases              what a gateway may still use of a limit
 limit_uses                what was used of a limit, by window
 device_use                how long each replica held devices, by day
+replay_claims             which request ran under an Idempotency-Key, until its window ends
 engine_samples            what a replica's own counters said, and when
 """
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -189,6 +191,19 @@ engine_samples = Table(
     Column("prompt_tokens", BigInteger, nullable=False),
     Column("completion_tokens", BigInteger, nullable=False),
     Column("running_requests", BigInteger, nullable=True),
+)
+
+replay_claims = Table(
+    "replay_claims",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("fingerprint", String(128), nullable=False),
+    Column("request_id", String(128), nullable=False),
+    Column("gateway_id", String(64), nullable=False),
+    Column("claim_time", Float, nullable=False),
+    Column("expire_time", Float, nullable=False),
+    Column("is_done", Boolean, nullable=False),
+    Index("ix_replay_claims_expire_time", "expire_time"),
 )
 
 device_use = Table(

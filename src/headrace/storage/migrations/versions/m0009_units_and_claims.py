@@ -1,4 +1,4 @@
-"""Requests, images, sound and characters are counted, and charged for where they have a price."""
+"""Requests, images, sound and characters are charged; `Idempotency-Key`s are claimed."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -19,6 +19,22 @@ daily_names = ("images", "audio_ms", "characters")
 
 
 def upgrade() -> None:
+    """Add both."""
+    add_units()
+    op.create_table(
+        "replay_claims",
+        sa.Column("digest", sa.String(64), primary_key=True),
+        sa.Column("fingerprint", sa.String(128), nullable=False),
+        sa.Column("request_id", sa.String(128), nullable=False),
+        sa.Column("gateway_id", sa.String(64), nullable=False),
+        sa.Column("claim_time", sa.Float, nullable=False),
+        sa.Column("expire_time", sa.Float, nullable=False),
+        sa.Column("is_done", sa.Boolean, nullable=False),
+    )
+    op.create_index("ix_replay_claims_expire_time", "replay_claims", ["expire_time"])
+
+
+def add_units() -> None:
     """Add the columns; the trigger on settlements lets late rating fill the charges."""
     for name in (*count_names, *charge_names):
         op.add_column("settlements", sa.Column(name, sa.BigInteger, nullable=True))
