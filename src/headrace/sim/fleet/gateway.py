@@ -125,10 +125,9 @@ class SimGateway:
     def _send(self, request: SimRequest, lease: Lease) -> None:
         request.attempts += 1
         endpoint = lease.endpoint
-        has_better = endpoint.breaker.state is not BreakerState.CLOSED and self._has_better(
-            request, endpoint
-        )
-        self._invariants.sent(endpoint, self._loop.now_s, has_better=has_better)
+        is_ejected = endpoint.breaker.state is not BreakerState.CLOSED
+        is_last_resort = is_ejected and not self._has_better(request, endpoint)
+        self._invariants.sent(endpoint, self._loop.now_s, is_last_resort=is_last_resort)
         replica = self._replicas.replica_of(endpoint)
         attempt = Attempt(request, request.attempts, lease, replica.index, self._loop.now_s)
         if self._has_limits:
@@ -267,10 +266,11 @@ class SimGateway:
         if lease is None:
             return
         now_s, breaker = self._loop.now_s, lease.endpoint.breaker
+        was_closed = breaker.state is BreakerState.CLOSED
         was_ejected = breaker.retry_after_s(now_s) > 0
         lease.fail(now_s)
         begins_ejection = not was_ejected and breaker.retry_after_s(now_s) > 0
-        if is_down and begins_ejection:  # else its next probe is due by the earlier failure
+        if is_down and (was_closed or begins_ejection):  # else its probe is due by an earlier one
             self._invariants.refused(lease.endpoint.spec.id, now_s)
         self._retry_or_end(attempt)
 

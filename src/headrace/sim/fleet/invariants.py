@@ -34,8 +34,8 @@ class Invariants:
         """A request came."""
         self.requests_open += 1
 
-    def sent(self, endpoint: Endpoint, now_s: float, *, has_better: bool) -> None:
-        """An attempt goes to an endpoint; `has_better` if one that is not ejected was left."""
+    def sent(self, endpoint: Endpoint, now_s: float, *, is_last_resort: bool) -> None:
+        """An attempt goes to an endpoint; a last resort is ejected, as all others that are left."""
         self.attempts_open += 1
         name = endpoint.spec.id
         if name in self._removed:
@@ -43,9 +43,9 @@ class Invariants:
         last_s = self._refused_s.get(name)
         if last_s is not None:
             if now_s - last_s < ejection_s_min:
-                if has_better:
-                    raise InvariantBroken(f"{name} is down and got two requests within an ejection")
-                return  # a last resort, and no probe
+                if is_last_resort:
+                    return  # and no probe
+                raise InvariantBroken(f"{name} is down and got two requests within an ejection")
             self._refused_s[name] = now_s
 
     def released(self) -> None:
