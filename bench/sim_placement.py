@@ -111,7 +111,8 @@ def main(arguments: Sequence[str]) -> None:
     whole: dict[str, list[float]] = {name: [] for name in policies}
     extra: dict[str, list[float]] = {name: [] for name in policies}
     for seed in range(1, options.seeds + 1):
-        rng, feasible = random.Random(seed), []
+        rng = random.Random(seed)
+        feasible: list[tuple[list[Node], list[Request], int]] = []
         while len(feasible) < options.clusters:
             cluster = random_cluster(rng)
             if (fewest := optimum(*cluster)) is not None:
