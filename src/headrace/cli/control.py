@@ -76,7 +76,7 @@ from headrace.storage import Database, open_database
 from headrace.storage.store import Store
 
 drain_timeout_s = 5.0
-look_age_s = 0.1  # of what loops see of the store, at most
+look_age_s = 0.2  # of what loops see of the store, at most
 
 
 def register(app: typer.Typer) -> None:

@@ -14,6 +14,7 @@ from headrace.storage.sessions import Sessions
 from headrace.storage.tables import counters, resources
 
 name_length_max = 255
+revision_query = select(counters.c.value).where(counters.c.name == "revision")  # asked most
 
 R = TypeVar("R", bound=Resource)
 
@@ -92,8 +93,7 @@ class Store:
     def revision(self) -> int:
         """A number that grows with every committed change, by any process; one row is read."""
         with self._sessions.read() as connection:
-            query = select(counters.c.value).where(counters.c.name == "revision")
-            return cast(int, connection.execute(query).scalar_one())
+            return cast(int, connection.execute(revision_query).scalar_one())
 
     def _select(self, kind: type[R], *conditions: ColumnElement[bool]) -> builtins.list[R]:
         query = (
