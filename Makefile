@@ -65,8 +65,8 @@ tools: $(STAMPS)/dev
 	if [ -n "$$missing" ] && [ -n "$$CI" ]; then apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
 	elif [ -n "$$missing" ]; then echo "tests that need these are skipped; to run them: apt-get install$$missing"; fi
 	@$(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' \
-	  || { test -n "$$CI" && $(PIP) --quiet torch==2.13.0; } \
-	  || echo "PyTorch is not here, so comparisons with transformers are skipped: $(BIN)/pip install torch==2.13.0"
+	  || { test -n "$$CI" && $(PIP) --quiet torch==2.13.0 accelerate==1.15.0; } \
+	  || echo "PyTorch is not here, so comparisons with transformers are skipped: $(BIN)/pip install torch==2.13.0 accelerate==1.15.0"
 
 lint: $(STAMPS)/dev
 	$(BIN)/ruff format --check .

@@ -18,7 +18,6 @@ class Evidence(StrEnum):
     """How an adapter was tested."""
 
     REAL = "the real engine, as a process behind the gateway"
-    SEEN = "the real engine's answers, seen on the wire and replayed since"
     REPLAYED = "replayed exchanges made from its documents; the engine itself never ran"
 
 

@@ -26,8 +26,9 @@ functions.
 
 How sure we are differs, and the table says it. Of an engine that was tested "by replayed
 exchanges", the answers were written from its documents and sources; the engine itself never ran
-with headrace, and a version of yours may differ. Of Transformers' server the answers were read off
-the wire once, with a small model of random weights, and are replayed since. Of llama.cpp the
+with headrace, and a version of yours may differ. Of Transformers' server the end-to-end test
+covers an answer, a stream, usage and bills, and a caller who leaves, with a small
+model of random weights on a CPU; it runs where PyTorch and `accelerate` are. Of llama.cpp the
 end-to-end tests cover answers, streams, usage, aborts, context errors, the key, a killed engine and
 the end of the supervisor, with one model on a CPU. What an engine "can do" is what its documents
 claim of the version that the adapter was written from, some of it with an option that its traps
