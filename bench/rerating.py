@@ -118,7 +118,11 @@ def main() -> None:
         database = open_sqlite(path, ManualClock())
         started_s = time.perf_counter()
         used = database.late_rating.read(month_start_s, month_start_s + month_s)
-        rows = try_prices(used, prices, lambda price, usage: rate(price, usage, nothing_reserved))
+        rows = try_prices(
+            used,
+            prices,
+            lambda price, settled: rate(price, settled.usage, nothing_reserved, settled.units),
+        )
         tried_s = time.perf_counter() - started_s
         database.close()
         counted = sum(row.requests for row in rows)

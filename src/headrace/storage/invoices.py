@@ -218,7 +218,12 @@ def rated_use(row: RowMapping) -> RatedUse:
         requests=int(row["requests"]),
         usage=TokenUsage(**{name: int(row[name]) for name in token_fields}),
         charge=Charge(**{name: int(row[name]) for name in charge_fields}),
-        units=tuple(int(row[name]) for name in unit_columns),
+        units=(
+            int(row["unit_requests"]),
+            int(row["images"]),
+            int(row["audio_ms"]),
+            int(row["characters"]),
+        ),
     )
 
 

@@ -226,10 +226,9 @@ def price_view(price: Price) -> PriceView:
     ]
     amounts = (price.units or UnitPrices()).amounts()
     units = [None if amount is None else format_usd(amount) for amount in amounts]
-    return PriceView(
-        context_tiers=tiers,
-        **token_price_view(price).model_dump(),
-        **dict(zip(unit_fields, units, strict=True)),
+    named = dict(zip(unit_fields, units, strict=True))
+    return PriceView.model_validate(
+        {"context_tiers": tiers, **token_price_view(price).model_dump(), **named}
     )
 
 
