@@ -51,7 +51,7 @@ class MediaFields(msgspec.Struct):
 
     model: str
     n: int | None = None
-    input: msgspec.Raw = msgspec.Raw(b'""')
+    input: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b'""'))
 
 
 _fields = msgspec.json.Decoder(MediaFields)

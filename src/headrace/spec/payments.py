@@ -73,6 +73,7 @@ class Payment(Resource, frozen=True, kw_only=True, tag="payment"):
     credit_nanousd: int  # what the tenant's balance gets, or loses by a refund
     overpaid_nanousd: int = 0  # of that, what was more than was open of the invoice
     invoice_id: str = ""
+    place: int = 0  # among what was booked for its invoice, from 1
     refunded_id: str = ""  # the payment that a refund gives back
     state: PaymentState = PaymentState.PENDING
     reference: str = ""  # the provider's id of it, or the bank's

@@ -107,6 +107,7 @@ class InvoicePayments:
         return self._database.store.update(
             msgspec.structs.replace(
                 payment,
+                place=1 + max((each.place for each in self._paid(payment)), default=0),
                 credit_nanousd=booked.net_nanousd + booked.overpaid_nanousd,
                 overpaid_nanousd=booked.overpaid_nanousd,
             )
@@ -124,7 +125,7 @@ class InvoicePayments:
             current = self._database.store.get(Payment, payment.id)
             if current.state is not PaymentState.SUCCEEDED:
                 raise Conflict(f"the payment is {current.state} already")
-            last = max(self._paid(current), key=lambda each: (each.end_time or 0.0, each.id))
+            last = max(self._paid(current), key=lambda each: each.place)
             if last.id != current.id:
                 raise Conflict(f"reverse the later payment {last.id} of the invoice first")
             reversed_ = self._database.store.update(
