@@ -18,7 +18,8 @@ from headrace.sim.child_process import ChildProcess, wait_until
 from headrace.spec.deployments import Replica, ReplicaState
 from headrace.storage import open_sqlite
 
-marker = "HEADRACE_PLATFORM_MARKER"  # every process of one tree has it in its environment
+# Every process of one tree has it in its environment; launches inherit names that begin like this.
+marker = "XDG_HEADRACE_PLATFORM_MARKER"
 
 
 class PlatformProcess(ChildProcess):
