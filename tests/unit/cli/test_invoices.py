@@ -104,8 +104,9 @@ def test_from_usage_to_a_credit_note(
     assert ask("tenants", "show", "acme")["balance"]["nanousd"] == usd - 10
     ask("payments", "reverse", rest["id"], "--reason", "not theirs")
     assert ask("invoices", "list")["items"][0]["standing"]["state"] == "partly paid"
-    states = [each["state"] for each in ask("payments", "list", "--invoice", "INV-000001")["items"]]
-    assert states == ["succeeded", "reversed"]
+    kept = ask("payments", "list", "--invoice", "INV-000001")["items"]
+    states = {each["id"]: each["state"] for each in kept}
+    assert states == {part["id"]: "succeeded", rest["id"]: "reversed"}
     booked = ask("wallets", "entries", "acme")["items"]
     amounts = sorted(entry["amount"]["usd"] for entry in booked)
     assert amounts == ["-3.00", "1.00", "1.00", "1.00", "2.00"]
