@@ -1,6 +1,5 @@
 """Routes for deployments, which are desired, and replicas, which are observed."""
 
-import datetime
 from typing import Annotated
 
 import msgspec
@@ -11,6 +10,12 @@ from headrace.adapters.registry import find_adapter
 from headrace.base.errors import Conflict, InvalidRequest, Unavailable
 from headrace.base.ids import new_id
 from headrace.control.admin.context import AdminContext, Context
+from headrace.control.admin.deployment_views import (
+    DeploymentView,
+    DeploymentViews,
+    ReplicaView,
+    replica_view,
+)
 from headrace.control.admin.disaggregation_values import (
     changed_disaggregation,
     with_disaggregation,
@@ -18,15 +23,14 @@ from headrace.control.admin.disaggregation_values import (
 from headrace.control.admin.lora_values import LoraBodies, loras_of, with_loras
 from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
 from headrace.control.admin.references import Name, Reference, reject_id_as_name, resolve
-from headrace.control.admin.rollouts import state_of
-from headrace.control.admin.struct_values import Policy, merged, read, shown
-from headrace.control.admin.values import RequestBody, moment, optional_moment
+from headrace.control.admin.struct_values import Policy, merged, read
+from headrace.control.admin.values import RequestBody
 from headrace.control.engine_environment import check_environment, variables_max
 from headrace.control.model_targets import follow_version
 from headrace.control.public_prompts import check_public_prompts
 from headrace.control.upstreams import check_upstream
 from headrace.spec.autoscaling import Autoscaling
-from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template, Upstream
+from headrace.spec.deployments import Deployment, Replica, Template, Upstream
 from headrace.spec.hedging import Hedging
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.public_prompts import PublicPrompt, prompts_max
@@ -94,67 +98,11 @@ class DeploymentChange(RequestBody):
     placement: Policy | None = None  # likewise
 
 
-class ReplicaView(BaseModel):
-    """One running engine, without its credential."""
-
-    id: str
-    name: str
-    deployment_id: str
-    deployment: str
-    model: str
-    engine: str
-    state: ReplicaState
-    role: str  # prefill or decode; empty: it does all of a request
-    generation: int
-    address: str
-    node_id: str  # empty: it has no place yet, or the launcher's cluster chose one
-    devices: list[str]
-    region: str
-    zone: str
-    attempts: int
-    detail: str
-    progress: float | None
-    retry_time: datetime.datetime | None
-    create_time: datetime.datetime
-
-
 class LogView(BaseModel):
     """The end of an engine's output."""
 
     replica: str
     text: str
-
-
-class DeploymentView(BaseModel):
-    """What is wanted, what there is, and why they differ."""
-
-    id: str
-    name: str
-    model_id: str
-    model: str
-    model_version_id: str
-    version: str
-    engine: str
-    replicas: int
-    ready_replicas: int
-    ready: bool
-    reasons: list[str]  # why it is not ready, a line each; empty when it is
-    threads: int | None
-    engine_arguments: list[str]
-    environment: dict[str, str]
-    loras: dict[str, str]  # sources by name
-    public_prompts: list[Policy]
-    upstream: Policy | None  # of an engine that others run
-    generation: int
-    rollout: Policy | None
-    rollout_state: str
-    autoscaling: Policy | None
-    scale_reason: str | None  # of the last change by the autoscaler
-    hedging: Policy | None
-    disaggregation: Policy | None
-    resources: Policy | None
-    placement: Policy | None
-    create_time: datetime.datetime
 
 
 @router.post("/deployments", status_code=201)
@@ -195,7 +143,7 @@ def create_deployment(body: DeploymentCreate, context: Context) -> DeploymentVie
     check_environment(deployment.environment)
     check_public_prompts(deployment.template)
     store.create(deployment)
-    return _DeploymentViews(context).of(deployment)
+    return DeploymentViews(context).of(deployment)
 
 
 @router.get("/deployments")
@@ -208,14 +156,14 @@ def list_deployments(
     """List deployments, of one model or of all."""
     store = context.database.store
     parent_id = None if model is None else resolve(store, Model, model).id
-    return page_of(store.list(Deployment, parent_id), after, limit, _DeploymentViews(context).of)
+    return page_of(store.list(Deployment, parent_id), after, limit, DeploymentViews(context).of)
 
 
 @router.get("/deployments/{deployment:path}")
 def show_deployment(deployment: str, context: Context) -> DeploymentView:
     """Show one deployment; `model/name` where a name alone is ambiguous."""
     found = resolve(context.database.store, Deployment, deployment, Model)
-    return _DeploymentViews(context).of(found)
+    return DeploymentViews(context).of(found)
 
 
 @router.patch("/deployments/{deployment:path}")
@@ -233,7 +181,7 @@ def change_deployment(deployment: str, body: DeploymentChange, context: Context)
             if attempt == update_attempts_max - 1:
                 raise
         else:
-            return _DeploymentViews(context).of(changed)
+            return DeploymentViews(context).of(changed)
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -363,7 +311,7 @@ def list_replicas(
         store.list(Replica, parent_id),
         after,
         limit,
-        lambda replica: _replica_view(replica, names.get(replica.parent_id, "")),
+        lambda replica: replica_view(replica, names.get(replica.parent_id, "")),
     )
 
 
@@ -402,94 +350,3 @@ def _free_name(base: str, taken: set[str]) -> str:
     """`base`, or `base-2`, ... whichever is first free."""
     candidates = (base if number == 1 else f"{base}-{number}" for number in range(1, 10_000))
     return next(name for name in candidates if name not in taken)
-
-
-class _DeploymentViews:
-    """Views of deployments with what is observed of each, read once an answer."""
-
-    def __init__(self, context: AdminContext) -> None:
-        store = context.database.store
-        self._models = {item.id: item.name for item in store.list(Model)}
-        self._versions = {item.id: item.name for item in store.list(ModelVersion)}
-        self._replicas: dict[str, list[Replica]] = {}
-        for replica in store.list(Replica):
-            self._replicas.setdefault(replica.parent_id, []).append(replica)
-
-    def of(self, deployment: Deployment) -> DeploymentView:
-        replicas = self._replicas.get(deployment.id, [])
-        ready_count = sum(_is_ready(replica, deployment) for replica in replicas)
-        ready = ready_count >= deployment.replicas
-        return DeploymentView(
-            id=deployment.id,
-            name=deployment.name,
-            model_id=deployment.parent_id,
-            model=self._models.get(deployment.parent_id, ""),
-            model_version_id=deployment.model_version_id,
-            version=self._versions.get(deployment.model_version_id, ""),
-            engine=deployment.engine,
-            replicas=deployment.replicas,
-            ready_replicas=ready_count,
-            ready=ready,
-            reasons=[] if ready else _reasons(deployment, replicas),
-            threads=deployment.threads,
-            engine_arguments=list(deployment.engine_arguments),
-            environment=dict(deployment.environment),
-            loras={lora.name: lora.source for lora in deployment.loras},
-            public_prompts=[shown(prompt) or {} for prompt in deployment.public_prompts],
-            upstream=shown(deployment.upstream),
-            generation=deployment.generation,
-            rollout=shown(deployment.rollout),
-            rollout_state=state_of(deployment),
-            autoscaling=shown(deployment.autoscaling),
-            scale_reason=None if deployment.scale is None else deployment.scale.reason,
-            hedging=shown(deployment.hedging),
-            disaggregation=shown(deployment.disaggregation),
-            resources=shown(deployment.resources),
-            placement=shown(deployment.placement),
-            create_time=moment(deployment.create_time),
-        )
-
-
-def _is_ready(replica: Replica, deployment: Deployment) -> bool:
-    return replica.state is ReplicaState.ACTIVE and replica.generation == deployment.generation
-
-
-def _reasons(deployment: Deployment, replicas: list[Replica]) -> list[str]:
-    """Why fewer replicas are ready than wanted, a line each."""
-    lines = []
-    for replica in replicas:
-        if _is_ready(replica, deployment) or replica.state is ReplicaState.DRAINING:
-            continue  # what drains makes room for the others
-        detail = f": {replica.detail}" if replica.detail else ""
-        lines.append(f"{replica.name} is {replica.state.value}{detail}")
-    missing = deployment.replicas - sum(
-        replica.generation == deployment.generation and replica.state is not ReplicaState.DRAINING
-        for replica in replicas
-    )
-    if missing > 0:
-        lines.append(f"{missing} not created yet; the control plane creates them in its next round")
-    return lines
-
-
-def _replica_view(replica: Replica, deployment_name: str) -> ReplicaView:
-    return ReplicaView(
-        id=replica.id,
-        name=replica.name,
-        deployment_id=replica.parent_id,
-        deployment=deployment_name,
-        model=replica.model_name,
-        engine=replica.engine,
-        state=replica.state,
-        role=replica.role.value,
-        generation=replica.generation,
-        address=replica.address,
-        node_id=replica.node_id,
-        devices=list(replica.device_ids),
-        region=replica.region,
-        zone=replica.zone,
-        attempts=replica.attempts,
-        detail=replica.detail,
-        progress=replica.progress,
-        retry_time=optional_moment(replica.retry_time),
-        create_time=moment(replica.create_time),
-    )
