@@ -60,15 +60,20 @@ class Site:
             read: dict[str, Any] = json.load(answer)
         return read
 
-    def requests(self, model: str) -> int:
-        """How many requests of a model are booked."""
-        count: int = self.admin(f"usage?model={model}")["total"]["requests"]
+    def requests(self, model: str, key: str = "") -> int:
+        """How many requests of a model are booked, of one key or of all."""
+        count: int = self._used(model, key)["requests"]
         return count
 
-    def billed(self, model: str) -> dict[str, int]:
-        """What was billed of a model so far."""
-        total: dict[str, int] = self.admin(f"usage?model={model}")["total"]
+    def billed(self, model: str, key: str = "") -> dict[str, int]:
+        """What was billed of a model so far, to one key or to all."""
+        total = self._used(model, key)
         return {name: count for name, count in total.items() if name.endswith("_tokens")}
+
+    def _used(self, model: str, key: str) -> dict[str, int]:
+        words = f"model={model}" + (f"&key={key}" if key else "")
+        total: dict[str, int] = self.admin(f"usage?{words}")["total"]
+        return total
 
 
 @pytest.fixture(scope="module")
@@ -146,13 +151,20 @@ def test_a_forced_call_comes_through_both_translations(client: openai.OpenAI) ->
 def test_what_the_other_api_cannot_say_is_refused_and_costs_nothing(
     site: Site, client: openai.OpenAI
 ) -> None:
-    before = site.billed("translated")
+    key = site.admin("keys", project="default", name="refused")["key"]
+    own = client.with_options(api_key=key)
+    used = ask(own, "translated").usage  # waits for the key, and for what was billed before
     with pytest.raises(openai.BadRequestError) as refused:
-        ask(client, "translated", seed=1)
+        ask(own, "translated", seed=1)
     assert refused.value.param == "seed"
     with pytest.raises(openai.NotFoundError):
-        client.completions.create(model="translated", prompt="Hello", max_tokens=2)
-    assert site.billed("translated") == before
+        own.completions.create(model="translated", prompt="Hello", max_tokens=2)
+    used_last = ask(own, "translated").usage
+    wait_until(lambda: site.requests("translated", "refused") >= 2)
+    assert site.requests("translated", "refused") == 2
+    billed = site.billed("translated", "refused")
+    assert billed["prompt_tokens"] == used.prompt_tokens + used_last.prompt_tokens
+    assert billed["completion_tokens"] == used.completion_tokens + used_last.completion_tokens
 
 
 def test_the_key_is_stored_and_shown_nowhere(site: Site) -> None:
