@@ -18,7 +18,7 @@ pytestmark = pytest.mark.e2e
 
 command = (sys.executable, "-m", "headrace.cli.main")
 model = "smollm2-135m-instruct"
-settled_within_s = 10.0  # revocation 5 s, the shipper 1 s, and a busy machine
+settled_within_s = 60.0  # revocation 5 s, the shipper 1 s, and a busy machine
 
 
 @dataclass(frozen=True)
