@@ -15,8 +15,8 @@ from headrace.http import server
 from headrace.http.client import HttpClient
 from headrace.http.tls import Certificate
 from headrace.sim.launcher import FakeLauncher
-from headrace.spec.node_token_format import format_token, hash_token_secret
 from headrace.spec.nodes import Inventory, Node
+from headrace.spec.token_format import node_tokens
 from headrace.storage import open_sqlite
 
 trustme = pytest.importorskip("trustme", reason="trustme is missing")
@@ -37,7 +37,7 @@ async def test_an_agent_reports_over_tls_to_whom_it_trusts(
     clock = SystemClock()
     database = open_sqlite(tmp_path / "store.db", clock)
     node_id = new_id(Node.id_prefix, clock)
-    digest = hash_token_secret(pepper, secret.hex())
+    digest = node_tokens.digest(pepper, secret.hex())
     database.store.create(Node(id=node_id, name="a", create_time=0, secret_hmac=digest))
     fleet = open_fleet(
         database.store,
@@ -57,7 +57,7 @@ async def test_an_agent_reports_over_tls_to_whom_it_trusts(
         client = HttpClient()
         agent = NodeAgent(
             urls=[f"https://localhost:{port}"],
-            token=format_token(node_id, secret),
+            token=node_tokens.format(node_id, secret),
             worker=Worker(FakeLauncher(), ModelFiles(tmp_path, clock), lambda: (4001,)),
             client=client,
             clock=clock,

@@ -33,7 +33,7 @@ from headrace.control.nodes.ports import PortFinder, address_towards
 from headrace.http import server
 from headrace.http.client import HttpClient
 from headrace.launchers.process import ProcessLauncher
-from headrace.spec.node_token_format import parse_token
+from headrace.spec.token_format import node_tokens
 
 logs_kept = 64
 private_mode = 0o600
@@ -161,7 +161,7 @@ def membership(path: Path, urls: list[str] | None, token: str | None) -> Members
     found = Membership(urls or (kept.urls if kept else []), token or (kept.token if kept else ""))
     if not found.urls:
         raise ConfigurationError("name the control plane: `headrace node join URL`")
-    if parse_token(found.token) is None:
+    if node_tokens.parse(found.token) is None:
         raise ConfigurationError(
             "this is no node's token; `headrace nodes add NAME`, where the platform runs, prints "
             "one for HEADRACE_NODE_TOKEN"

@@ -1,6 +1,6 @@
 """The secret under which a platform's engines and gateways name KV blocks alike."""
 
-from headrace.spec.service_token_format import purpose_key
+from headrace.spec.purpose_key import purpose_key
 
 prefix_key_variable = "HEADRACE_PREFIX_KEY"  # in an engine's environment, in hexadecimal
 

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 
 from headrace.spec.events import Webhook
-from headrace.spec.service_token_format import purpose_key
+from headrace.spec.purpose_key import purpose_key
 
 text_prefix = "whsec_"  # of a secret
 tolerance_s = 300

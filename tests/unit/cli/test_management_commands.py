@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headrace.spec.service_token_format import parse_token
+from headrace.spec.token_format import service_tokens
 
 from .conftest import RunningPlatform
 
@@ -53,7 +53,7 @@ def test_a_service_account_manages_with_its_token(
     run_json("tenants", "create", "acme")
     run_json("projects", "create", "web", "--tenant", "acme")
     made = run_json("service-accounts", "create", "ci", "--tenant", "acme", "--projects", "web")
-    assert parse_token(made["token"]) is not None
+    assert service_tokens.parse(made["token"]) is not None
     where = ("--admin-url", platform.url, "--admin-token", made["token"])
     assert run_json("keys", "create", "--project", "web", *where)["project"] == "web"
     assert run("tenants", "create", "mine", *where) == 1

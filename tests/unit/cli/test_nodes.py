@@ -10,12 +10,12 @@ from headrace.base.errors import ConfigurationError
 from headrace.cli.fleet import control_arguments, node_listener, node_times
 from headrace.cli.node import check_url, locked, membership, port_finder
 from headrace.cli.nodes import labels_of
-from headrace.spec.node_token_format import format_token, parse_token
+from headrace.spec.token_format import node_tokens
 
 from .conftest import RunningPlatform
 
 Run = Callable[..., int]
-token = format_token("nod_" + "0" * 26, b"s" * 32)
+token = node_tokens.format("nod_" + "0" * 26, b"s" * 32)
 
 
 def test_a_token_is_printed_once(
@@ -24,7 +24,7 @@ def test_a_token_is_printed_once(
     assert run("nodes", "add", "gpu1", "--region", "eu", "--label", "disk=ssd") == 0
     told = capsys.readouterr()
     printed = told.out.split("token")[1].split()[0]
-    assert parse_token(printed) is not None
+    assert node_tokens.parse(printed) is not None
     assert "not shown again" in told.err
     assert run("nodes", "list") == 0
     listed = capsys.readouterr().out

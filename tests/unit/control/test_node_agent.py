@@ -25,7 +25,6 @@ from headrace.launchers.protocol import LaunchSpec, LaunchState, Resources
 from headrace.sim.child_process import wait_until
 from headrace.sim.clock import ManualClock
 from headrace.sim.launcher import FakeLauncher, FakeMachine, missing_program
-from headrace.spec.node_token_format import format_token, hash_token_secret
 from headrace.spec.nodes import (
     Inventory,
     Node,
@@ -34,6 +33,7 @@ from headrace.spec.nodes import (
     NodeReport,
     NodeState,
 )
+from headrace.spec.token_format import node_tokens
 from headrace.storage import Database, open_sqlite
 
 pepper = b"p" * 32
@@ -69,7 +69,7 @@ class Site:
             id=new_id(Node.id_prefix, self.clock),
             name=name,
             create_time=0,
-            secret_hmac=hash_token_secret(pepper, secret.hex()),
+            secret_hmac=node_tokens.digest(pepper, secret.hex()),
             state=NodeState.READY,
         )
         return self.database.store.create(msgspec.structs.replace(base, **changes))
@@ -110,7 +110,9 @@ class Site:
             ports=worker.free_ports(),
             logs=worker.logs(),
         )
-        status, body = await self.ask(format_token(node.id, secret), msgspec.json.encode(report))
+        status, body = await self.ask(
+            node_tokens.format(node.id, secret), msgspec.json.encode(report)
+        )
         assert status == 200, body
         orders = msgspec.json.decode(body, type=NodeOrders)
         await worker.obey(orders)
@@ -244,11 +246,11 @@ async def test_strangers_and_followers_take_no_reports(site: Site) -> None:
     for token in (
         "",
         "hr_x",
-        format_token(node.id, b"t" * 32),
-        format_token("nod_" + "0" * 26, secret),
+        node_tokens.format(node.id, b"t" * 32),
+        node_tokens.format("nod_" + "0" * 26, secret),
     ):
         assert (await site.ask(token, report))[0] == 401
-    good = format_token(node.id, secret)
+    good = node_tokens.format(node.id, secret)
     assert (await site.ask(good, report, "/node/v1/secrets"))[0] == 404
     assert (await site.ask(good, b"{}"))[0] == 400
     wrong = NodeReport(life="x", sequence=1, labels={"a b": "c"})

@@ -10,8 +10,8 @@ from headrace.control.nodes.node_loop import NodeLoop
 from headrace.sim.clock import ManualClock
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.models import Model, ModelVersion
-from headrace.spec.node_token_format import parse_token, token_matches
 from headrace.spec.nodes import Inventory, Node, NodeDevice, NodeReport, NodeState
+from headrace.spec.token_format import node_tokens
 from headrace.storage import Database
 
 pepper = b"p" * 32
@@ -32,18 +32,18 @@ def test_a_nodes_token_is_shown_once_and_kept_as_a_digest(
     admin: TestClient, database: Database
 ) -> None:
     made = add(admin)
-    parsed = parse_token(made["token"])
+    parsed = node_tokens.parse(made["token"])
     assert parsed is not None
-    kept = database.store.get(Node, parsed.node_id)
-    assert token_matches(pepper, parsed.secret, kept.secret_hmac)
+    kept = database.store.get(Node, parsed.owner_id)
+    assert node_tokens.matches(pepper, parsed.secret, kept.secret_hmac)
     for path in ("/nodes", f"/nodes/{made['name']}", "/audit?limit=50"):
         assert parsed.secret not in admin.get(path).text
     again = admin.post(f"/nodes/{made['name']}/token").json()["token"]
-    renewed = parse_token(again)
+    renewed = node_tokens.parse(again)
     assert renewed is not None
-    kept = database.store.get(Node, parsed.node_id)
-    assert not token_matches(pepper, parsed.secret, kept.secret_hmac)
-    assert token_matches(pepper, renewed.secret, kept.secret_hmac)
+    kept = database.store.get(Node, parsed.owner_id)
+    assert not node_tokens.matches(pepper, parsed.secret, kept.secret_hmac)
+    assert node_tokens.matches(pepper, renewed.secret, kept.secret_hmac)
 
 
 def test_a_node_is_closed_and_opened(admin: TestClient) -> None:

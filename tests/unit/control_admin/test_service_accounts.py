@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from headrace.sim.clock import ManualClock
 from headrace.spec.accounts import ServiceAccount
-from headrace.spec.service_token_format import parse_token
+from headrace.spec.token_format import service_tokens
 from headrace.storage import Database
 
 As = Callable[[str], TestClient]
@@ -52,7 +52,7 @@ def test_the_token_is_shown_once_and_opens_what_was_given(
     admin: TestClient, database: Database, acting: As, acme: str
 ) -> None:
     made = make(admin, role="developer", projects=["web"])
-    parsed = parse_token(str(made["token"]))
+    parsed = service_tokens.parse(str(made["token"]))
     assert parsed is not None
     assert parsed.secret not in admin.get("/service-accounts").text
     assert parsed.secret.encode() not in database.store.list(ServiceAccount)[0].secret_hmac

@@ -20,7 +20,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import ConfigurationError, NotFound
 from headrace.control.admin.actors import Actor, token_actor
 from headrace.spec.accounts import Member, ServiceAccount, User
-from headrace.spec.service_token_format import parse_token, token_matches
+from headrace.spec.token_format import service_tokens
 from headrace.storage.store import Store
 
 session_duration_s = 12 * 3600  # a working day
@@ -123,15 +123,15 @@ class ActorReader:
         """The actor of a service account's token; None for any other text.
 
         An unknown account costs the same digest as a known one."""
-        parsed = parse_token(presented)
+        parsed = service_tokens.parse(presented)
         if parsed is None:
             return None
         try:
-            account = self._store.get(ServiceAccount, parsed.account_id)
+            account = self._store.get(ServiceAccount, parsed.owner_id)
         except NotFound:
             account = None
         stored = no_digest if account is None else account.secret_hmac
-        if not token_matches(self._pepper, parsed.secret, stored) or account is None:
+        if not service_tokens.matches(self._pepper, parsed.secret, stored) or account is None:
             return None
         expired = account.expire_time is not None and account.expire_time <= self._clock.wall_s()
         if not account.active or expired:

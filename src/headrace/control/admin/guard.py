@@ -24,7 +24,7 @@ from headrace.base.errors import AuthenticationFailed, HeadraceError, Permission
 from headrace.control.admin.actors import Actor, token_actor
 from headrace.control.admin.credentials import ActorReader, AdminCredentials
 from headrace.control.admin.errors import error_answer
-from headrace.spec.service_token_format import parse_token
+from headrace.spec.token_format import service_tokens
 
 session_cookie = "headrace_console"
 console_header = "x-headrace-console"
@@ -98,7 +98,7 @@ class AdminGuard:
             return None
         if self._credentials.token_matches(presented):
             return token_actor
-        if parse_token(presented) is None:
+        if service_tokens.parse(presented) is None:
             return None
         return await asyncio.to_thread(self._actors.of_service_token, presented)
 

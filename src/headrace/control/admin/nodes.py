@@ -19,8 +19,8 @@ from headrace.control.nodes.placing import local_node_name
 from headrace.spec.api_key_format import secret_bytes
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.models import Model
-from headrace.spec.node_token_format import format_token, hash_token_secret
 from headrace.spec.nodes import Node, NodeLaunch, NodeState
+from headrace.spec.token_format import node_tokens
 
 router = APIRouter()
 
@@ -155,13 +155,13 @@ def create_node(body: NodeCreate, context: Context) -> NodeCreated:
             id=new_id(Node.id_prefix, context.clock),
             name=body.name,
             create_time=context.clock.wall_s(),
-            secret_hmac=hash_token_secret(context.pepper, secret.hex()),
+            secret_hmac=node_tokens.digest(context.pepper, secret.hex()),
             region=body.region,
             zone=body.zone,
             labels=body.labels,
         )
     )
-    return NodeCreated(**dict(_view(context, node)), token=format_token(node.id, secret))
+    return NodeCreated(**dict(_view(context, node)), token=node_tokens.format(node.id, secret))
 
 
 @router.get("/nodes")
@@ -209,9 +209,9 @@ def renew_token(node: str, context: Context) -> NodeCreated:
     if found.is_local:
         raise InvalidRequest("the control plane's own machine needs no token", param="node")
     secret = secrets.token_bytes(secret_bytes)
-    hashed = hash_token_secret(context.pepper, secret.hex())
+    hashed = node_tokens.digest(context.pepper, secret.hex())
     renewed = _changed(context, found.id, {"secret_hmac": hashed})
-    return NodeCreated(**dict(_view(context, renewed)), token=format_token(found.id, secret))
+    return NodeCreated(**dict(_view(context, renewed)), token=node_tokens.format(found.id, secret))
 
 
 @router.delete("/nodes/{node}", status_code=204)

@@ -24,8 +24,8 @@ from headrace.spec.accounts import ServiceAccount
 from headrace.spec.api_key_format import secret_bytes
 from headrace.spec.roles import Permission, Role, role_permissions
 from headrace.spec.scopes import Scope
-from headrace.spec.service_token_format import format_token, hash_token_secret
 from headrace.spec.tenancy import Project, Tenant
+from headrace.spec.token_format import service_tokens
 
 router = APIRouter()
 
@@ -86,7 +86,7 @@ def create_service_account(
             name=body.name,
             parent_id=tenant.id,
             create_time=now_s,
-            secret_hmac=hash_token_secret(context.pepper, secret.hex()),
+            secret_hmac=service_tokens.digest(context.pepper, secret.hex()),
             permissions=tuple(sorted(scope.permissions)),
             projects=None if scope.projects is None else tuple(sorted(scope.projects)),
             models=None if scope.models is None else tuple(sorted(scope.models)),
@@ -96,7 +96,7 @@ def create_service_account(
         )
     )
     view = _view(context, account)
-    return ServiceAccountCreated(**dict(view), token=format_token(account.id, secret))
+    return ServiceAccountCreated(**dict(view), token=service_tokens.format(account.id, secret))
 
 
 @router.get("/service-accounts")

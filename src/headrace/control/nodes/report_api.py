@@ -34,8 +34,8 @@ from headrace.http.asgi import (
     send_json,
 )
 from headrace.protocol.errors import error_body
-from headrace.spec.node_token_format import parse_token, token_matches
 from headrace.spec.nodes import Node, NodeOrders, NodeReport
+from headrace.spec.token_format import node_tokens
 from headrace.storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -91,13 +91,15 @@ class NodeReportApi:
 
     def _node_of(self, authorization: str | None) -> Node:
         scheme, _, token = (authorization or "").partition(" ")
-        parsed = parse_token(token.strip()) if scheme.lower() == "bearer" else None
+        parsed = node_tokens.parse(token.strip()) if scheme.lower() == "bearer" else None
         if parsed is not None:
             try:
-                node = self._store.get(Node, parsed.node_id)
+                node = self._store.get(Node, parsed.owner_id)
             except NotFound:
                 node = None
-            if node is not None and token_matches(self._pepper, parsed.secret, node.secret_hmac):
+            if node is not None and node_tokens.matches(
+                self._pepper, parsed.secret, node.secret_hmac
+            ):
                 return node
         raise AuthenticationFailed(
             "this token is no node's, or its node was removed; `headrace nodes token NODE` makes "
