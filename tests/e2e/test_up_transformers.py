@@ -144,3 +144,10 @@ def test_transformers_answers_streams_and_is_billed_by_its_own_counts(site: Site
     wait_until(lambda: site.billed()[0] > 2 * used[0])
     assert site.billed()[1] < 2 * used[1] + 1500
     assert ask(site, max_tokens=1).usage.completion_tokens == 1
+
+
+def test_a_limit_beyond_the_context_reaches_no_engine_that_it_would_end(site: Site) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(site, max_tokens=1_000_000)
+    assert refused.value.code == "context_length_exceeded"
+    assert ask(site, max_tokens=1).usage.completion_tokens == 1

@@ -81,6 +81,7 @@ class EngineFacts:
     package: str = ""  # where it comes from: a package
     image: str = ""  # or a container image
     listens_while_loading: bool = False
+    checks_context: bool = True  # it refuses or ends a request that its context does not hold
     tells_hang: bool = False  # its readiness says so when it makes no step
     publishes_kv_events: bool = False  # by ZeroMQ, where it was told to (adapters/kv_messages.py)
     kv_events_path: str = ""  # where it tells how its prefix cache changes (prefix-cache.md)

@@ -15,15 +15,18 @@ Known traps:
 * 5.24, measured: a malformed `messages` is 500 in plain text. -> The gateway refuses it first.
 * 5.24, measured: errors are FastAPI's, `detail`. -> Read there.
 * before 5.x: no /v1/completions, where the probe asks for its token. -> Use 5.24 or later.
-* 4.57 to 5.24: `stream_options`, `max_completion_tokens`, `response_format`, `n` and others are
-  not used. -> `stream_options` is not sent.
+* 4.57 to 5.24: `stream_options`, `response_format`, `n` and others are not used. ->
+  `stream_options` is not sent.
 * 5.x: `frequency_penalty` becomes a repetition penalty. -> As it is.
 * all read: no key, no metrics. -> It listens where only gateways reach it; the router counts for
   itself.
 * 5.24, measured: on a processor the paged cache takes most of the memory, and the first token
   takes minutes. -> Give `--cb-num-blocks` and `--cb-block-size` in the engine arguments.
 * 5.24, measured: a request that needs more than the paged cache ends the generation loop, and
-  /health is 503 from then on. -> The replica is started again; give the cache room for the context.
+  /health is 503 from then on. -> Declare the model's context and give the cache room for it: the
+  gateway lowers the output limit to what the prompt leaves (`gateway/context_room.py`). Else the
+  replica is started again.
+* 5.24, read: without a limit an answer ends after 1,024 tokens. -> The gateway sends one.
 * all read: without `--continuous-batching` one request runs at a time. -> Passed.
 """
 
@@ -83,6 +86,7 @@ adapter = OpenAICompatible(
         stream_usage=StreamUsage.AT_END,
         abort=Abort.DISCONNECT,
         authenticates=False,
+        checks_context=False,
         package="transformers[serving] (PyPI)",
         notes=__doc__ or "",
     ),

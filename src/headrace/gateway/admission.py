@@ -2,8 +2,9 @@
 
 Prompt: byte-level vocabularies never need more tokens than the text has bytes, so the bytes plus
 what a chat template adds bound it without a tokenizer. Output: what the caller asked for, else the
-model's context, and no more than the credit, budgets and token limits leave. A cap that
-the caller did not ask for is sent to the engine, so that it holds.
+model's context, and no more than the credit, budgets and token limits leave. What cannot fit the
+context is refused (`context_room`). A cap that the caller did not ask for is sent to the engine, so
+that it holds.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.gateway.context_room import Context, check_fits, output_left, unknown_context
 from headrace.ledger.limits import Room
 from headrace.ledger.rating import output_nanousd_per_million_max, worst_case_nanousd
 from headrace.protocol.requests import ChatMessage, ChatRequest, CompletionRequest
@@ -25,7 +27,6 @@ context_tokens_default = 32_768  # while neither the operator nor the engine has
 image_tokens_max = 16_384  # of one: what the largest picture that engines take comes to
 tool_writing_max = 4  # a template may write a tool's schema twice, indented, with escapes
 fill_tokens_max = 3  # around the parts of a prompt that is to be filled in the middle
-bytes_per_token = 4  # typical; estimates load, never money
 expected_output_tokens = 256  # of a request that sets no limit; estimates load
 tokens_per_price_unit = 1_000_000
 tight_requests = 64  # by their bounds, in what is left: prompts are counted exactly from there on
@@ -99,7 +100,7 @@ def utf8_length(text: str) -> int:
 def token_bounds(
     request: GeneratingRequest,
     *,
-    context_length: int | None,
+    context: Context = unknown_context,
     price: PriceVersion | None,
     spendable_nanousd: int | None,
     room: Room = unlimited,
@@ -107,29 +108,43 @@ def token_bounds(
 ) -> TokenBounds:
     """The bounds to reserve; `spendable_nanousd` is None for tenants that pay afterwards.
 
-    `room` is what the limits of the request's scopes leave, `prompt_tokens` an exact count."""
+    `room` is what the limits of the request's scopes leave, `prompt_tokens` an exact count.
+    ContextLengthExceeded if prompt and limit certainly do not fit the context."""
     if isinstance(request, PromptRequest):
         return TokenBounds(request.prompt_tokens_max, request.output_tokens_max, None)
+    check_fits(request, context, prompt_tokens)
+    left = output_left(request, context, max(_prompt_bounds(request)), prompt_tokens)
     if prompt_tokens is None:
-        prompt_tokens = prompt_bound(request, context_length)
+        prompt_tokens = prompt_bound(request, context.length)
     count = request.sequences_count
     asked = request.output_limit
+    if asked is None and isinstance(request, CompletionRequest):
+        asked = completion_tokens_default
     if asked is not None:
-        return TokenBounds(prompt_tokens, asked * count, None)
-    if isinstance(request, CompletionRequest):
-        default = completion_tokens_default
-        return TokenBounds(prompt_tokens, default * count, default)
-    context = context_length or context_tokens_default
+        limit = asked if left is None else min(asked, left)
+        sent = None if limit == request.output_limit else limit
+        return TokenBounds(prompt_tokens, limit * count, sent)
     covered = lowest(
         covered_output_tokens(prompt_tokens, price, spendable_nanousd),
         covered_output_tokens(prompt_tokens, price, room.nanousd),
         None if room.tokens is None else max(0, room.tokens - prompt_tokens),
         room.output_tokens,
     )
-    if covered is None or covered >= context * count:
-        return TokenBounds(prompt_tokens, context * count, None)
+    return _unlimited_bounds(prompt_tokens, count, context, left, covered)
+
+
+def _unlimited_bounds(
+    prompt_tokens: int, count: int, context: Context, left: int | None, covered: int | None
+) -> TokenBounds:
+    """The bounds of a chat that sets no limit; None: neither the context nor money caps it."""
+    if left is not None and not context.is_checked:
+        limit = left if covered is None else max(1, min(covered // count, left))
+        return TokenBounds(prompt_tokens, limit * count, limit)
+    length = context.length or context_tokens_default
+    if covered is None or covered >= length * count:
+        return TokenBounds(prompt_tokens, length * count, None)
     # The engine refuses prompt + limit beyond the context, and the prompt is known as a bound only.
-    limit = max(1, min(covered // count, context - prompt_tokens))
+    limit = max(1, min(covered // count, length - prompt_tokens))
     return TokenBounds(prompt_tokens, limit * count, limit)
 
 

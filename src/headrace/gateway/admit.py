@@ -8,6 +8,7 @@ from headrace.base.errors import NotFound, PermissionDenied
 from headrace.gateway.account import Account
 from headrace.gateway.admission import GeneratingRequest, TokenBounds, is_tight, token_bounds
 from headrace.gateway.asked import Asked
+from headrace.gateway.context_room import Context
 from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.limit_headers import limit_headers, limits_of
 from headrace.gateway.prices import quote_for
@@ -23,7 +24,7 @@ from headrace.spec.prices import PriceVersion
 from headrace.spec.priority import Priority
 
 lease_attempts_max = 2  # the second by what the first has told of what is left
-output_cap_header = b"x-headrace-max-tokens"  # says what caps an answer without max_tokens
+output_cap_header = b"x-headrace-max-tokens"  # says what caps an answer that asked for more
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,10 @@ class Admitter:
         room = self._room(served)
         bounds = token_bounds(
             request,
-            context_length=served.context_length or books.contexts.longest(served.pools),
+            context=Context(
+                served.context_length or books.contexts.longest(served.pools),
+                is_checked=served.context_is_checked,
+            ),
             price=price,
             spendable_nanousd=spendable_nanousd,
             room=room,

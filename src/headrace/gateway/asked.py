@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from headrace.gateway.admission import GeneratingRequest, bytes_per_token
+from headrace.gateway.admission import GeneratingRequest
+from headrace.gateway.context_room import bytes_per_token
 from headrace.gateway.media_form import MediaForm
 from headrace.gateway.metering import Metering
 from headrace.gateway.route_table import ErrorBody

@@ -23,7 +23,7 @@ from headrace.base.errors import (
     UpstreamFailed,
 )
 from headrace.gateway.account import Account
-from headrace.gateway.admission import bytes_per_token
+from headrace.gateway.context_room import bytes_per_token
 from headrace.gateway.forwarding import EngineRequest, Forwarding
 from headrace.gateway.heartbeat import Heartbeat
 from headrace.gateway.hedging import Attempt, Race, Run, header_name

@@ -87,6 +87,7 @@ class ServedModel:
     pools: tuple[WeightedPool, ...]  # model version ids with their shares
     context_length: int | None  # the longest that the operator declared; None: the engine's own
     price_books: tuple[PriceBook, ...]  # those that name the model
+    context_is_checked: bool = True  # by every engine that it is deployed on
     wakes: bool = False  # a deployment is scaled by its traffic, and starts when some comes
     loras: frozenset[str] = frozenset()  # adapters that one of its deployments has
     public_prompts: tuple[PublicPrompt, ...] = ()  # that tenants share in its engines' caches
@@ -211,6 +212,7 @@ def served_model(
         pools=tuple(weights.items()),
         context_length=max(declared) if declared and len(declared) == len(lengths) else None,
         price_books=tuple(book for book in books if names_model(book, model.name)),
+        context_is_checked=all(find_adapter(each.engine).facts.checks_context for each in serving),
         loras=frozenset(lora.name for each in serving for lora in each.loras),
         public_prompts=tuple(
             dict.fromkeys(prompt for each in serving for prompt in each.public_prompts)

@@ -72,7 +72,8 @@ def engine_body(
         choice = find_adapter(spec.engine).facts.lora
         fields |= lora_fields(choice, spec.served_model_name, adapter, spec.loras)
     if output_limit is not None:
-        fields.pop("max_completion_tokens", None)  # the same by another name
+        for name in ("max_tokens", "max_completion_tokens"):  # two names of the same
+            fields.pop(name, None)
         fields[find_adapter(spec.engine).output_limit_field] = output_limit
     return _encode(fields)
 

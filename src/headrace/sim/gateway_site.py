@@ -245,6 +245,7 @@ def add_model(
             parent_id=model_id,
             create_time=0.0,
             model_version_id=version_id,
+            engine=engine,
         ),
         PriceBook(
             id=make_id("prb", number),

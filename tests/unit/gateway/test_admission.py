@@ -1,11 +1,16 @@
 """What is reserved is never less than what an engine can use."""
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.base.errors import ContextLengthExceeded
 from headrace.gateway.admission import completion_tokens_default, prompt_bound, token_bounds
+from headrace.gateway.context_room import Context
 from headrace.ledger.rating import worst_case_nanousd
 from headrace.protocol.parsing import parse_chat_request, parse_completion_request
 from headrace.protocol.requests import ChatRequest, CompletionRequest
@@ -50,29 +55,33 @@ def test_an_asked_limit_is_reserved_and_left_as_it_came() -> None:
         chat(max_completion_tokens=7),
         completion("x", max_tokens=7),
     ):
-        bounds = token_bounds(request, context_length=100, price=price, spendable_nanousd=None)
+        bounds = token_bounds(request, context=Context(100), price=price, spendable_nanousd=None)
         assert (bounds.output_tokens_max, bounds.output_limit_sent) == (7, None)
 
 
 def test_without_a_limit_the_context_is_reserved() -> None:
-    bounds = token_bounds(chat(), context_length=2048, price=price, spendable_nanousd=None)
+    bounds = token_bounds(chat(), context=Context(2048), price=price, spendable_nanousd=None)
     assert bounds == (517 + 64, 2048, None)
 
 
 def test_a_prompt_is_never_reserved_beyond_the_context() -> None:
-    bounds = token_bounds(chat("x" * 9000), context_length=2048, price=None, spendable_nanousd=None)
+    bounds = token_bounds(
+        chat("x" * 9000), context=Context(2048), price=None, spendable_nanousd=None
+    )
     assert bounds.prompt_tokens_max == 2048
 
 
 def test_a_text_completion_without_a_limit_gets_openais_default_explicitly() -> None:
-    bounds = token_bounds(completion("x"), context_length=2048, price=price, spendable_nanousd=None)
+    bounds = token_bounds(
+        completion("x"), context=Context(2048), price=price, spendable_nanousd=None
+    )
     assert bounds.output_limit_sent == bounds.output_tokens_max == completion_tokens_default
 
 
 @given(st.integers(0, 20_000_000))
 def test_a_cap_by_credit_is_covered_by_it_or_refused_later(spendable_nanousd: int) -> None:
     bounds = token_bounds(
-        chat(), context_length=4096, price=price, spendable_nanousd=spendable_nanousd
+        chat(), context=Context(4096), price=price, spendable_nanousd=spendable_nanousd
     )
     worst = worst_case_nanousd(price.price, bounds.prompt_tokens_max, bounds.output_tokens_max)
     if bounds.output_limit_sent is not None and bounds.output_limit_sent > 1:
@@ -85,8 +94,73 @@ def test_credit_does_not_cap_what_is_free_or_postpaid(free_output: bool) -> None
     free = msgspec.structs.replace(price.price, output_nanousd_per_million=0)
     bounds = token_bounds(
         chat(),
-        context_length=4096,
+        context=Context(4096),
         price=PriceVersion("prb_1", free) if free_output else price,
         spendable_nanousd=0 if free_output else None,
     )
     assert bounds.output_limit_sent is None
+
+
+@pytest.mark.parametrize(
+    ("request_of", "length"),
+    [
+        (lambda: chat(max_tokens=100), 100),  # the prompt has a token at least
+        (lambda: completion([1, 2, 3], max_tokens=98), 100),
+        (lambda: completion([[1], [1, 2, 3]], max_tokens=98), 100),
+        (lambda: chat(max_completion_tokens=100), 100),
+    ],
+)
+def test_a_limit_beyond_the_context_is_refused_with_its_numbers(
+    request_of: Callable[[], ChatRequest | CompletionRequest], length: int
+) -> None:
+    with pytest.raises(ContextLengthExceeded, match=f"holds {length} tokens") as refused:
+        token_bounds(request_of(), context=Context(length), price=None, spendable_nanousd=None)
+    assert refused.value.fields["max_model_len"] == length
+
+
+def test_what_may_fit_is_left_to_the_engine() -> None:
+    for request in (chat("x" * 9000, max_tokens=99), completion([1, 2, 3], max_tokens=97)):
+        bounds = token_bounds(request, context=Context(100), price=None, spendable_nanousd=None)
+        assert bounds.output_limit_sent is None
+
+
+@pytest.mark.parametrize(("asked", "length"), [({}, 50), ({"max_tokens": 51}, 100)])
+def test_an_exact_count_refuses_what_does_not_fit(asked: dict[str, Any], length: int) -> None:
+    with pytest.raises(ContextLengthExceeded, match="The prompt has 50 and"):
+        token_bounds(
+            chat(**asked),
+            context=Context(length),
+            price=None,
+            spendable_nanousd=None,
+            prompt_tokens=50,
+        )
+
+
+def test_a_prompt_that_may_be_cut_counts_for_what_is_kept() -> None:
+    request = completion([1] * 200, max_tokens=60, truncate_prompt_tokens=40)
+    bounds = token_bounds(request, context=Context(100), price=None, spendable_nanousd=None)
+    assert bounds.output_limit_sent is None
+
+
+@given(st.integers(1, 9000), st.one_of(st.none(), st.integers(1, 8000)))
+def test_an_engine_that_does_not_check_is_sent_what_the_prompt_leaves(
+    characters: int, asked: int | None
+) -> None:
+    length = 8192
+    limit: dict[str, Any] = {} if asked is None else {"max_tokens": asked}
+    request = chat("x" * characters, **limit)
+    bounds = token_bounds(
+        request, context=Context(length, is_checked=False), price=None, spendable_nanousd=None
+    )
+    bound = prompt_bound(request)
+    likely = bound if 2 * bound <= length else bound // 4
+    effective = bounds.output_limit_sent or asked
+    assert effective is not None
+    assert effective == min(asked or length, length - likely)
+    assert bounds.output_tokens_max == effective
+
+
+def test_an_engine_that_does_not_check_never_sees_a_prompt_that_fills_its_context() -> None:
+    unchecked = Context(1000, is_checked=False)
+    with pytest.raises(ContextLengthExceeded, match="about"):
+        token_bounds(chat("x" * 4000), context=unchecked, price=None, spendable_nanousd=None)
