@@ -16,8 +16,9 @@ from headrace.base.errors import Unavailable
 from headrace.gateway.generating_routes import body_bytes_max
 from headrace.gateway.route_table import Access
 from headrace.sim.engine import FakeEngine
-from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name
+from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name, pepper
 from headrace.spec.models import Model
+from headrace.spec.platform_token import metrics_token, platform_token
 from headrace.spec.tenancy import ApiKey, KeyState, Tenant
 
 messages = [{"role": "user", "content": "Hello there"}]
@@ -87,6 +88,19 @@ async def test_only_probes_and_local_metrics_are_open(site: GatewaySite) -> None
             assert answer.status == 200
         async with client.get("/metrics", headers={"X-Forwarded-For": "10.0.0.1"}) as answer:
             assert answer.status == 401
+
+
+async def test_metrics_open_to_the_metrics_token_and_to_no_customer(site: GatewaySite) -> None:
+    presented = {site.api_key: 401, platform_token(pepper): 401, metrics_token(pepper): 200}
+    async with aiohttp.ClientSession(site.url) as client:
+        for token, status in presented.items():
+            headers = {"X-Forwarded-For": "10.0.0.1", "Authorization": f"Bearer {token}"}
+            async with client.get("/metrics", headers=headers) as answer:
+                assert answer.status == status
+        headers = {"Authorization": f"Bearer {metrics_token(pepper)}"}
+        for path in ("/internal/signals", "/v1/models"):
+            async with client.get(path, headers=headers) as answer:
+                assert answer.status == 401
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.adapters.headrace import HeadraceAdapter
 from headrace.observability import alert_rules
 from headrace.sim.child_process import wait_until
 from headrace.sim.otlp_collector import CollectedSpan, OtlpCollector
@@ -112,17 +111,13 @@ def test_prometheus_scrapes_the_platform_and_evaluates_our_rules(
     platform: PlatformProcess, tmp_path: Path
 ) -> None:
     platform.wait_active(1)
-    (replica,) = platform.replicas()
-    targets = {
-        "gateway": platform.gateway_url,
-        "engine": replica.address,
-        "control": platform.admin_url,
-    }
-    headers = HeadraceAdapter().headers(replica.engine_key)
-    keys = {"engine": headers["Authorization"].removeprefix("Bearer ")}
+    targets = {"gateway": platform.gateway_url, "control": platform.admin_url}
     rules = root / "deploy" / "prometheus" / "headrace.rules.yml"
     with PrometheusServer(
-        tmp_path / "prometheus", targets, keys=keys, rule_files=(rules,)
+        tmp_path / "prometheus",
+        targets,
+        discovered_at=f"{platform.admin_url}/metrics/targets",
+        rule_files=(rules,),
     ) as prometheus:
         wait_until(lambda: list(prometheus.query("up").values()) == [1.0, 1.0, 1.0])
         groups = [group["name"] for group in alert_rules.rules()["groups"]]
@@ -130,7 +125,7 @@ def test_prometheus_scrapes_the_platform_and_evaluates_our_rules(
         for expression in (
             'headrace_gateway_requests_total{status="200"}',
             'headrace_gateway_model_good_requests_total{model="smollm2-135m-instruct"}',
-            "headrace_engine_steps_total",
+            'headrace_engine_steps_total{replica="smollm2-135m-instruct-0"}',
             "gen_ai_server_time_to_first_token_seconds_count"
             '{gen_ai_request_model="smollm2-135m-instruct"}',
             "gen_ai_server_time_per_output_token_seconds_count",

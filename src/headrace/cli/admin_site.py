@@ -1,27 +1,20 @@
-"""What the control plane's port serves: /admin/, /node/, metrics, and the console elsewhere.
+"""What the control plane's port serves: /admin/, /node/, /metrics, and the console elsewhere.
 
-`/metrics` is for a Prometheus on this machine. The admin API and the console don't know each other.
-The split by path gives nothing away: the admin API and the nodes' authenticate all that reaches
-them, and the
-console holds no data. The console's playground lets through whom the admin API knows, which is
+The admin API and the console don't know each other. The split by path gives nothing away: the
+admin API, the nodes' and the metrics authenticate all that reaches them, and the console holds no
+data. The console's playground lets through whom the admin API knows, which is
 asked by a request of its own with the same headers.
 """
 
-from collections.abc import Callable
-
-from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.console.playground import Playground
 from headrace.console.playground import prefix as playground_prefix
-from headrace.http.asgi import header, send_bytes
+from headrace.control.metrics_site import MetricsSite
 from headrace.http.client import HttpClient
-from headrace.http.server import is_loopback
-from headrace.observability.metrics import content_type
 
 admin_path_prefix = "/admin/"
 node_path_prefix = "/node/"
-metrics_path = "/metrics"
 asked_path = "/admin/v1/status"  # open to everyone who signed in, and to nobody else
 
 
@@ -31,7 +24,7 @@ def create_admin_site(
     *,
     gateway_url: str | None = None,
     client: HttpClient | None = None,
-    metrics: Callable[[], bytes] | None = None,
+    metrics: MetricsSite | None = None,
     node_app: ASGIApp | None = None,
 ) -> ASGIApp:
     """Join the applications on one port; without a gateway there is no playground."""
@@ -44,9 +37,8 @@ def create_admin_site(
         if is_http and playground and scope["path"].startswith(playground_prefix + "/"):
             await playground(scope, receive, send)
             return
-        if is_http and metrics and scope["path"] == metrics_path and is_local(scope):
-            text = await run_in_threadpool(metrics)
-            await send_bytes(send, 200, text, [(b"content-type", content_type)])
+        if is_http and metrics and metrics.serves(scope):
+            await metrics(scope, receive, send)
             return
         if is_http and node_app and scope["path"].startswith(node_path_prefix):
             await node_app(scope, receive, send)
@@ -55,19 +47,6 @@ def create_admin_site(
         await (console_app if is_page else admin_app)(scope, receive, send)
 
     return site
-
-
-def is_local(scope: Scope) -> bool:
-    """Whether a program of this machine asks: not through a proxy, nor a page by another name."""
-    peer = scope.get("client")
-    host = (header(scope, b"host") or "").rpartition(":")[0]
-    return (
-        peer is not None
-        and is_loopback(peer[0])
-        and is_loopback(host.strip("[]"))
-        and header(scope, b"x-forwarded-for") is None
-        and header(scope, b"forwarded") is None
-    )
 
 
 class SignedIn:

@@ -60,6 +60,7 @@ from headrace.control.insight import Insight
 from headrace.control.leader import Leader
 from headrace.control.live_history import LiveHistory
 from headrace.control.metrics import ControlMetrics
+from headrace.control.metrics_site import MetricsSite
 from headrace.control.model_files import ModelFiles
 from headrace.control.nodes.standing import NodeTimes, default_times
 from headrace.control.observer import Observer
@@ -323,12 +324,18 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
             gateway_url=next(iter(plane.gateway_addresses), plane.gateway_url),
             client=client,
             node_app=None if fleet is None else fleet.reports,
-            metrics=ControlMetrics(
-                plane.database,
-                clock,
-                lambda: leader.leads,
-                lambda: fleet is not None and fleet.loop.frozen_reason != "",
-            ).text,
+            metrics=MetricsSite(
+                ControlMetrics(
+                    plane.database,
+                    clock,
+                    lambda: leader.leads,
+                    lambda: fleet is not None and fleet.loop.frozen_reason != "",
+                ).text,
+                store=seen,
+                client=client,
+                adapters={adapter.name: adapter for adapter in all_adapters},
+                pepper=plane.pepper,
+            ),
         )
         await server.serve(site, sock, drain_timeout_s=drain_timeout_s, on_drain=closing.set)
     finally:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +16,7 @@ import typer
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.cli.listening import ListenDescriptor, listener
+from headrace.cli.platform_files import PlatformFiles
 from headrace.cli.routing_options import KvEventsOffset, RegionName, RoutingPolicyName, ZoneName
 from headrace.cli.settings import DatabaseUrl, DataDir, LimitsUrl, OtlpEndpoint
 from headrace.cli.tls_options import (
@@ -35,7 +35,6 @@ from headrace.http.egress import EgressPolicy
 from headrace.ledger.journal import Journal
 from headrace.ledger.lease_keeper import WhenAway
 from headrace.router.policies import default_policy
-from headrace.spec.api_key_format import pepper_bytes
 from headrace.storage import open_database, open_limits
 
 drain_timeout_default_s = 30.0
@@ -92,7 +91,7 @@ def gateway(
         )
     tls = tls_listener(tls_listen, tls_certificate, tls_key)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    pepper = read_pepper(data_dir)
+    pepper = PlatformFiles(data_dir).read_pepper()
     with listener(host, port, listen_descriptor) as sock, ExitStack() as stack:
         path = data_dir / "headrace.db"
         database = open_database(path, database_url)
@@ -142,20 +141,3 @@ async def serve(
             log.warning("settled %d requests that a crash left running", len(running.recovered))
         shorten_pauses()
         await listeners.serve(running.app, drain_timeout_s, running.app.drain)
-
-
-def read_pepper(data_dir: Path) -> bytes:
-    """The server's secret for API keys; ConfigurationError if `up` made none."""
-    path = data_dir / "pepper"
-    try:
-        pepper = path.read_bytes()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{path} cannot be read ({error.strerror}); start the platform with `headrace up`."
-        ) from None
-    if len(pepper) < pepper_bytes:
-        raise ConfigurationError(
-            f"{path} has {len(pepper)} bytes instead of {pepper_bytes}; restore it from a backup. "
-            "Without it no API key can be checked."
-        )
-    return pepper

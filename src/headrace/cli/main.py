@@ -89,6 +89,7 @@ entries = (
     CommandEntry(("reconcile",), "Billed tokens against the engines' own counters.", "reconcile"),
     CommandEntry(("backup",), "Write all that the platform keeps into one file.", "backup"),
     CommandEntry(("restore",), "Read it back into an empty data directory.", "backup"),
+    CommandEntry(("metrics",), "What a scraper on another machine has to show: token.", "metrics"),
     CommandEntry(("debug",), "What a maintainer needs: bundle.", "debug"),
     CommandEntry(
         ("manifests",), "Write what a Kubernetes cluster needs to run headrace.", "manifests"

@@ -7,6 +7,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import ConfigurationError
 from headrace.launchers import lifeline
 from headrace.launchers.process import ProcessLauncher
+from headrace.spec.api_key_format import pepper_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,22 @@ class PlatformFiles:
     def pepper(self) -> Path:
         """The server's secret for API keys."""
         return self.data_dir / "pepper"
+
+    def read_pepper(self) -> bytes:
+        """The pepper itself; ConfigurationError if `up` made none."""
+        try:
+            pepper = self.pepper.read_bytes()
+        except OSError as error:
+            raise ConfigurationError(
+                f"{self.pepper} cannot be read ({error.strerror}); start the platform with "
+                "`headrace up`."
+            ) from None
+        if len(pepper) < pepper_bytes:
+            raise ConfigurationError(
+                f"{self.pepper} has {len(pepper)} bytes instead of {pepper_bytes}; restore it from "
+                "a backup. Without it no API key can be checked."
+            )
+        return pepper
 
     @property
     def logs_dir(self) -> Path:

@@ -21,7 +21,7 @@ from headrace.gateway.state import GatewayState
 from headrace.http.asgi import Receive, Scope, Send, header
 from headrace.http.server import is_loopback
 from headrace.protocol.errors import error_body
-from headrace.spec.platform_token import is_platform_token
+from headrace.spec.platform_token import is_metrics_token, is_platform_token
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +93,10 @@ class GatewayApp:
     def _authenticated(self, route: Route, scope: Scope, record: AccessRecord) -> Principal | None:
         if route.access is Access.PUBLIC:
             return None
-        if route.access is Access.LOCAL_OR_KEY and is_local(scope):
-            return None
         state = self._state
+        if route.access is Access.METRICS:
+            check_scraper(scope, state.pepper)
+            return None
         if route.access is Access.PLATFORM:
             check_platform(scope, state.pepper)
             return None
@@ -108,11 +109,24 @@ class GatewayApp:
         return principal
 
 
+def check_scraper(scope: Scope, pepper: bytes) -> None:
+    """AuthenticationFailed unless a program of this machine asks, or showed the metrics token."""
+    if not is_local(scope) and not is_metrics_token(pepper, bearer_of(scope)):
+        raise AuthenticationFailed(
+            "Metrics are for programs of this machine, and for whoever shows what "
+            "`headrace metrics token` prints."
+        )
+
+
 def check_platform(scope: Scope, pepper: bytes) -> None:
     """AuthenticationFailed unless the platform's own token was shown."""
-    presented = header(scope, b"authorization") or ""
-    if not is_platform_token(pepper, presented.removeprefix("Bearer ")):
+    if not is_platform_token(pepper, bearer_of(scope)):
         raise AuthenticationFailed("This route is for the control plane of this platform.")
+
+
+def bearer_of(scope: Scope) -> str:
+    """The token that was presented; empty if there was none."""
+    return (header(scope, b"authorization") or "").removeprefix("Bearer ")
 
 
 def is_local(scope: Scope) -> bool:

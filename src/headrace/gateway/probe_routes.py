@@ -22,7 +22,7 @@ class ProbeRoutes:
     def routes(self) -> tuple[Route, ...]:
         """Its routes."""
         return (
-            Route("/metrics", "GET", self._metrics, Access.LOCAL_OR_KEY),
+            Route("/metrics", "GET", self._metrics, Access.METRICS),
             Route("/livez", "GET", self._livez, Access.PUBLIC),
             Route("/readyz", "GET", self._readyz, Access.PUBLIC),
             Route("/health", "GET", self._health, Access.PUBLIC),

@@ -25,7 +25,7 @@ class Access(Enum):
     """Who may ask a route."""
 
     KEY = "key"  # whoever has a valid API key
-    LOCAL_OR_KEY = "local or key"  # this machine, or a key
+    METRICS = "metrics"  # programs of this machine, or the metrics token
     PLATFORM = "platform"  # the control plane
     PUBLIC = "public"
 

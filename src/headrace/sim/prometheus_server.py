@@ -28,29 +28,25 @@ class PrometheusServer(ChildProcess):
         directory: Path,
         targets: Mapping[str, str],
         *,
-        keys: Mapping[str, str] | None = None,
+        discovered_at: str | None = None,
         rule_files: tuple[Path, ...] = (),
     ) -> None:
-        """`targets` are base URLs by job; `keys` are bearer tokens by job."""
+        """`targets` are base URLs by job; more are told by HTTP at `discovered_at`."""
         directory.mkdir(parents=True)
         config = directory / "prometheus.yml"
+        scrape_configs: list[dict[str, Any]] = [
+            {"job_name": job, "static_configs": [{"targets": [url.partition("://")[2]]}]}
+            for job, url in targets.items()
+        ]
+        if discovered_at is not None:
+            discovery = {"url": discovered_at, "refresh_interval": "1s"}
+            scrape_configs.append({"job_name": "replicas", "http_sd_configs": [discovery]})
         config.write_text(
             yaml.safe_dump(
                 {
                     "global": {"scrape_interval": scrape_interval, "evaluation_interval": "1s"},
                     "rule_files": [str(path) for path in rule_files],
-                    "scrape_configs": [
-                        {
-                            "job_name": job,
-                            "static_configs": [{"targets": [url.partition("://")[2]]}],
-                            **(
-                                {"authorization": {"credentials": keys[job]}}
-                                if keys and job in keys
-                                else {}
-                            ),
-                        }
-                        for job, url in targets.items()
-                    ],
+                    "scrape_configs": scrape_configs,
                 }
             )
         )

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from headrace.base.errors import ConfigurationError
-from headrace.cli.gateway import gateway, read_pepper
+from headrace.cli.gateway import gateway
+from headrace.cli.platform_files import PlatformFiles
 
 
 def test_a_public_address_needs_the_flag(tmp_path: Path) -> None:
@@ -15,10 +16,10 @@ def test_a_public_address_needs_the_flag(tmp_path: Path) -> None:
 
 def test_a_directory_without_a_platform_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="headrace up"):
-        read_pepper(tmp_path)
+        PlatformFiles(tmp_path).read_pepper()
 
 
 def test_a_short_pepper_is_refused(tmp_path: Path) -> None:
     (tmp_path / "pepper").write_bytes(b"short")
     with pytest.raises(ConfigurationError, match="5 bytes"):
-        read_pepper(tmp_path)
+        PlatformFiles(tmp_path).read_pepper()
