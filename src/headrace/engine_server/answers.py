@@ -62,7 +62,10 @@ class Answer:
         InvalidRequest if the request hands KV over and cannot."""
         self._service = service
         self._timings = timings
-        self._request = prefill_only(request) if hands_over(request) else request
+        if hands_over(request):
+            has_transfers = service.config.engine.kv_transfers is not None
+            request = prefill_only(request, has_transfers=has_transfers)
+        self._request = request
         self._caller = caller
         self._trace_id = trace_id
         self.progress = Progress(service.clock.monotonic_s())

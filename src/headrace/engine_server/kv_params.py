@@ -14,10 +14,17 @@ def hands_over(request: ChatRequest | CompletionRequest) -> bool:
     return params is not None and params.do_remote_decode
 
 
-def prefill_only(request: ChatRequest | CompletionRequest) -> ChatRequest | CompletionRequest:
+def prefill_only(
+    request: ChatRequest | CompletionRequest, *, has_transfers: bool
+) -> ChatRequest | CompletionRequest:
     """A request that hands its KV over, without what only the other half of it is for.
 
-    InvalidRequest if it is streamed or has several prompts."""
+    InvalidRequest if it is streamed or has several prompts, or if no KV leaves this engine."""
+    if not has_transfers:
+        raise InvalidRequest(
+            "This engine hands no KV over; start it with --kv-transfer, or leave the field out.",
+            param="kv_transfer_params",
+        )
     if request.stream:
         raise InvalidRequest(
             "do_remote_decode has one answer, which tells where the KV waits; leave out stream.",

@@ -71,3 +71,13 @@ async def test_an_unexpected_failure_is_a_500_without_details(
         answer = await server.post(chat_path, chat_body())
         assert answer.status == 500
         assert "NoneType" not in answer.error["message"]
+
+
+async def test_an_engine_that_hands_no_kv_over_does_not_cut_an_answer_to_one_token(
+    run_server: Any,
+) -> None:
+    async with run_server(api_key="key", wait=False) as server:
+        body = chat_body(kv_transfer_params={"do_remote_decode": True})
+        refused = await server.post(chat_path, body, {"Authorization": "Bearer key"})
+        assert (refused.status, refused.error["param"]) == (400, "kv_transfer_params")
+        assert "--kv-transfer" in refused.error["message"]
