@@ -5,7 +5,6 @@ HEADRACE_TEST_LLAMA_PYTHON names; without either these tests are skipped.
 """
 
 import importlib.util
-import json
 import os
 import shlex
 import sys
@@ -47,11 +46,11 @@ class LlamaPlatform:
 
     def __init__(self, platform: PlatformProcess) -> None:
         self.platform = platform
-        self._admin("tenants", name="acme", postpaid=True)
-        self._admin("projects", tenant="acme", name="default")
-        platform.api_key = self._admin("keys", project="default")["key"]
-        self._admin("models", name=model, source=model, context_length=context_length)
-        self._admin("deployments", model=model, engine="llama_cpp", threads=2)
+        platform.admin("POST", "/tenants", name="acme", postpaid=True)
+        platform.admin("POST", "/projects", tenant="acme", name="default")
+        platform.api_key = platform.admin("POST", "/keys", project="default")["key"]
+        platform.admin("POST", "/models", name=model, source=model, context_length=context_length)
+        platform.admin("POST", "/deployments", model=model, engine="llama_cpp", threads=2)
         wait_until(lambda: [found.state for found in platform.replicas()] == [ReplicaState.ACTIVE])
         self.client = openai.OpenAI(
             base_url=f"{platform.gateway_url}/v1", api_key=platform.api_key, max_retries=5
@@ -63,15 +62,9 @@ class LlamaPlatform:
         (replica,) = self.platform.replicas()
         return replica
 
-    def _admin(self, path: str, **body: object) -> dict[str, Any]:
-        return self._fetch(
-            f"{self.platform.admin_url}/admin/v1/{path}", self.platform.admin_token, body
-        )
-
     def usage(self) -> dict[str, int]:
         """What was billed so far."""
-        url = f"{self.platform.admin_url}/admin/v1/usage"
-        total: dict[str, int] = self._fetch(url, self.platform.admin_token)["total"]
+        total: dict[str, int] = self.platform.admin("GET", "/usage")["total"]
         return total
 
     def engine_counts(self) -> tuple[int, int, int]:
@@ -93,17 +86,6 @@ class LlamaPlatform:
                     load.cached_tokens_total,
                     load.completion_tokens_total,
                 )
-
-    @staticmethod
-    def _fetch(url: str, token: str, body: dict[str, object] | None = None) -> dict[str, Any]:
-        request = urllib.request.Request(
-            url,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            read: dict[str, Any] = json.load(answer)
-        return read
 
 
 @pytest.fixture(scope="module")

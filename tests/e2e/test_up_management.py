@@ -74,16 +74,10 @@ def ask(url: str, token: str, method: str = "GET", body: object = None) -> tuple
             return refused.code, json.loads(refused.read())
 
 
-def admin(platform: PlatformProcess, method: str, path: str, body: object = None) -> Any:
-    status, answer = ask(f"{platform.admin_url}/admin/v1{path}", platform.admin_token, method, body)
-    assert status < 300, answer
-    return answer
-
-
 @pytest.fixture(scope="module")
 def project(platform: PlatformProcess) -> str:
-    admin(platform, "POST", "/tenants", {"name": "acme", "postpaid": True})
-    admin(platform, "POST", "/projects", {"tenant": "acme", "name": "web"})
+    platform.admin("POST", "/tenants", name="acme", postpaid=True)
+    platform.admin("POST", "/projects", tenant="acme", name="web")
     return "acme/web"
 
 
@@ -100,26 +94,26 @@ def seconds_until(platform: PlatformProcess, key: str, status: int) -> float:
 def test_a_key_works_rotates_and_ends_at_the_gateway(
     platform: PlatformProcess, project: str
 ) -> None:
-    old = admin(platform, "POST", "/keys", {"project": project, "name": "ci"})["key"]
+    old = platform.admin("POST", "/keys", project=project, name="ci")["key"]
     seconds_until(platform, old, 200)
-    new = admin(platform, "POST", "/keys/ci/rotate", {"overlap_s": 3600})["key"]
+    new = platform.admin("POST", "/keys/ci/rotate", overlap_s=3600)["key"]
     seconds_until(platform, new, 200)
     assert models_status(platform, old) == 200
-    admin(platform, "POST", "/keys/ci/revoke")
+    platform.admin("POST", "/keys/ci/revoke")
     assert seconds_until(platform, new, 401) < revocation_s_max
     bounded = {"project": project, "name": "chat-only", "endpoints": ["chat"]}
-    only_chat = admin(platform, "POST", "/keys", bounded)["key"]
+    only_chat = platform.admin("POST", "/keys", **bounded)["key"]
     seconds_until(platform, only_chat, 403)
     elsewhere = {"project": project, "name": "far", "allowed_networks": ["203.0.113.0/24"]}
-    seconds_until(platform, admin(platform, "POST", "/keys", elsewhere)["key"], 403)
+    seconds_until(platform, platform.admin("POST", "/keys", **elsewhere)["key"], 403)
 
 
 def test_credentials_of_one_listener_open_nothing_on_the_other(
     platform: PlatformProcess, project: str
 ) -> None:
-    key = admin(platform, "POST", "/keys", {"project": project})["key"]
+    key = platform.admin("POST", "/keys", project=project)["key"]
     robot = {"tenant": "acme", "name": "robot", "role": "admin"}
-    token = admin(platform, "POST", "/service-accounts", robot)["token"]
+    token = platform.admin("POST", "/service-accounts", **robot)["token"]
     seconds_until(platform, key, 200)
     assert ask(f"{platform.admin_url}/admin/v1/status", key)[0] == 401
     assert ask(f"{platform.admin_url}/admin/v1/status", token)[0] == 200
@@ -133,8 +127,8 @@ def test_a_webhook_is_told_and_can_check_it(
     receiver: tuple[str, list[tuple[dict[str, str], bytes]]],
 ) -> None:
     url, told = receiver
-    made = admin(platform, "POST", "/webhooks", {"tenant": "acme", "url": url, "name": "ops"})
-    admin(platform, "POST", "/webhooks/ops/test")
+    made = platform.admin("POST", "/webhooks", tenant="acme", url=url, name="ops")
+    platform.admin("POST", "/webhooks/ops/test")
     wait_until(lambda: bool(told))
     headers, body = told[0]
     assert json.loads(body)["type"] == "test"
@@ -143,7 +137,7 @@ def test_a_webhook_is_told_and_can_check_it(
 
 
 def test_the_audit_log_has_it_all_and_holds(platform: PlatformProcess, project: str) -> None:
-    verified = admin(platform, "GET", "/audit/verify")
+    verified = platform.admin("GET", "/audit/verify")
     assert verified["sound"] is True
     assert verified["records"] >= 2
     database = open_sqlite(platform.data_dir / "headrace.db")

@@ -1,14 +1,11 @@
 """Real rollouts under load, a real scale to zero and back, and the platform's own explanations."""
 
-import http.client
-import json
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import openai
 import pytest
@@ -36,35 +33,16 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
         yield started
 
 
-def admin(
-    platform: PlatformProcess, method: str, path: str, body: object = None
-) -> dict[str, object]:
-    parts = urlsplit(platform.admin_url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
-    headers = {
-        "Authorization": f"Bearer {platform.admin_token}",
-        "Content-Type": "application/json",
-    }
-    content = None if body is None else json.dumps(body)
-    connection.request(method, f"/admin/v1{path}", content, headers)
-    answer = connection.getresponse()
-    text = answer.read()
-    connection.close()
-    assert answer.status < 300, text
-    parsed: dict[str, object] = json.loads(text)
-    return parsed
-
-
 def generations(platform: PlatformProcess) -> list[int]:
     """Of the replicas there are, and none while a rollout is under way."""
-    if admin(platform, "GET", f"/rollouts/{model}")["state"] != "idle":
+    if platform.admin("GET", f"/rollouts/{model}")["state"] != "idle":
         return []
     return [replica.generation for replica in platform.replicas()]
 
 
 def roll_out(platform: PlatformProcess, threads: int) -> None:
     """Change the look of replicas, and wait until only new ones are there."""
-    shown = admin(platform, "PATCH", f"/deployments/{model}", {"threads": threads})
+    shown = platform.admin("PATCH", f"/deployments/{model}", threads=threads)
     wait_until(lambda: generations(platform) == [shown["generation"]])
 
 
@@ -105,7 +83,7 @@ def test_rollouts_under_load_lose_no_request(platform: PlatformProcess) -> None:
         thread.join()
     assert load.failures == []
     assert load.answered > 2 * rollout_count
-    rollout = admin(platform, "GET", f"/rollouts/{model}")
+    rollout = platform.admin("GET", f"/rollouts/{model}")
     assert rollout["last_succeeded"] is True
 
 
@@ -148,7 +126,7 @@ def test_nothing_runs_without_requests_and_the_next_one_wakes_it(
     platform: PlatformProcess,
 ) -> None:
     bounds = {"min": 0, "max": 1, "idle_s": 1, "down_after_s": 0}
-    admin(platform, "PATCH", f"/deployments/{model}", {"autoscaling": bounds})
+    platform.admin("PATCH", f"/deployments/{model}", autoscaling=bounds)
     wait_until(lambda: platform.replicas() == [])
     assert "granted" in run("explain", "scaling", model, platform=platform)
     with client_of(platform) as client:

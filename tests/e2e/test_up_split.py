@@ -41,9 +41,7 @@ def call(
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProcess]:
     directory = tmp_path_factory.mktemp("up")
     with PlatformProcess.start(directory, "--demo") as started:
-        path = f"/admin/v1/deployments/{model}"
-        body = {"disaggregation": policy}
-        call(started.admin_url, started.admin_token, "PATCH", path, body)
+        started.admin("PATCH", f"/deployments/{model}", disaggregation=policy)
         wait_until(lambda: is_split(started))
         yield started
 
@@ -106,8 +104,7 @@ def test_a_split_answer_is_that_of_one_replica_and_is_billed_once(
     assert moved == answer["usage"]["prompt_tokens"] - 1
     wait_until(lambda: settlement_count(platform) > settled)
     assert settlement_count(platform) == settled + 1
-    path = f"/admin/v1/explain/route/{told.headers['x-request-id']}"
-    explained, _ = call(platform.admin_url, platform.admin_token, "GET", path)
+    explained = platform.admin("GET", f"/explain/route/{told.headers['x-request-id']}")
     legs = {each["leg"]: each["chosen_id"] for each in explained["decisions"]}
     assert legs == {"": second.id, "prefill": first.id}
 

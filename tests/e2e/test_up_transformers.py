@@ -5,11 +5,9 @@ It needs PyTorch, `accelerate` and what `transformers[serving]` has; without the
 
 import importlib
 import importlib.util
-import json
 import os
 import shlex
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,12 +63,13 @@ class Site:
 
     def __init__(self, platform: PlatformProcess, model: Path) -> None:
         self.platform = platform
-        self.admin("tenants", name="acme", postpaid=True)
-        self.admin("projects", tenant="acme", name="default")
-        key = self.admin("keys", project="default")["key"]
-        self.admin("models", name=name, source=str(model), context_length=2048)
-        self.admin(
-            "deployments",
+        platform.admin("POST", "/tenants", name="acme", postpaid=True)
+        platform.admin("POST", "/projects", tenant="acme", name="default")
+        key = platform.admin("POST", "/keys", project="default")["key"]
+        platform.admin("POST", "/models", name=name, source=str(model), context_length=2048)
+        platform.admin(
+            "POST",
+            "/deployments",
             model=name,
             engine="transformers",
             threads=1,
@@ -82,23 +81,9 @@ class Site:
         )
         wait_until(lambda: [card.id for card in self.client.models.list()] == [name])
 
-    def admin(self, path: str, **body: object) -> dict[str, Any]:
-        """Ask the admin API: POST with a body, GET without."""
-        request = urllib.request.Request(
-            f"{self.platform.admin_url}/admin/v1/{path}",
-            data=json.dumps(body).encode() if body else None,
-            headers={
-                "Authorization": f"Bearer {self.platform.admin_token}",
-                "Content-Type": "application/json",
-            },
-        )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            read: dict[str, Any] = json.load(answer)
-        return read
-
     def billed(self) -> tuple[int, int]:
         """Prompt and completion tokens that were billed so far."""
-        total = self.admin("usage")["total"]
+        total = self.platform.admin("GET", "/usage")["total"]
         return total["prompt_tokens"], total["completion_tokens"]
 
 

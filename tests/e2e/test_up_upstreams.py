@@ -7,7 +7,6 @@ tested against; the platform knows it by its address and by where its key is kep
 import json
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -47,19 +46,6 @@ class Site:
     platform: PlatformProcess
     engine: ServeProcess
 
-    def admin(self, path: str, **body: object) -> dict[str, Any]:
-        request = urllib.request.Request(
-            f"{self.platform.admin_url}/admin/v1/{path}",
-            data=json.dumps(body).encode() if body else None,
-            headers={
-                "Authorization": f"Bearer {self.platform.admin_token}",
-                "Content-Type": "application/json",
-            },
-        )
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            read: dict[str, Any] = json.load(answer)
-        return read
-
     def requests(self, model: str, key: str = "") -> int:
         """How many requests of a model are booked, of one key or of all."""
         count: int = self._used(model, key)["requests"]
@@ -72,7 +58,7 @@ class Site:
 
     def _used(self, model: str, key: str) -> dict[str, int]:
         words = f"model={model}" + (f"&key={key}" if key else "")
-        total: dict[str, int] = self.admin(f"usage?{words}")["total"]
+        total: dict[str, int] = self.platform.admin("GET", f"/usage?{words}")["total"]
         return total
 
 
@@ -86,17 +72,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             ) as engine,
             PlatformProcess.start(tmp_path_factory.mktemp("upstreams")) as platform,
         ):
-            made = Site(platform, engine)
-            made.admin("tenants", name="acme", postpaid=True)
-            made.admin("projects", tenant="acme", name="default")
-            platform.api_key = made.admin("keys", project="default")["key"]
+            platform.admin("POST", "/tenants", name="acme", postpaid=True)
+            platform.admin("POST", "/projects", tenant="acme", name="default")
+            platform.api_key = platform.admin("POST", "/keys", project="default")["key"]
             kinds = (("direct", "headrace", ""), ("openai", "openai", "/v1"))
             for name, kind, path in (*kinds, ("translated", "anthropic", "/v1")):
-                made.admin("models", name=name, source=f"api:{engine.model}")
+                platform.admin("POST", "/models", name=name, source=f"api:{engine.model}")
                 upstream = {"address": engine.url + path, "key": "env:ELSEWHERE_API_KEY"}
-                made.admin("deployments", model=name, engine=kind, upstream=upstream)
+                platform.admin("POST", "/deployments", model=name, engine=kind, upstream=upstream)
             platform.wait_active(3)
-            yield made
+            yield Site(platform, engine)
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +145,7 @@ def test_a_forced_call_comes_through_both_translations(client: openai.OpenAI) ->
 def test_what_the_other_api_cannot_say_is_refused_and_costs_nothing(
     site: Site, client: openai.OpenAI
 ) -> None:
-    key = site.admin("keys", project="default", name="refused")["key"]
+    key = site.platform.admin("POST", "/keys", project="default", name="refused")["key"]
     own = client.with_options(api_key=key)
     wait_until(lambda: is_known(own))
     used = ask(own, "translated").usage
@@ -177,7 +162,7 @@ def test_what_the_other_api_cannot_say_is_refused_and_costs_nothing(
 
 
 def test_the_key_is_stored_and_shown_nowhere(site: Site) -> None:
-    exported = json.dumps(site.admin("manifest"))
+    exported = json.dumps(site.platform.admin("GET", "/manifest"))
     assert "env:ELSEWHERE_API_KEY" in exported
     kept = [path for path in site.platform.directory.rglob("*") if path.is_file()]
     for path in kept:

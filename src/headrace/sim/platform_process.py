@@ -8,8 +8,10 @@ import os
 import secrets
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -20,6 +22,7 @@ from headrace.storage import open_sqlite
 
 # Every process of one tree has it in its environment; launches inherit names that begin like this.
 marker = "XDG_HEADRACE_PLATFORM_MARKER"
+admin_timeout_s = 60.0
 
 
 class PlatformProcess(ChildProcess):
@@ -64,6 +67,21 @@ class PlatformProcess(ChildProcess):
         platform.gateway_url, platform.admin_url = access["gateway_url"], access["admin_url"]
         platform.api_key, platform.admin_token = access["api_key"], access["admin_token"]
         return platform
+
+    def admin(self, method: str, path: str, **body: object) -> Any:
+        """Ask the admin API with what it takes by name, and read its JSON; HTTPError if refused."""
+        request = urllib.request.Request(  # noqa: S310 -- our own listener on loopback
+            f"{self.admin_url}/admin/v1{path}",
+            method=method,
+            data=json.dumps(body).encode() if body else None,
+            headers={
+                "Authorization": f"Bearer {self.admin_token}",
+                "Content-Type": "application/json",
+            },
+        )
+        with urllib.request.urlopen(request, timeout=admin_timeout_s) as answer:  # noqa: S310
+            content = answer.read()
+        return json.loads(content) if content else None
 
     @property
     def errors(self) -> str:
