@@ -7,7 +7,7 @@ request's time counts from when it was due). A peer is a command with {engine} a
 its KEY is sent as a bearer key.
 
     python bench/gateway.py [--rounds 3] [--seconds 5] [--clients 16] [--rates 300,500] [--stream]
-                            [--peer 'NAME[:KEY]=COMMAND'] [--profile FILE]
+                            [--keys] [--peer 'NAME[:KEY]=COMMAND'] [--profile FILE]
 """
 
 import argparse
@@ -24,6 +24,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -120,7 +121,14 @@ def rss_mib(pid: int) -> float:
 class Load:
     """Requests of one shape to one contender."""
 
-    def __init__(self, contender: Contender, session: aiohttp.ClientSession, stream: bool) -> None:
+    def __init__(
+        self,
+        contender: Contender,
+        session: aiohttp.ClientSession,
+        stream: bool,
+        *,
+        keys: bool = False,
+    ) -> None:
         self._url = f"{contender.url}/v1/chat/completions"
         content = "x" * 200
         message = {"role": "user", "content": content}
@@ -132,13 +140,15 @@ class Load:
             self._headers["Authorization"] = f"Bearer {contender.api_key}"
         self._session = session
         self._stream = stream
+        self._keys = keys
         self.failures = 0
 
     async def one(self) -> None:
+        headers = self._headers
+        if self._keys:
+            headers = headers | {"Idempotency-Key": uuid.uuid4().hex}
         try:
-            async with self._session.post(
-                self._url, data=self._body, headers=self._headers
-            ) as answer:
+            async with self._session.post(self._url, data=self._body, headers=headers) as answer:
                 content = await answer.read()
             ok = answer.status == 200 and (not self._stream or b"[DONE]" in content[-20:])
         except aiohttp.ClientError:
@@ -181,7 +191,7 @@ async def measure(contender: Contender, arguments: argparse.Namespace) -> None:
     """One round of one contender."""
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
-        load = Load(contender, session, arguments.stream)
+        load = Load(contender, session, arguments.stream, keys=arguments.keys)
         for _ in range(warm_up_requests // arguments.clients):
             await asyncio.gather(*(load.one() for _ in range(arguments.clients)))
         before_s = cpu_s(contender.pid)
@@ -258,6 +268,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8)
     parser.add_argument("--rates", type=lambda text: [int(r) for r in text.split(",") if r])
     parser.add_argument("--stream", action="store_true")
+    parser.add_argument(
+        "--keys", action="store_true", help="an Idempotency-Key of its own with each request"
+    )
     parser.add_argument("--peer", action="append", default=[])
     parser.add_argument("--profile", help="write the gateway's profile here")
     parser.set_defaults(rates=[300, 500])

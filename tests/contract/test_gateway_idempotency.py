@@ -1,7 +1,9 @@
 """The same key twice: one request at the engine, one charge, the same answer."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +12,21 @@ import pytest
 
 from headrace.base.clock import SystemClock
 from headrace.base.errors import Conflict, Unavailable
-from headrace.gateway import idempotency, recording
+from headrace.gateway import idempotency, recording, replay_claims
 from headrace.gateway.idempotency import Replays
 from headrace.gateway.replay_claims import KeyClaims
 from headrace.http.asgi import Message, Receive, Send
+from headrace.ledger.journal import Journal
 from headrace.ledger.reservation import Outcome
 from headrace.sim.engine import Behaviour, Failure, FakeEngine
-from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name
+from headrace.sim.gateway_site import (
+    GatewaySite,
+    gateway_site,
+    make_id,
+    model_name,
+    small_journal,
+)
+from headrace.storage.replay_claims import Change, Claim
 
 Answer = tuple[int, bytes, str | None]
 
@@ -149,7 +159,7 @@ async def test_the_oldest_answers_go_when_there_are_too_many(
 async def test_after_the_window_a_key_is_new_again(
     site: GatewaySite, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idempotency, "replay_window_s", 0)
+    monkeypatch.setattr(replay_claims, "replay_window_s", 0)
     await chat(client, "k")
     assert (await chat(client, "k"))[2] is None
     assert len(site.engines[0].seen) == 2
@@ -181,13 +191,15 @@ async def test_a_key_is_charged_once_though_its_gateway_died(tmp_path: Path) -> 
     assert settled.request_id.encode() in said
 
 
-async def test_a_key_that_another_gateway_runs_is_409(site: GatewaySite) -> None:
+async def test_a_key_that_another_gateway_runs_is_409(
+    site: GatewaySite, client: aiohttp.ClientSession, tmp_path: Path
+) -> None:
     gate = asyncio.Event()
     site.engines[0].default = Behaviour(gate=gate)
     clock = SystemClock()
-    other = Replays(clock, KeyClaims(site.database.replay_claims, site.journal, clock))
     key = idempotency.ReplayKey(make_id("key", 1), "k")
-    async with connected(site) as client:
+    with closing(Journal(tmp_path / "other", small_journal)) as journal:
+        other = Replays(clock, KeyClaims(site.database.replay_claims, journal, clock))
         first = asyncio.create_task(chat(client, "k"))
         await site.engines[0].wait_for(1)
         with pytest.raises(Conflict):
@@ -197,31 +209,77 @@ async def test_a_key_that_another_gateway_runs_is_409(site: GatewaySite) -> None
 
 
 async def test_what_a_crash_broke_off_frees_its_key_and_what_it_finished_does_not(
-    site: GatewaySite,
+    site: GatewaySite, client: aiohttp.ClientSession
 ) -> None:
     clock = SystemClock()
     claims = KeyClaims(site.database.replay_claims, site.journal, clock)
-    async with connected(site) as client:
-        await chat(client, "other")
+    await chat(client, "other")
     (settled,) = await site.settlements(1)
     await claims.take("broken", b"", "req_broken")
     await claims.take("finished", b"", settled.request_id)
-    await claims.recover(600.0)
+    await claims.recover()
+    assert site.database.replay_claims.unfinished(site.journal.journal_id) == []
     await claims.take("broken", b"", "req_again")
     with pytest.raises(Conflict):
         await claims.take("finished", b"", "req_again")
 
 
+def away(*_: object) -> None:
+    raise Unavailable("the database is away")
+
+
 async def test_keys_hold_within_a_gateway_while_the_store_is_away(
     site: GatewaySite, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object) -> None:
-        raise Unavailable("the database is away")
-
-    for name in ("take", "finish", "release"):
-        monkeypatch.setattr(site.database.replay_claims, name, away)
+    monkeypatch.setattr(site.database.replay_claims, "write", away)
     assert [(await chat(client, "k"))[2] for _ in range(2)] == [None, "finished"]
     assert len(site.engines[0].seen) == 1
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_an_end_that_the_store_was_not_told_of_is_found_at_the_next_use(
+    site: GatewaySite,
+    client: aiohttp.ClientSession,
+    monkeypatch: pytest.MonkeyPatch,
+    is_whole: bool,
+) -> None:
+    gate = asyncio.Event()
+    failure = Failure.NONE if is_whole else Failure.STATUS
+    site.engines[0].plan.append(Behaviour(gate=gate, failure=failure, status=400))
+    monkeypatch.setattr(idempotency, "kept_answers_max", 0)
+    with monkeypatch.context() as outage:
+        first = asyncio.create_task(chat(client, "k"))
+        await site.engines[0].wait_for(1)
+        outage.setattr(site.database.replay_claims, "write", away)
+        gate.set()
+        assert (await first)[0] == (200 if is_whole else 400)
+        while site.gateway.replays._running:
+            await client.get("/livez")
+    status, said, _ = await chat(client, "k")
+    assert status == (409 if is_whole else 200), said
+    assert (b"charged as req_" in said) is is_whole
+
+
+async def test_keys_that_come_while_one_is_written_are_written_together(
+    site: GatewaySite, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, is_open = site.database.replay_claims, threading.Event()
+    claimed: list[int] = []
+    write = store.write
+
+    def counted(changes: Sequence[Change]) -> list[Claim | None]:
+        claimed.append(sum(isinstance(change, Claim) for change in changes))
+        is_open.wait(60.0)
+        return write(changes)
+
+    monkeypatch.setattr(store, "write", counted)
+    monkeypatch.setattr(replay_claims, "write_timeout_s", 60.0)
+    asked = [asyncio.create_task(chat(client, f"k{number}")) for number in range(20)]
+    while len(site.gateway.replays._running) < 20 or not claimed:
+        await client.get("/livez")
+    is_open.set()
+    assert {status for status, _, _ in await asyncio.gather(*asked)} == {200}
+    assert sum(claimed[:2]) == 20
 
 
 def connected(site: GatewaySite) -> aiohttp.ClientSession:

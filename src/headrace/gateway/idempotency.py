@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest, Unavailable
+from headrace.gateway import replay_claims
 from headrace.gateway.recording import Make, Recording
 from headrace.gateway.replay_claims import KeyClaims, digest_of
 from headrace.http.asgi import Header, Receive, Send
 
 header_name = b"idempotency-key"
 key_length_max = 255
-replay_window_s = 600.0
 kept_answers_max = 10_000
 kept_bytes_max = 128 * 1024 * 1024  # of finished answers; the oldest go first
 running_max = 1_000  # each may hold `recorded_bytes_max`
@@ -99,7 +99,7 @@ class Replays:
 
     async def recover(self) -> None:
         """Free the keys of what a crash broke off; call it once, before serving."""
-        await self._claims.recover(replay_window_s)
+        await self._claims.recover()
 
     async def _ended(self, key: ReplayKey) -> None:
         """Wait until what becomes of a request of this key is known, if its answer is complete."""
@@ -144,7 +144,7 @@ class Replays:
                 is_kept = await make(receive, send)
             finally:
                 if is_kept:
-                    await self._claims.finish(digest, replay_window_s)
+                    await self._claims.finish(digest)
                 else:
                     await self._claims.release(digest)
             return is_kept
@@ -152,7 +152,7 @@ class Replays:
         await self._run(key, recording, claim_and_make)
 
     def _keep(self, key: ReplayKey, recording: Recording) -> None:
-        self._kept[key] = Kept(recording, self._clock.monotonic_s() + replay_window_s)
+        self._kept[key] = Kept(recording, self._clock.monotonic_s() + replay_claims.replay_window_s)
         self._kept_bytes += recording.size_bytes
         while self._kept_bytes > kept_bytes_max or len(self._kept) > kept_answers_max:
             self._forget_oldest()

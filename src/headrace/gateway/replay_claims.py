@@ -10,7 +10,7 @@ finished, in the journal or in the ledger, and freed otherwise.
 
 import asyncio
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from headrace.base.clock import Clock
@@ -18,24 +18,31 @@ from headrace.base.errors import Conflict, HeadraceError
 from headrace.ledger.journal import Journal
 from headrace.ledger.journal_reader import JournalReader
 from headrace.ledger.reservation import Outcome
-from headrace.storage.replay_claims import Claim, ReplayClaims
+from headrace.storage.replay_claims import Change, Claim, Finish, Release, ReplayClaims
 
-claim_timeout_s = 2.0  # a store that takes longer counts as away
+replay_window_s = 600.0  # of a request that ended well
+write_timeout_s = 5.0  # a store that takes longer counts as away
 running_window_s = 7200.0  # of a claim whose gateway never came back
 fallbacks_max = 8  # models that a request may have been settled by, after the first
 settlements_per_read = 1_000
 
 
 class KeyClaims:
-    """The claims of one gateway."""
+    """The claims of one gateway; one event loop uses it.
+
+    One write is under way at a time, and what comes meanwhile goes with the next: a transaction
+    costs far more than the rows in it. At most `idempotency.running_max` wait."""
 
     def __init__(self, store: ReplayClaims, journal: Journal, clock: Clock) -> None:
         self._store = store
         self._journal = journal
         self._clock = clock
+        self._waiting: list[tuple[Change, asyncio.Future[Claim | None]]] = []
+        self._writer: asyncio.Task[None] | None = None
 
     async def take(self, digest: str, fingerprint: bytes, request_id: str) -> None:
-        """Claim a key for a request; Conflict if it ran, or runs, elsewhere."""
+        """Claim a key for a request, which nothing runs here; Conflict if it ran, or runs
+        elsewhere."""
         now_s = self._clock.wall_s()
         claim = Claim(
             digest=digest,
@@ -45,37 +52,85 @@ class KeyClaims:
             claim_time=now_s,
             expire_time=now_s + running_window_s,
         )
-        standing = None
-        with suppress(HeadraceError, TimeoutError):
-            async with asyncio.timeout(claim_timeout_s):
-                standing = await asyncio.to_thread(self._store.take, claim)
+        standing = await self._write(claim)
+        if standing is not None and self._is_left_open(standing):
+            with suppress(HeadraceError):
+                await asyncio.to_thread(self._close, [standing])
+            standing = await self._write(claim)
         if standing is not None:
             raise conflict(standing, claim)
 
-    async def finish(self, digest: str, window_s: float) -> None:
+    async def finish(self, digest: str) -> None:
         """The request ended well."""
-        with suppress(HeadraceError):
-            await asyncio.to_thread(self._store.finish, digest, self._clock.wall_s() + window_s)
+        await self._write(Finish(digest, self._clock.wall_s() + replay_window_s))
 
     async def release(self, digest: str) -> None:
         """The request came to nothing: the same key may run it again."""
-        with suppress(HeadraceError):
-            await asyncio.to_thread(self._store.release, [digest])
+        await self._write(Release(digest))
 
-    async def recover(self, window_s: float) -> None:
+    async def recover(self) -> None:
         """Call once before serving, when what a crash left running is settled."""
         with suppress(HeadraceError):
-            await asyncio.to_thread(self._recover, window_s)
+            await asyncio.to_thread(self._recover)
 
-    def _recover(self, window_s: float) -> None:
-        claims = self._store.unfinished(self._journal.journal_id)
+    async def _write(self, change: Change) -> Claim | None:
+        """The claim that stands in the way; None if there is none, or the store is away."""
+        written: asyncio.Future[Claim | None] = asyncio.get_running_loop().create_future()
+        waits = (change, written)
+        self._waiting.append(waits)
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_all())
+        try:
+            async with asyncio.timeout(write_timeout_s):
+                return await written
+        except (HeadraceError, TimeoutError):
+            return None
+        finally:
+            if waits in self._waiting:
+                self._waiting.remove(waits)
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                await self._write_batch(batch)
+        finally:
+            self._writer = None
+
+    async def _write_batch(
+        self, batch: Sequence[tuple[Change, asyncio.Future[Claim | None]]]
+    ) -> None:
+        try:
+            found = await asyncio.to_thread(self._store.write, [change for change, _ in batch])
+        except HeadraceError as error:
+            for _, written in batch:
+                if not written.done():
+                    written.set_exception(error)
+            return
+        for (_, written), standing in zip(batch, found, strict=True):
+            if not written.done():
+                written.set_result(standing)
+
+    def _is_left_open(self, standing: Claim) -> bool:
+        """Whether it is ours, of a request that ended here while the store was away."""
+        return standing.gateway_id == self._journal.journal_id and not standing.is_done
+
+    def _recover(self) -> None:
+        self._close(self._store.unfinished(self._journal.journal_id))
+
+    def _close(self, claims: Sequence[Claim]) -> None:
+        """End claims that nothing runs under any more, as their requests ended."""
         if not claims:  # nearly always
             return
         finished = self._finished(claim.request_id for claim in claims)
-        for claim in claims:
-            if claim.request_id in finished:
-                self._store.finish(claim.digest, claim.claim_time + window_s)
-        self._store.release([each.digest for each in claims if each.request_id not in finished])
+        self._store.write(
+            [
+                Finish(claim.digest, claim.claim_time + replay_window_s)
+                if claim.request_id in finished
+                else Release(claim.digest)
+                for claim in claims
+            ]
+        )
 
     def _finished(self, request_ids: Iterable[str]) -> set[str]:
         """Which of these requests were finished, by whichever model."""

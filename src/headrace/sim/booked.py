@@ -19,6 +19,7 @@ class Booked:
     amount_nanousd: int
     source: str
     day: str
+    outcome: str
 
 
 def read_settlements(database: Database) -> dict[str, Booked]:
@@ -30,6 +31,7 @@ def read_settlements(database: Database) -> dict[str, Booked]:
         settlements.c.amount_nanousd,
         settlements.c.source,
         settlements.c.day,
+        settlements.c.outcome,
     )
     with database._sessions.read() as connection:
         return {
@@ -38,6 +40,7 @@ def read_settlements(database: Database) -> dict[str, Booked]:
                 row.amount_nanousd or 0,
                 row.source,
                 row.day,
+                row.outcome,
             )
             for row in connection.execute(query)
         }

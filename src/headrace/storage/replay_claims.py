@@ -3,12 +3,14 @@
 It outlives the gateway that keeps the answer, and is one for all gateways of a database.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
 
 from headrace.spec.settlements import Outcome
+from headrace.storage.rows import dialect_insert
 from headrace.storage.sessions import Sessions
 from headrace.storage.tables import replay_claims, settlements
 
@@ -25,39 +27,80 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     is_done: bool = False  # it ended well and was charged
 
 
+class Finish(NamedTuple):
+    """A request ended well: until `expire_time` its key runs nothing else."""
+
+    digest: str
+    expire_time: float
+
+
+class Release(NamedTuple):
+    """A request came to nothing: its key is free."""
+
+    digest: str
+
+
+Change = Claim | Finish | Release
+_finish = (
+    update(replay_claims)
+    .where(replay_claims.c.digest == bindparam("claimed"))
+    .values(is_done=True, expire_time=bindparam("until"))
+)
+_release = delete(replay_claims).where(replay_claims.c.digest == bindparam("claimed"))
+_expired = delete(replay_claims).where(replay_claims.c.expire_time <= bindparam("now"))
+cleaning_interval_s = 30.0  # expired rows hinder nobody
+
+
 class ReplayClaims:
     """The claims at rest; synchronous, safe from any thread."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
+        self._clean_time = 0.0
 
-    def take(self, claim: Claim) -> Claim | None:
-        """Claim a key; the claim that stands there already, or None if there was none."""
-        columns = replay_claims.c
+    def write(self, changes: Sequence[Change]) -> list[Claim | None]:
+        """Make all of these changes in one transaction, claims last.
+
+        For each, in their order: the claim that has the key already, None if nothing stands in
+        the way. The keys of one call differ."""
+        claims = [change for change in changes if isinstance(change, Claim)]
+        finished = [
+            {"claimed": change.digest, "until": change.expire_time}
+            for change in changes
+            if isinstance(change, Finish)
+        ]
+        released = [{"claimed": change.digest} for change in changes if isinstance(change, Release)]
         with self._sessions.write() as connection:
-            connection.execute(delete(replay_claims).where(columns.expire_time <= claim.claim_time))
-            row = connection.execute(
-                select(replay_claims).where(columns.digest == claim.digest)
-            ).one_or_none()
-            if row is not None:
-                return Claim(**row._mapping)
-            connection.execute(insert(replay_claims).values(msgspec.structs.asdict(claim)))
-        return None
+            if finished:
+                connection.execute(_finish, finished)
+            if released:
+                connection.execute(_release, released)
+            standing = self._take(connection, claims) if claims else {}
+        return [standing.get(c.digest) if isinstance(c, Claim) else None for c in changes]
 
-    def finish(self, digest: str, expire_time: float) -> None:
-        """The request ended well: until then its key runs nothing else."""
-        with self._sessions.write() as connection:
-            connection.execute(
-                update(replay_claims)
-                .where(replay_claims.c.digest == digest)
-                .values(is_done=True, expire_time=expire_time)
-            )
-
-    def release(self, digests: Collection[str]) -> None:
-        """These requests came to nothing: their keys are free."""
-        if digests:
-            with self._sessions.write() as connection:
-                connection.execute(delete(replay_claims).where(replay_claims.c.digest.in_(digests)))
+    def _take(self, connection: Connection, claims: Sequence[Claim]) -> dict[str, Claim]:
+        """Claim keys that are free, or whose time is over; whose claims stand already."""
+        now = max(claim.claim_time for claim in claims)
+        if now >= self._clean_time + cleaning_interval_s:
+            connection.execute(_expired, {"now": now})
+            self._clean_time = now
+        statement = dialect_insert(connection, replay_claims)
+        new = statement.excluded
+        written = connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=[replay_claims.c.digest],
+                set_={column.name: new[column.name] for column in replay_claims.c},
+                where=replay_claims.c.expire_time <= new.claim_time,
+            ),
+            [msgspec.structs.asdict(claim) for claim in claims],
+            execution_options={"preserve_rowcount": True},
+        )
+        if written.rowcount == len(claims):  # nearly always
+            return {}
+        wanted = {claim.digest: claim for claim in claims}
+        query = select(replay_claims).where(replay_claims.c.digest.in_(wanted))
+        found = [Claim(**row._mapping) for row in connection.execute(query)]
+        return {each.digest: each for each in found if each != wanted[each.digest]}
 
     def unfinished(self, gateway_id: str) -> list[Claim]:
         """What a gateway had begun and not ended."""
