@@ -90,6 +90,23 @@ async def test_only_probes_and_local_metrics_are_open(site: GatewaySite) -> None
             assert answer.status == 401
 
 
+async def test_what_programs_ask_every_second_is_no_line_of_the_log(site: GatewaySite) -> None:
+    async with aiohttp.ClientSession(site.url) as client:
+        for path in ("/livez", "/readyz", "/health", "/metrics"):
+            async with client.get(path) as answer:
+                assert answer.status == 200
+        ours = {"Authorization": f"Bearer {platform_token(pepper)}"}
+        async with client.get("/internal/signals", headers=ours) as answer:
+            assert answer.status == 200
+        assert log_lines(site) == b""
+        async with client.get("/internal/signals") as answer:
+            assert answer.status == 401
+        async with client.get("/v1/models", headers={"Authorization": "Bearer x"}) as answer:
+            assert answer.status == 401
+    routes = [json.loads(line)["route"] for line in log_lines(site).splitlines()]
+    assert routes == ["/internal/signals", "/v1/models"]
+
+
 async def test_metrics_open_to_the_metrics_token_and_to_no_customer(site: GatewaySite) -> None:
     presented = {site.api_key: 401, platform_token(pepper): 401, metrics_token(pepper): 200}
     async with aiohttp.ClientSession(site.url) as client:

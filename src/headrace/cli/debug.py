@@ -2,7 +2,7 @@
 
     doctor.json          this machine
     api/*.json           what the control plane says: versions, desired and observed state, traffic
-    metrics/*.txt        of the control plane and the gateway
+    metrics/*.txt        of the control plane, the gateway and the replicas
     logs/*.txt           the end of each process's log
     journal.txt          the journal's files and their sizes
     MANIFEST.txt         what is in it, what is missing and why
@@ -34,10 +34,12 @@ from headrace.cli.platform_files import PlatformFiles
 from headrace.cli.redaction import Redactor
 from headrace.cli.settings import AdminToken, AdminUrl, CacheDir, DataDir
 from headrace.spec.deployments import Replica
+from headrace.spec.platform_token import metrics_token, platform_token
 from headrace.storage import open_sqlite
 
 part_bytes_max = 512 * 1024  # of each file in it; of a log the end, of the rest the beginning
 logs_max = 64  # the newest
+replicas_max = 64
 metrics_timeout_s = 5.0
 questions = ("status", "models", "deployments", "replicas", "nodes", "live", "goodput")
 
@@ -118,6 +120,8 @@ def known_secrets(files: PlatformFiles, admin_token: str | None) -> Iterator[byt
         pepper = files.pepper.read_bytes()
         yield pepper
         yield pepper.hex().encode()
+        yield platform_token(pepper).encode()
+        yield metrics_token(pepper).encode()
     if files.database.exists():
         with closing(open_sqlite(files.database)) as database:
             for replica in database.store.list(Replica):
@@ -140,12 +144,25 @@ def add_answers(
     urls = {"control": address.admin_url, "gateway": status.get("gateway_url")}
     for name, url in urls.items():
         if url:
-            made.add(f"metrics/{name}.txt", partial(read_metrics, url))
+            made.add(f"metrics/{name}.txt", partial(read_url, f"{url}/metrics"))
+    add_replica_metrics(made, address.admin_url)
 
 
-def read_metrics(url: str) -> bytes:
-    """The metrics of a process."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=metrics_timeout_s) as answer:  # noqa: S310 -- the platform's own address
+def add_replica_metrics(made: Bundle, admin_url: str) -> None:
+    """What each replica says, as the control plane leads a scraper to it."""
+    try:
+        groups = json.loads(read_url(f"{admin_url}/metrics/targets"))
+    except (OSError, ValueError) as error:
+        made.missing["metrics/replicas"] = str(error)
+        return
+    for group in groups[:replicas_max]:
+        path, name = group["labels"]["__metrics_path__"], group["labels"]["replica"]
+        made.add(f"metrics/{name}.txt", partial(read_url, admin_url + path))
+
+
+def read_url(url: str) -> bytes:
+    """What a process of the platform tells any program of this machine."""
+    with urllib.request.urlopen(url, timeout=metrics_timeout_s) as answer:  # noqa: S310 -- the platform's own address
         return bytes(answer.read(part_bytes_max))
 
 

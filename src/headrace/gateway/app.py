@@ -67,9 +67,11 @@ class GatewayApp:
         started_s = state.clock.monotonic_s()
         record = AccessRecord(time=state.clock.wall_s(), request_id=new_id("req", state.clock))
         shape: ErrorBody = error_body
+        is_routine = False
         try:
             route, parameter = self._table.match(scope)
             record.route, shape = route.name, route.error_body
+            is_routine = route.access is not Access.KEY
             caller = self._authenticated(route, scope, record)
             await route.handler(Call(scope, receive, send, record, caller, parameter))
         except ClientClosed as error:
@@ -88,7 +90,8 @@ class GatewayApp:
             state.counters.answers[record.status] += 1
             if record.outcome is not None:
                 state.counters.duration_s.observe(duration_s, record.trace_id or "")
-            state.access_log.write(record)
+            if not is_routine or record.status >= 400:  # probes and polls would fill the log
+                state.access_log.write(record)
 
     def _authenticated(self, route: Route, scope: Scope, record: AccessRecord) -> Principal | None:
         if route.access is Access.PUBLIC:
