@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import io
+import wave
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -125,11 +126,8 @@ async def test_units_are_charged_where_no_engine_counts_tokens(tmp_path: Path) -
         await post_form(client, "/audio/transcriptions")
         await client.audio.speech.create(model=model_name, voice="a", input="Grüße")
         await client.images.generate(model=model_name, prompt="a mill", n=2)
-        await client.audio.transcriptions.create(
-            model=model_name, file=("a.mp3", sound), response_format="text"
-        )
-        heard_, spoken, made, silent = await site.settlements(4)
-        await site.booked(4)
+        heard_, spoken, made = await site.settlements(3)
+        await site.booked(3)
         assert site.database.ledger.check() == []
         [row] = site.database.ledger.usage(("model",))
     assert heard_.units == UnitCounts(1, 0, 3000)
@@ -138,9 +136,111 @@ async def test_units_are_charged_where_no_engine_counts_tokens(tmp_path: Path) -
     assert spoken.amount_nanousd == 1_000 + 5 * 15_000
     assert made.units == UnitCounts(1, 2)
     assert made.amount_nanousd == 1_000 + 2 * 40_000_000
-    assert silent.units == UnitCounts(1, 0, None)  # plain text tells no length, nor does this file
-    assert (silent.source, silent.amount_nanousd) == (UsageSource.UNMETERED, None)
-    assert (row.images, row.audio_ms, row.characters, row.unrated) == (2, 3000, 5, 1)
+    assert (row.images, row.audio_ms, row.characters, row.unrated) == (2, 3000, 5, 0)
+
+
+async def test_an_engine_that_tells_no_length_leaves_its_work_unrated(tmp_path: Path) -> None:
+    engine = MediaEngine(counts_tokens=False, seconds=None)
+    async with heard(tmp_path, engine, credit_nanousd=10**9) as (site, client):
+        price_by_units(site)
+        await site.gateway.follower.load()
+        await post_form(client, "/audio/transcriptions")
+        (settlement,) = await site.settlements(1)
+    assert settlement.units == UnitCounts(1, 0, None)
+    assert (settlement.source, settlement.amount_nanousd) == (UsageSource.UNMETERED, None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": "text"},
+        {"response_format": "srt"},
+        {"response_format": "vtt"},
+        {"response_format": "json ", "stream": "false"},
+        {"stream": "true"},
+        {"stream": "True", "response_format": "json"},
+    ],
+)
+async def test_a_caller_cannot_choose_that_a_price_by_the_second_finds_no_length(
+    tmp_path: Path, fields: dict[str, str]
+) -> None:
+    engine = MediaEngine(counts_tokens=False)
+    async with heard(tmp_path, engine, credit_nanousd=10**9) as (site, _):
+        price_by_units(site)
+        await site.gateway.follower.load()
+        status, said = await sent(site, fields, sound)
+        assert (status, engine.seen) == (400, [])
+        assert "WAV" in said
+        status, said = await sent(site, fields, wave_of(2.0))
+        assert status == 200, said
+        (settlement,) = await site.settlements(1)
+    assert settlement.amount_nanousd in (1_000 + 2 * 100_000, 1_000 + 3 * 100_000)  # 3: it was told
+
+
+async def test_what_decides_a_price_is_not_said_twice(tmp_path: Path) -> None:
+    engine = MediaEngine()
+    async with heard(tmp_path, engine) as (site, _):
+        for path, fields in (
+            ("/v1/images/edits", [("n", "1"), ("n", "10")]),
+            ("/v1/audio/transcriptions", [("response_format", "json"), ("response_format", "srt")]),
+            ("/v1/audio/transcriptions", [("stream", "false"), ("stream", "true")]),
+        ):
+            status, said = await sent(site, fields, sound, path)
+            assert status == 400
+            assert f"{fields[0][0]!r} twice" in said
+    assert engine.seen == []
+
+
+async def test_a_file_that_is_longer_than_its_bytes_tell_overruns_nothing(tmp_path: Path) -> None:
+    """Silence, compressed: ten hours in ten thousand bytes."""
+    engine = MediaEngine(counts_tokens=False, seconds=36_000)
+    credit_nanousd = 4_000_000
+    async with heard(tmp_path, engine, credit_nanousd=credit_nanousd) as (site, _):
+        price_by_units(site)
+        await site.gateway.follower.load()
+        statuses = [(await sent(site, {}, sound))[0] for _ in range(4)]
+        settled = await site.settlements(2)
+        await site.booked(2)
+        assert site.database.ledger.check() == []
+        (balance,) = site.database.ledger.balances().values()
+    assert statuses == [200, 200, 402, 402]
+    for each in settled:
+        assert each.units.audio_ms == 36_000_000
+        assert each.charge is not None
+        assert each.amount_nanousd == 1_000 + 13_800 * 100  # what its bytes come to, and a second
+        assert each.charge.waived_nanousd == 36_000 * 100_000 - 13_800 * 100
+    assert balance == credit_nanousd - 2 * (1_000 + 13_800 * 100) >= 0
+
+
+async def sent(
+    site: GatewaySite,
+    fields: dict[str, str] | list[tuple[str, str]],
+    file: bytes,
+    path: str = "/v1/audio/transcriptions",
+) -> tuple[int, str]:
+    """Status and answer of a form with these fields."""
+    form = aiohttp.FormData()
+    form.add_field("model", model_name)
+    for name, value in fields.items() if isinstance(fields, dict) else fields:
+        form.add_field(name, value)
+    form.add_field("file", file, filename="a.bin")
+    headers = {"authorization": f"Bearer {site.api_key}"}
+    async with (
+        aiohttp.ClientSession(site.url, headers=headers) as session,
+        session.post(path, data=form) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+def wave_of(seconds: float) -> bytes:
+    """Silence as a WAV file."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as written:
+        written.setnchannels(1)
+        written.setsampwidth(2)
+        written.setframerate(16_000)
+        written.writeframes(bytes(int(seconds * 16_000) * 2))
+    return file.getvalue()
 
 
 async def test_a_budget_holds_for_what_is_priced_by_image(tmp_path: Path) -> None:

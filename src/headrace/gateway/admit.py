@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headrace.base.clock import Clock
-from headrace.base.errors import NotFound, PermissionDenied
+from headrace.base.errors import InvalidRequest, NotFound, PermissionDenied
 from headrace.gateway.account import Account
 from headrace.gateway.admission import GeneratingRequest, TokenBounds, is_tight, token_bounds
 from headrace.gateway.asked import Asked
@@ -113,6 +113,8 @@ class Admitter:
         priced_as, price, percent = quote_for(
             served, tenant.id, self._priority, books.region, books.clock.wall_s()
         )
+        if not asked.tells_units:
+            check_length(asked, price)
         bounds, may_be_too_high = self._bounds(request, served, price)
         prompt_tokens = None
         if may_be_too_high and books.counter is not None and not asked.images:
@@ -189,3 +191,17 @@ class Admitter:
         if self._limits is no_limits:
             return Room()
         return self._books.admission.room(self._scope_ids, self._limits)
+
+
+def check_length(asked: Asked, price: PriceVersion | None) -> None:
+    """InvalidRequest for a sound that is priced by the second, if neither it nor its answer can
+    tell how long it is: nobody may choose not to be metered."""
+    if price is None or price.price.units is None or asked.units.audio_ms is not None:
+        return
+    if price.price.units.per_second_nanousd:
+        raise InvalidRequest(
+            "This model is priced by the second, and such an answer does not tell how long the "
+            "sound is; ask for the response_format json or verbose_json without stream, or send a "
+            "WAV file.",
+            param="response_format",
+        )

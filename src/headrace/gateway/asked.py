@@ -38,6 +38,7 @@ class Asked:
     form: MediaForm | None = None  # in place of a body
     units: UnitCounts = one_request  # what it is charged for besides tokens; None: its engine tells
     units_max: UnitCounts = one_request  # the most that its engine can tell
+    tells_units: bool = True  # its answer has a place for them
 
     def held(self) -> AbstractContextManager[None]:
         """Keep what lies on disk of it."""

@@ -167,6 +167,7 @@ def asked_of(
         form=form,
         units=units.known,
         units_max=units.most,
+        tells_units=units.are_told,
     )
 
 

@@ -20,9 +20,14 @@ from headrace.spec.settlements import UnitCounts, unit_count_max
 bytes_per_second_min = 800  # 6.4 kbit/s
 rounding_ms = 1000  # an engine may count begun seconds
 ms_per_s = 1000
-wave_formats = (1, 3, 0xFFFE)  # samples as they are: integers, floats, either of more channels
+wave_formats = (1, 3)  # samples as they are: integers, floats
+wave_extensible = 0xFFFE  # the format is in the first two bytes of an id, 24 bytes on
+wave_bits = (8, 16, 24, 32, 64)  # of a sample
+wave_channels_max = 32
+wave_rate_max = 768_000  # samples a second and channel
 wave_chunks_max = 16  # before the samples
 image_event_suffix = ".completed"
+telling_formats = ("json", "verbose_json", "diarized_json")
 
 
 class Units(NamedTuple):
@@ -30,6 +35,7 @@ class Units(NamedTuple):
 
     known: UnitCounts  # from itself; None: its engine tells
     most: UnitCounts
+    are_told: bool = True  # by the answer that is asked for, if its engine tells at all
 
 
 def spoken_units(characters: int) -> Units:
@@ -54,13 +60,21 @@ def heard_units(form: MediaForm) -> Units:
     return Units(
         UnitCounts(requests=1, audio_ms=known_ms),
         UnitCounts(requests=1, audio_ms=longest_ms + rounding_ms),
+        are_told=tells_length(form),
     )
+
+
+def tells_length(form: MediaForm) -> bool:
+    """Whether the answer that a form asks for has a place for the length of its sound."""
+    streams = (form.field("stream") or "").strip().lower() in ("true", "1", "on", "yes")
+    return not streams and (form.field("response_format") or "json") in telling_formats
 
 
 def wave_ms(beginning: bytes, file_bytes: int) -> int | None:
     """The length of a WAV file with plain samples; None for anything else.
 
-    By the size of the file, which cannot say less than there is, as a head can."""
+    By the size of the file, which cannot say less than there is, as a head can. A head that two
+    readers might read differently says nothing: two formats, or one for samples that none has."""
     if beginning[:4] != b"RIFF" or beginning[8:12] != b"WAVE":
         return None
     position, bytes_per_second = 12, 0
@@ -69,15 +83,33 @@ def wave_ms(beginning: bytes, file_bytes: int) -> int | None:
             return None
         name, size = struct.unpack_from("<4sI", beginning, position)
         position += 8
-        if name == b"fmt " and position + 16 <= len(beginning):
-            kind, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", beginning, position)
-            bytes_per_second = rate * channels * bits // 8 if kind in wave_formats else 0
+        if name == b"fmt ":
+            if bytes_per_second:
+                return None
+            bytes_per_second = wave_bytes_per_second(beginning[position : position + size])
         elif name == b"data":
             if not bytes_per_second:
                 return None
             return min(unit_count_max, (file_bytes - position) * ms_per_s // bytes_per_second)
         position += size + size % 2
     return None
+
+
+def wave_bytes_per_second(form: bytes) -> int:
+    """Of the samples that a `fmt ` chunk describes; 0 if they are not as they are."""
+    if len(form) < 16:
+        return 0
+    kind, channels, rate, _, frame_bytes, bits = struct.unpack_from("<HHIIHH", form)
+    if kind == wave_extensible:
+        kind = int.from_bytes(form[24:26], "little")
+    is_plain = (
+        kind in wave_formats
+        and bits in wave_bits
+        and channels <= wave_channels_max
+        and rate <= wave_rate_max
+        and frame_bytes == channels * bits // 8
+    )
+    return rate * frame_bytes if is_plain else 0
 
 
 class ToldUnits(NamedTuple):

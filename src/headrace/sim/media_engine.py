@@ -16,7 +16,6 @@ from headrace.http.asgi import Receive, Scope, Send, header, read_body, send_byt
 body_bytes_max = 128 * 1024 * 1024
 sound = bytes(range(256)) * 40
 picture = b"\x89PNG\r\n\x1a\n" + bytes(100)
-seconds_of_sound = 3
 
 
 @dataclass(slots=True)
@@ -46,9 +45,11 @@ class SentMedia:
 class MediaEngine:
     """The ASGI app; `seen` has every request."""
 
-    def __init__(self, *, counts_tokens: bool = True) -> None:
-        """Without `counts_tokens` sounds are counted in seconds, as some models' are."""
+    def __init__(self, *, counts_tokens: bool = True, seconds: int | None = 3) -> None:
+        """Without `counts_tokens` sounds are counted in seconds, as some models' are; it takes
+        each to be of so many `seconds`, None: it tells nothing."""
         self._counts_tokens = counts_tokens
+        self._seconds = seconds
         self.seen: list[SentMedia] = []
         self.gate: asyncio.Event | None = None  # opened before the second half of a sound
         self.refusal: int | None = None  # a status to answer with
@@ -93,7 +94,9 @@ class MediaEngine:
         return sent
 
     async def _write_down(self, sent: SentMedia, send: Send) -> None:
-        usage: dict[str, Any] = {"type": "duration", "seconds": seconds_of_sound}
+        usage: dict[str, Any] | None = None
+        if self._seconds is not None:
+            usage = {"type": "duration", "seconds": self._seconds}
         if self._counts_tokens:
             details = {"audio_tokens": 30, "text_tokens": 0}
             usage = {

@@ -47,6 +47,39 @@ def test_what_is_no_plain_sound_says_nothing(data: bytes) -> None:
     assert wave_ms(data, len(data)) is None
 
 
+def head(kind: int, channels: int, rate: int, frame: int, bits: int, more: bytes = b"") -> bytes:
+    """A `fmt ` chunk."""
+    form = struct.pack("<HHIIHH", kind, channels, rate, 0, frame, bits) + more
+    return b"fmt " + struct.pack("<I", len(form)) + form
+
+
+def extended(subformat: int) -> bytes:
+    return struct.pack("<HHIH14s", 22, 16, 4, subformat, bytes(14))
+
+
+@pytest.mark.parametrize(
+    ("form", "length_ms"),
+    [
+        (head(1, 2, 8_000, 4, 16), 1_000),
+        (head(3, 1, 8_000, 4, 32), 1_000),
+        (head(0xFFFE, 2, 8_000, 4, 16, extended(1)), 1_000),
+        (head(0xFFFE, 2, 8_000, 4, 16, extended(0x55)), None),  # MP3 in it
+        (head(0xFFFE, 2, 8_000, 4, 16), None),  # it does not say what is in it
+        (head(1, 1, 4_000_000_000, 2, 16), None),  # shorter than anybody plays it
+        (head(1, 65_535, 8_000, 65_534, 8), None),
+        (head(1, 1, 8_000, 8_191, 65_528), None),
+        (head(1, 1, 8_000, 4_096, 16), None),  # frames that are not of these samples
+        (head(1, 1, 8_000, 2, 12), None),
+        (head(1, 2, 8_000, 4, 16) + head(1, 2, 700_000, 4, 16), None),  # which of the two?
+    ],
+)
+def test_a_head_that_might_be_read_in_two_ways_says_nothing(
+    form: bytes, length_ms: int | None
+) -> None:
+    data = b"RIFF\0\0\0\0WAVE" + form + b"data\0\0\0\0" + bytes(32_000)
+    assert wave_ms(data[:1024], len(data)) == length_ms
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
