@@ -78,16 +78,21 @@ class AdminClient:
         return self._ask("GET", f"{path}?{urlencode(present)}" if present else path)
 
     def list(self, path: str, query: Mapping[str, str | None] | None = None) -> bytes:
-        """Every item of a list as one `{"items": [...]}`, whatever the pages."""
+        """Every item of a list as one answer without `next`, whatever the pages.
+
+        What else the pages say is taken from the last."""
         items: list[msgspec.Raw] = []
         after: str | None = None
         for _ in range(pages_max):
             asked = {**(query or {}), "limit": str(page_items), "after": after}
-            page = msgspec.json.decode(self.get(path, asked), type=RawPage)
+            answer = self.get(path, asked)
+            page = msgspec.json.decode(answer, type=RawPage)
             items += page.items
             after = page.next
             if after is None:
-                return msgspec.json.encode({"items": items})
+                rest = msgspec.json.decode(answer, type=dict[str, msgspec.Raw])
+                rest.pop("next", None)
+                return msgspec.json.encode({**rest, "items": items})
         raise RemoteError(
             f"{path} has more than {pages_max * page_items:,} items; narrow the question"
         )

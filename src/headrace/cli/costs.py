@@ -120,7 +120,7 @@ def prices(
         )
         return
     platform.show_list(
-        platform.client.get("/device-prices"),
+        platform.client.list("/device-prices"),
         DevicePricesView,
         ("ID", "FROM", "TYPES"),
         lambda view: (view.id, view.effective_time, ", ".join(view.prices)),

@@ -92,7 +92,7 @@ def add(
 
 def list_all(platform: Platform) -> None:
     """List the nodes."""
-    answer = platform.client.get("/nodes")
+    answer = platform.client.list("/nodes")
     if platform.as_json:
         output.write_json(msgspec.Raw(answer))
         return

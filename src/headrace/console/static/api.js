@@ -37,19 +37,21 @@ const pagesMax = 20;
 /** Read one thing. */
 export const get = (path) => ask("GET", path);
 
-/** Read a list, over as many pages as it has, within reason. */
-export async function list(path) {
+/** Read a list, over as many pages as it has, within reason, and what else the last page says. */
+export async function wholeList(path) {
   const items = [];
   let after = "";
-  for (let page = 0; page < pagesMax; page += 1) {
+  for (let page = 0; ; page += 1) {
     const mark = path.includes("?") ? "&" : "?";
     const part = await ask("GET", `${path}${mark}limit=500&after=${encodeURIComponent(after)}`);
     items.push(...part.items);
-    if (part.next === null) break;
+    if (part.next === null || page + 1 === pagesMax) return { ...part, items };
     after = part.next;
   }
-  return items;
 }
+
+/** The items of a list alone. */
+export const list = async (path) => (await wholeList(path)).items;
 
 /** Make a change: POST, PUT, PATCH or DELETE. */
 export const change = (method, path, body) => ask(method, path, { body });

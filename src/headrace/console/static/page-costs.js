@@ -11,10 +11,10 @@ export const costs = {
 
   async load() {
     const [found, prices, nodes] = await Promise.all([
-      get(`/costs?month=${thisMonth()}`), get("/device-prices"),
+      get(`/costs?month=${thisMonth()}`), list("/device-prices"),
       list("/nodes").catch(() => []),
     ]);
-    return { found, prices: prices.items, nodes };
+    return { found, prices, nodes };
   },
 
   render({ found, prices, nodes }, refresh) {

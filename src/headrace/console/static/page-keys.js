@@ -112,7 +112,7 @@ function showKey(made) {
 
 export const limits = {
   title: "Limits", group: "Build", needs: "usage.read", ticks: true,
-  load: () => get("/limits"),
+  load: () => wholeList("/limits"),
 
   render({ items }) {
     return card("Limits", "of tenants, projects and active keys, and how near they are", null,

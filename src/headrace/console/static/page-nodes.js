@@ -1,6 +1,6 @@
 // Machines: what each has, how its devices are joined, what runs where, and whether more may come.
 
-import { change, get } from "./api.js";
+import { change, wholeList } from "./api.js";
 import { ask, reveal } from "./dialog.js";
 import { badge, button, card, element, facts } from "./dom.js";
 import { bytes, count } from "./format.js";
@@ -10,7 +10,7 @@ const toneOfNode = { ready: "good", joining: "warn", lost: "bad" };
 export const nodes = {
   title: "Nodes", group: "Operate", needs: "operator", ticks: true,
 
-  load: () => get("/nodes").catch((error) => {
+  load: () => wholeList("/nodes").catch((error) => {
     if (error.status !== 404) throw error;
     return { items: [], frozen_reason: null };
   }),

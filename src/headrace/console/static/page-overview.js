@@ -25,11 +25,11 @@ export const overview = {
     const today = `first_day=${span.at(-1)}&last_day=${span.at(-1)}`;
     const [used, live, goodput, deployments, replicas, nodes, costs] = await Promise.all([
       usage, get("/live").catch(() => null), get("/goodput").catch(() => ({ items: [] })),
-      list("/deployments"), list("/replicas"), get("/nodes").catch(() => ({ items: [] })),
+      list("/deployments"), list("/replicas"), list("/nodes").catch(() => []),
       get(`/costs?${today}`).catch(() => null),
     ]);
     return { usage: used, live, goodput: goodput.items, deployments, replicas, span,
-      nodes: nodes.items, costs };
+      nodes, costs };
   },
 
   render(data, _, caller) {

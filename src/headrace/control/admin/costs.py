@@ -12,6 +12,7 @@ from headrace.base.money import parse_usd
 from headrace.billing.costs import CostLine, idle, report_costs
 from headrace.control.admin.context import Context
 from headrace.control.admin.invoice_values import Month, PeriodFields, bounds_of
+from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
 from headrace.control.admin.values import (
     Dollars,
     Moment,
@@ -74,12 +75,6 @@ class DevicePricesView(BaseModel):
     per_kwh: Money
 
 
-class DevicePriceList(BaseModel):
-    """All of them, the oldest first."""
-
-    items: list[DevicePricesView]
-
-
 class CostLineView(BaseModel):
     """What something cost and brought in."""
 
@@ -131,10 +126,11 @@ def set_device_prices(body: DevicePricesCreate, context: Context) -> DevicePrice
 
 
 @router.get("/device-prices")
-def list_device_prices(context: Context) -> DevicePriceList:
-    """List what devices cost."""
-    books = context.database.store.list(DevicePrices)
-    return DevicePriceList(items=[_book_view(book) for book in books])
+def list_device_prices(
+    context: Context, after: After = "", limit: Limit = page_items_default
+) -> Page[DevicePricesView]:
+    """List what devices cost, the oldest prices first."""
+    return page_of(context.database.store.list(DevicePrices), after, limit, _book_view)
 
 
 @router.get("/costs")

@@ -80,8 +80,11 @@ def limits_of(body: LimitsBody | None) -> Limits | None:
 
 def limits_view(limits: Limits | None) -> LimitsView | None:
     """The limits of a resource, if it has any."""
-    if limits is None:
-        return None
+    return None if limits is None else view_of(limits)
+
+
+def view_of(limits: Limits) -> LimitsView:
+    """Limits as they are shown."""
     budget = limits.budget_nanousd
     return LimitsView(
         requests_per_minute=limits.requests_per_minute,

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from headrace.base.errors import Conflict, InvalidRequest, Unavailable
 from headrace.base.ids import new_id
 from headrace.control.admin.context import AdminContext, Context
+from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
 from headrace.control.admin.references import Name, reject_id_as_name, resolve
 from headrace.control.admin.values import RequestBody, moment, optional_moment
 from headrace.control.nodes.labels import check_labels
@@ -88,11 +89,9 @@ class NodeView(BaseModel):
     create_time: datetime.datetime
 
 
-class NodeList(BaseModel):
-    """All nodes, and whether so many are silent that nothing is moved."""
+class NodePage(Page[NodeView]):
+    """A part of the nodes, and whether so many are silent that nothing is moved."""
 
-    items: list[NodeView]
-    next: str | None = None
     frozen_reason: str | None = None
 
 
@@ -165,14 +164,17 @@ def create_node(body: NodeCreate, context: Context) -> NodeCreated:
 
 
 @router.get("/nodes")
-def list_nodes(context: Context) -> NodeList:
+def list_nodes(context: Context, after: After = "", limit: Limit = page_items_default) -> NodePage:
     """List the nodes."""
-    nodes = context.database.store.list(Node)
     replicas = context.database.store.list(Replica)
-    frozen = context.nodes.frozen_reason if context.nodes is not None else ""
-    return NodeList(
-        items=[_view(context, node, replicas) for node in nodes], frozen_reason=frozen or None
+    page = page_of(
+        context.database.store.list(Node),
+        after,
+        limit,
+        lambda node: _view(context, node, replicas),
     )
+    frozen = context.nodes.frozen_reason if context.nodes is not None else ""
+    return NodePage(items=page.items, next=page.next, frozen_reason=frozen or None)
 
 
 @router.get("/nodes/{node}")
