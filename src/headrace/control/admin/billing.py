@@ -5,7 +5,7 @@ from pydantic import BaseModel
 
 from headrace.control.admin.access import Access, allows
 from headrace.control.admin.context import Context
-from headrace.control.admin.invoice_values import ProfileView, profile_view
+from headrace.control.admin.invoice_views import ProfileView, profile_view
 from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
 from headrace.control.admin.payments import AgreementView, agreement_view
 from headrace.control.admin.terms import TermsView, terms_view

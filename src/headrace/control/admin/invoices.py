@@ -15,19 +15,21 @@ from headrace.control.admin.access import Access, GrantedAccess, allows
 from headrace.control.admin.context import AdminContext, Context
 from headrace.control.admin.invoice_values import (
     CreditNoteCreate,
-    CreditNotes,
-    CreditNoteView,
-    Drafts,
     InvoiceDraw,
     InvoiceFinalize,
-    InvoiceView,
     Month,
     PeriodFields,
     ProfileFields,
-    ProfileView,
     SellerFields,
-    SellerView,
     bounds_of,
+)
+from headrace.control.admin.invoice_views import (
+    CreditNotes,
+    CreditNoteView,
+    Drafts,
+    InvoiceView,
+    ProfileView,
+    SellerView,
     invoice_view,
     note_view,
     profile_view,

@@ -13,7 +13,7 @@ from headrace.billing.payable import currency_digits
 from headrace.billing.standing import currency_of, digits_of
 from headrace.control.admin.access import Access, allows
 from headrace.control.admin.context import AdminContext, Context
-from headrace.control.admin.invoice_values import decimal_of
+from headrace.control.admin.invoice_views import decimal_of
 from headrace.control.admin.pages import Page, page_items_default, page_items_max, page_of
 from headrace.control.admin.references import Reference
 from headrace.control.admin.values import (
