@@ -17,6 +17,11 @@ def rate(rate_ppm: int) -> str:
     return f"{rate_ppm / 10_000:g}%"
 
 
+def named_rate(name: str, rate_ppm: int) -> str:
+    """A tax or discount with its rate, once: `VAT (19%)`, and `VAT 19%` where the name says it."""
+    return name if rate(rate_ppm) in name.split() else f"{name} ({rate(rate_ppm)})"
+
+
 def count(number: int) -> str:
     """An integer with thousands separated."""
     return f"{number:,}"

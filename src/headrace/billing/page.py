@@ -29,7 +29,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters.update(
         dollars=figures.dollars,
-        rate=figures.rate,
+        named_rate=figures.named_rate,
         count=figures.count,
         quantity=figures.quantity,
         price=figures.price,

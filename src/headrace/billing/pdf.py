@@ -141,7 +141,7 @@ def draw_totals(pdf: "FPDF", family: str, invoice: Invoice) -> None:
     if invoice.rounding_nanousd:
         rows.append(("Rounding to cents", invoice.rounding_nanousd))
     rows += [
-        (f"{tax.name} ({figures.rate(tax.rate_ppm)})", tax.amount_nanousd) for tax in invoice.taxes
+        (figures.named_rate(tax.name, tax.rate_ppm), tax.amount_nanousd) for tax in invoice.taxes
     ]
     rows.append(("Total", invoice.total_nanousd))
     if invoice.paid_from_credit_nanousd:
@@ -158,7 +158,7 @@ def draw_totals(pdf: "FPDF", family: str, invoice: Invoice) -> None:
 def adjustment_name(adjustment: Adjustment) -> str:
     """The words of one of the terms, with its share if it is one."""
     share = adjustment.share_ppm
-    return adjustment.name if share is None else f"{adjustment.name} ({figures.rate(share)})"
+    return adjustment.name if share is None else figures.named_rate(adjustment.name, share)
 
 
 def draw_payable(pdf: "FPDF", family: str, payable: Payable) -> None:

@@ -170,10 +170,15 @@ def finalize(
     allow_unrated: Annotated[
         bool, typer.Option("--allow-unrated", help="Leave out what has no price yet.")
     ] = False,
+    allow_zero: Annotated[
+        bool, typer.Option("--allow-zero", help="Number it although it charges nothing.")
+    ] = False,
 ) -> None:
     """Give a draft its number; from then on it never changes."""
     path = f"/invoices/{path_of(invoice)}/finalize"
-    answer = platform.client.send("POST", path, {"allow_unrated": allow_unrated})
+    answer = platform.client.send(
+        "POST", path, {"allow_unrated": allow_unrated, "allow_zero": allow_zero}
+    )
     platform.show(answer, InvoiceView, _fields)
 
 

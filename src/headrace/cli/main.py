@@ -76,7 +76,7 @@ entries = (
     CommandEntry(("top",), "Show what the platform does now.", "top"),
     CommandEntry(("prices",), "What models cost: apply, list, try, rate.", "prices"),
     CommandEntry(("costs",), "What devices cost, and the margin: show, prices.", "costs"),
-    CommandEntry(("payments",), "Money by a provider: agree, list, pay, refund.", "payments"),
+    CommandEntry(("payments",), "Money that came: list, record, pay, refund, resolve.", "payments"),
     CommandEntry(("wallets",), "Credit of tenants: grant, list.", "wallets"),
     CommandEntry(
         ("invoices",),

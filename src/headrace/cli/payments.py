@@ -52,13 +52,14 @@ class AgreementView(msgspec.Struct, frozen=True):
 def register(app: typer.Typer) -> None:
     """Add the group to the command line."""
     group = platform_group(
-        "payments", "Money that came: agree, list, pay, record, refund, reverse.", app
+        "payments", "Money that came: agree, list, pay, record, refund, resolve, reverse.", app
     )
     platform_command(group, "agree")(agree)
     platform_command(group, "list")(list_all)
     platform_command(group, "pay")(pay)
     platform_command(group, "record")(record)
     platform_command(group, "refund")(refund)
+    platform_command(group, "resolve")(resolve)
     platform_command(group, "reverse")(reverse)
 
 
@@ -151,6 +152,22 @@ def reverse(
     """Take back a transfer that was recorded by mistake, or that the bank took back."""
     path = f"/payments/{path_of(payment)}/reverse"
     platform.show(platform.client.send("POST", path, {"reason": reason}), PaymentView, _fields)
+
+
+def resolve(
+    platform: Platform,
+    payment: Annotated[str, typer.Argument(metavar="PAYMENT", help="The id of a payment.")],
+    *,
+    succeeded: Annotated[
+        bool, typer.Option("--succeeded/--failed", help="What the provider says of it.")
+    ],
+    reason: Annotated[str, typer.Option(help="Who said so.")],
+    reference: Annotated[str, typer.Option(help="The provider's own id of it.")] = "",
+) -> None:
+    """Say what became of a payment whose end is unknown, after asking the provider."""
+    path = f"/payments/{path_of(payment)}/resolve"
+    body = {"succeeded": succeeded, "reference": reference, "reason": reason}
+    platform.show(platform.client.send("POST", path, body), PaymentView, _fields)
 
 
 def refund(

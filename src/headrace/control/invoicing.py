@@ -120,11 +120,14 @@ class Invoicing:
             self._database.invoices.save_draft(invoice)
         return drafts
 
-    def finalize(self, invoice: Invoice, *, allow_unrated: bool = False) -> Invoice:
+    def finalize(
+        self, invoice: Invoice, *, allow_unrated: bool = False, allow_zero: bool = False
+    ) -> Invoice:
         """Draw the invoice once more, give it the next number and make it final.
 
         What its terms add or take off is booked with it, so that the balance follows the invoice.
-        Conflict while its days are not over, or while some of its use has no price."""
+        Conflict while its days are not over, while some of its use has no price, or if it charges
+        and books nothing: such a draft stays one, so that numbers stand for invoices."""
         if invoice.state is not InvoiceState.DRAFT:
             raise Conflict(
                 f"the invoice {invoice.number} is final; correct it with a credit note",
@@ -145,6 +148,12 @@ class Invoicing:
             raise Conflict(
                 f"{current.unrated_requests:,} requests of this period used models without a "
                 "price; apply prices and rate them, or finalize with `allow_unrated`"
+            )
+
+        if not (current.total_nanousd or current.adjusted_nanousd or allow_zero):
+            raise Conflict(
+                "these days charge nothing, so the draft needs no number; finalize with "
+                "`allow_zero` (`--allow-zero`) if the buyer wants the document"
             )
 
         def numbered(number: str) -> Invoice:

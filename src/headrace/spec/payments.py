@@ -2,7 +2,7 @@
 
 PENDING ──the provider took it──▶ SUCCEEDED ──a transfer was no such thing──▶ REVERSED
    │ ├─────the provider refused──▶ FAILED
-   │ └──nobody could be reached──▶ UNKNOWN   until a person asks the provider
+   │ └──nobody could be reached──▶ UNKNOWN ──a person asked──▶ SUCCEEDED, FAILED
    └── tried again, with the same idempotency key, until one of these
 
 A transfer is recorded when it is there, so it begins as SUCCEEDED.

@@ -7,15 +7,17 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headrace.base.errors import ConfigurationError
 from headrace.billing import pdf
 from headrace.billing.draft import finalized
+from headrace.billing.figures import named_rate
 from headrace.billing.page import credit_note_page, invoice_page
 from headrace.billing.pdf import invoice_pdf
 from headrace.billing.tables import csv_of, json_lines_of, json_of
-from headrace.spec.invoices import BillingProfile, CreditNote, Invoice, RatedUse
+from headrace.spec.invoices import BillingProfile, CreditNote, Invoice, InvoiceTax, RatedUse
 
 Draw = Callable[..., Invoice]
 Use = Callable[..., RatedUse]
@@ -38,6 +40,22 @@ def test_the_page_says_it_all_and_escapes_names(invoice: Invoice) -> None:
     assert "Acme &lt;Łódź&gt;" in page
     assert "<Łódź>" not in page
     assert "http" not in page.replace("http-equiv", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "ppm", "shown"),
+    [
+        ("VAT", 190_000, "VAT (19%)"),
+        ("VAT 19%", 190_000, "VAT 19%"),
+        ("VAT 0%", 0, "VAT 0%"),
+        ("VAT 19%", 90_000, "VAT 19% (9%)"),
+    ],
+)
+def test_a_rate_is_said_once(invoice: Invoice, name: str, ppm: int, shown: str) -> None:
+    tax = InvoiceTax(name=name, rate_ppm=ppm, amount_nanousd=0)
+    page = invoice_page(msgspec.structs.replace(invoice, taxes=(tax,))).decode()
+    assert f"<dt>{shown}</dt>" in page
+    assert named_rate(name, ppm) == shown
 
 
 def test_a_draft_says_so(drawn: Draw) -> None:

@@ -150,7 +150,37 @@ def test_what_has_no_price_is_not_forgotten(
     [draft] = ask("invoices", "draft", *days)["items"]
     assert run("invoices", "finalize", draft["id"]) == 1
     assert "1 requests of this period used models without a price" in capsys.readouterr().err
-    assert ask("invoices", "finalize", draft["id"], "--allow-unrated")["total"]["nanousd"] == 0
+    anyway = ("invoices", "finalize", draft["id"], "--allow-unrated", "--allow-zero")
+    assert ask(*anyway)["total"]["nanousd"] == 0
+
+
+@pytest.mark.usefixtures("seller")
+def test_an_invoice_of_nothing_takes_no_number_unless_somebody_wants_it(
+    platform: RunningPlatform, ask: Callable[..., Any], run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [nothing] = ask("invoices", "draft", "--month", "2026-12")["items"]
+    assert run("invoices", "finalize", nothing["id"]) == 1
+    assert "--allow-zero" in capsys.readouterr().err
+    use(platform, "r1")
+    [draft] = ask("invoices", "draft", *days)["items"]
+    assert ask("invoices", "finalize", draft["id"])["number"].endswith("-000001")
+    wanted = ask("invoices", "finalize", nothing["id"], "--allow-zero")
+    assert wanted["number"].endswith("-000002")
+    assert (wanted["total"]["nanousd"], wanted["standing"]["state"]) == (0, "paid")
+
+
+@pytest.mark.usefixtures("seller")
+def test_an_invoice_that_a_discount_makes_nothing_is_numbered_and_booked(
+    platform: RunningPlatform, ask: Callable[..., Any], tmp_path: Path
+) -> None:
+    use(platform, "r1")
+    terms = tmp_path / "terms.yaml"
+    terms.write_text("discount_percent: 100\n")
+    ask("invoices", "terms", "acme", "-f", str(terms))
+    [draft] = ask("invoices", "draft", *days)["items"]
+    final = ask("invoices", "finalize", draft["id"])
+    assert (final["total"]["nanousd"], final["number"] is None) == (0, False)
+    assert platform.database.ledger.check() == []
 
 
 @pytest.mark.usefixtures("seller")

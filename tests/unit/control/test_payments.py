@@ -136,6 +136,50 @@ def test_a_wrong_key_loses_no_payment_and_after_a_day_a_person_is_asked(
     assert only(payments).id in only(payments).message
 
 
+def make_unknown(database: Database, payment: Payment) -> Payment:
+    """As a payment is that nobody answered for a day."""
+    return database.store.update(
+        msgspec.structs.replace(payment, state=PaymentState.UNKNOWN, end_time=1.0)
+    )
+
+
+def test_a_person_says_what_became_of_an_unknown_recharge_and_it_is_booked_once(
+    payments: Payments, database: Database, stripe: StripeServer
+) -> None:
+    payments.agree(acme, "cus_1", "", recharge)
+    payments.recharge_due()
+    unknown = make_unknown(database, only(payments))
+    ended = payments.resolve(unknown, succeeded=True, reference="pi_7", reason="asked Stripe")
+    assert (ended.state, ended.reference) == (PaymentState.SUCCEEDED, "pi_7")
+    assert balance(database) == 20 * dollar
+    for succeeded in (True, False):
+        with pytest.raises(Conflict, match="only what is unknown"):
+            payments.resolve(ended, succeeded=succeeded, reference="", reason="again")
+        with pytest.raises(Conflict):  # by somebody who has not seen yet that it ended
+            payments.resolve(unknown, succeeded=succeeded, reference="", reason="again")
+    assert balance(database) == 20 * dollar
+    assert database.ledger.check() == []
+    assert not stripe.intents
+
+
+@pytest.mark.parametrize(("succeeded", "left"), [(True, 12), (False, 20)])
+def test_a_refund_that_is_unknown_counts_until_somebody_says_what_became_of_it(
+    payments: Payments, database: Database, succeeded: bool, left: int
+) -> None:
+    payments.agree(acme, "cus_1", "", recharge)
+    payments.look()
+    paid = only(payments)
+    database.ledger.credit(acme.id, 100 * dollar, "other", "a grant")
+    unknown = make_unknown(database, payments.refund(paid, 8 * dollar))
+    with pytest.raises(InvalidRequest, match=r"at most .* 12.00"):
+        payments.refund(paid, 13 * dollar)
+    payments.resolve(unknown, succeeded=succeeded, reference="", reason="asked Stripe")
+    assert balance(database) == (100 + left) * dollar
+    with pytest.raises(InvalidRequest, match=rf"at most .* {left}.00"):
+        payments.refund(paid, 21 * dollar)
+    assert database.ledger.check() == []
+
+
 def test_a_refund_leaves_the_balance_at_once_and_comes_back_if_it_is_declined(
     payments: Payments, database: Database, stripe: StripeServer
 ) -> None:
@@ -189,6 +233,12 @@ def test_an_invoice_is_paid_once_and_credits_what_it_billed(
     payments.pay_invoice(final)
     with pytest.raises(Conflict, match="pending"):
         payments.pay_invoice(final)
+    [ordered] = payments.of_tenant(acme.id)
+    unknown = make_unknown(database, ordered)
+    with pytest.raises(Conflict, match="payments resolve"):
+        payments.pay_invoice(final)
+    payments.resolve(unknown, succeeded=False, reference="", reason="asked Stripe")
+    payments.pay_invoice(final)
     payments.ask_pending()
     assert [intent["amount"] for intent in stripe.intents.values()] == [800]
     assert balance(database) == 6 * dollar  # the tax is nobody's credit

@@ -81,10 +81,13 @@ function draw(refresh) {
 
 /** Ask whether a draft becomes final. */
 export function finalize(invoice, refresh) {
-  ask(`Finalize the draft of ${invoice.tenant}?`, [], "Finalize", async () => {
-    await change("POST", `/invoices/${invoice.id}/finalize`, {});
+  const isZero = invoice.total.nanousd === 0;
+  ask(`Finalize the draft of ${invoice.tenant}?`, [], isZero ? "Number it anyway" : "Finalize", async () => {
+    await change("POST", `/invoices/${invoice.id}/finalize`, { allow_zero: isZero });
     await refresh();
-  }, { text: "It gets the next number, and never changes from then on." });
+  }, { text: isZero
+    ? "It charges nothing, so it needs no number. With one, it never changes from then on."
+    : "It gets the next number, and never changes from then on." });
 }
 
 /** Save an invoice in one of its formats. */

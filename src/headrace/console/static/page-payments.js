@@ -16,7 +16,7 @@ export const payments = {
   async load(caller) {
     const [status, tenants, made, invoices] = await Promise.all([
       get("/status"), list("/billing"), list(`/payments?${caller.view.tenant}`),
-      get(`/invoices?limit=500&${caller.view.tenant}`).then(({ items }) => items),
+      list(`/invoices?${caller.view.tenant}`),
     ]);
     const due = invoices.filter(({ standing }) => Number(standing?.open ?? 0) > 0);
     const numbers = Object.fromEntries(invoices.map((invoice) => [invoice.id, invoice.number]));
@@ -45,9 +45,7 @@ export const payments = {
           row.message ? element("div", { class: "muted small" }, row.message) : null] },
         { label: "Ordered", value: (row) => age(row.create_time) },
         { label: "Ended (UTC)", value: (row) => moment(row.end_time) },
-        { label: "", value: (row) => (mayAct && row.purpose === "recharge" && row.state === "succeeded"
-          ? element("div", { class: "actions" }, button("Refund", () => refund(row, refresh),
-            { id: `refund-${row.id}`, label: `Refund the payment ${row.id}` })) : null) },
+        { label: "", value: (row) => action(row, mayAct, caller, refresh) },
       ], made, provider === null ? "No payments." : "No payments yet.")),
       card("How tenants pay", "by the provider's own ids; no card number is ever here", null,
         table("How tenants pay", [
@@ -66,6 +64,15 @@ export const payments = {
     ];
   },
 };
+
+/** What an operator can do about a payment: give it back, or say what became of it. */
+function action(row, mayAct, caller, refresh) {
+  const act = mayAct && row.purpose === "recharge" && row.state === "succeeded"
+    ? ["Refund", refund] : caller.is_operator && row.state === "unknown" ? ["Resolve", resolve] : null;
+  if (act === null) return null;
+  return element("div", { class: "actions" }, button(act[0], () => act[1](row, refresh),
+    { id: `${act[0].toLowerCase()}-${row.id}`, label: `${act[0]} the payment ${row.id}` }));
+}
 
 const newestFirst = (a, b) => Date.parse(b.create_time) - Date.parse(a.create_time);
 
@@ -135,4 +142,17 @@ function refund(row, refresh) {
     await change("POST", `/payments/${row.id}/refunds`, { amount_usd: amount });
     await refresh();
   }, { danger: true, text: "It leaves the tenant's balance at once, and comes back if the provider declines." });
+}
+
+function resolve(row, refresh) {
+  ask("What became of this payment?", [
+    { name: "end", label: "It", required: true, options: [["succeeded", "succeeded: the money came"],
+      ["failed", "failed: no money moved"]] },
+    { name: "reference", label: "The provider's reference", hint: "empty: as it is known" },
+    { name: "reason", label: "Who said so", required: true, wide: true },
+  ], "Book it", async ({ end, reference, reason }) => {
+    await change("POST", `/payments/${row.id}/resolve`, {
+      succeeded: end === "succeeded", reference, reason });
+    await refresh();
+  }, { danger: true, text: `Ask ${row.provider} first: the books follow what you say here.` });
 }

@@ -123,7 +123,8 @@ class InvoiceDraw(PeriodFields):
 class InvoiceFinalize(RequestBody):
     """Make a draft final."""
 
-    allow_unrated: bool = False
+    allow_unrated: bool = False  # leave out what has no price yet
+    allow_zero: bool = False  # number it although it charges nothing
 
 
 class CreditNoteCreate(RequestBody):

@@ -211,7 +211,9 @@ def finalize_invoice(
 ) -> InvoiceView:
     """Give a draft its number; from then on it never changes."""
     found = _visible(access, invoice)
-    final = _invoicing(context).finalize(found, allow_unrated=body.allow_unrated)
+    final = _invoicing(context).finalize(
+        found, allow_unrated=body.allow_unrated, allow_zero=body.allow_zero
+    )
     return _shown(final, context)
 
 

@@ -132,6 +132,14 @@ class TransferReverse(RequestBody):
     reason: Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
+class PaymentResolve(RequestBody):
+    """What the provider told a person of a payment whose end is unknown."""
+
+    succeeded: bool
+    reference: Annotated[str, StringConstraints(max_length=200)] = ""  # the provider's own id
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
 class RefundCreate(RequestBody):
     """Give back some of a payment, in whole cents."""
 
@@ -186,6 +194,17 @@ def reverse_transfer(payment: str, body: TransferReverse, context: Context) -> P
     """Take back a transfer that was recorded by mistake, or that the bank took back."""
     found = context.database.store.get(Payment, payment)
     return _view(_invoice_payments(context).reverse(found, body.reason))
+
+
+@router.post("/payments/{payment}/resolve")
+def resolve_payment(payment: str, body: PaymentResolve, context: Context) -> PaymentView:
+    """Say what became of a payment whose end is unknown; it is booked as if the provider had."""
+    found = context.database.store.get(Payment, payment)
+    return _view(
+        _payments(context).resolve(
+            found, succeeded=body.succeeded, reference=body.reference, reason=body.reason
+        )
+    )
 
 
 @router.post("/payments/{payment}/refunds", status_code=201)

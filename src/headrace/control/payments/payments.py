@@ -88,8 +88,15 @@ class Payments:
         with self._database.transaction():
             self._database.invoices.lock(invoice.id)
             for payment in self.of_tenant(invoice.tenant_id):
-                if payment.invoice_id == invoice.id and payment.state is PaymentState.PENDING:
+                if payment.invoice_id != invoice.id:
+                    continue
+                if payment.state is PaymentState.PENDING:
                     raise Conflict(f"the payment {payment.id} of it is pending")
+                if payment.state is PaymentState.UNKNOWN:
+                    raise Conflict(
+                        f"nobody knows what became of the payment {payment.id} of it; ask "
+                        f"{payment.provider}, then say so with `headrace payments resolve`"
+                    )
             standing = self._invoices.standing(invoice)
             if standing.paid and not standing.open:
                 raise Conflict(f"the invoice {invoice.number} is paid")
@@ -118,7 +125,7 @@ class Payments:
                 other.credit_nanousd
                 for other in self.of_tenant(payment.parent_id)
                 if other.refunded_id == payment.id
-                and other.state in (PaymentState.PENDING, PaymentState.SUCCEEDED)
+                and other.state is not PaymentState.FAILED  # an unknown one may have gone through
             )
             balance = self._database.ledger.balances().get(payment.parent_id, 0)
             most = min(payment.credit_nanousd - before, balance)
@@ -141,6 +148,16 @@ class Payments:
                 refund.parent_id, -amount_nanousd, refund.id, f"refund of {payment.id}"
             )
         return refund
+
+    def resolve(self, payment: Payment, *, succeeded: bool, reference: str, reason: str) -> Payment:
+        """Say what the provider told a person of a payment that is unknown, and book it.
+
+        Conflict if it is not unknown, also if somebody else said so at the same moment."""
+        if payment.state is not PaymentState.UNKNOWN:
+            raise Conflict(f"the payment is {payment.state}; only what is unknown is resolved")
+        state = PaymentState.SUCCEEDED if succeeded else PaymentState.FAILED
+        verdict = Verdict.SUCCEEDED if succeeded else Verdict.DECLINED
+        return self._end(payment, state, Answer(verdict, reference, reason))
 
     def look(self) -> None:
         """Order recharges and ask for what is pending, as is due now."""
@@ -284,10 +301,13 @@ class Payments:
         )
 
     def _put_off(self, payment: Payment, message: str, reference: str = "") -> Payment:
-        """Try again later; after most of a day nobody knows, and a person has to ask."""
+        """Try again later; after most of a day nobody knows, and a person is to ask."""
         now_s = self._clock.wall_s()
         if now_s - payment.create_time > unanswered_max_s:
-            unknown = f"{message}; ask {payment.provider} for the payment {payment.id}"
+            unknown = (
+                f"{message}; ask {payment.provider} for the payment {payment.id}, then say what "
+                "became of it with `headrace payments resolve`"
+            )
             return self._end(
                 payment, PaymentState.UNKNOWN, Answer(Verdict.PROCESSING, reference, unknown)
             )
