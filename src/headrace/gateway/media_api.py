@@ -24,6 +24,7 @@ from headrace.gateway.generating_routes import Take, Taken, body_bytes_max
 from headrace.gateway.media_form import MediaForm
 from headrace.gateway.media_units import Units, heard_units, made_units, spoken_units
 from headrace.gateway.metering import Metering
+from headrace.gateway.passed_fields import check_body, check_fields, check_files
 from headrace.gateway.prompt_api import decode_fields
 from headrace.gateway.route_table import Call
 from headrace.http.asgi import discarded_bytes_max, header, read_body
@@ -111,6 +112,7 @@ def take_json(path: str, bounds_of: Callable[[bytes, MediaFields], Bounds]) -> T
     async def take(call: Call) -> Taken:
         body = await read_body(call.receive, body_bytes_max)
         fields = decode_fields(body, _fields)
+        check_body(path, body)
         asked = asked_of(path, fields.model, bounds_of(body, fields), body=body)
         return Taken(asked, lambda: idempotency.fingerprint_of(path, body), body)
 
@@ -125,6 +127,8 @@ def take_form(path: str, bounds_of: Callable[[MediaForm], Bounds]) -> Take:
         body = pieces(call.receive)
         try:
             await form.read(header(call.scope, b"content-type"), body)
+            check_fields(path, form.field_names)
+            check_files(form.file_names)
             model = form.field("model")
             if not model or len(model) > model_length_max:
                 raise InvalidRequest("The form has no model.", param="model")

@@ -45,7 +45,7 @@ class MediaForm:
         self._is_file = False
         self._fields: list[tuple[str, bytearray]] = []  # of the parts that are no files
         self.file_bytes = 0  # of all files together
-        self.files = 0
+        self.file_names: list[str] = []  # the fields that are files
         self.beginning = bytearray()  # of the first file
 
     async def read(self, content_type: str | None, body: AsyncIterator[bytes]) -> None:
@@ -75,6 +75,16 @@ class MediaForm:
         """The value of a part that is no file."""
         value = next((value for each, value in self._fields if each == name), None)
         return None if value is None else value.decode(errors="replace")
+
+    @property
+    def field_names(self) -> list[str]:
+        """The fields that are no files."""
+        return [name for name, _ in self._fields]
+
+    @property
+    def files(self) -> int:
+        """How many there are."""
+        return len(self.file_names)
 
     @property
     def content_type(self) -> str:
@@ -118,7 +128,7 @@ class MediaForm:
         self._is_file = part.filename is not None
         self._digest.update(f"\n{part.name}\n{part.filename}\n".encode())
         if self._is_file:
-            self.files += 1
+            self.file_names.append(part.name)
             await self._write(self._file_head(part))
         elif self.field(part.name) is not None and not part.name.endswith("[]"):
             raise InvalidRequest(f"The form has {part.name!r} twice.", param=part.name)

@@ -1,9 +1,9 @@
 """The APIs that read and do not write: embeddings, rerank, score, tokenize.
 
-Their bodies go to the engine as they came, which knows more of their fields than we do. What is
-read here is what a reservation needs: the model, and how many tokens there can be at most. A body
-has at least a byte for each token that an engine reads from it, whatever the field: quotes and
-commas pay for the tokens that an engine adds to each text.
+Their bodies go to the engine as they came, as far as all of their fields pass (`passed_fields`).
+What is read here is what a reservation needs: the model, and how many tokens there can be at most.
+A body has at least a byte for each token that an engine reads from it, whatever the field: quotes
+and commas pay for the tokens that an engine adds to each text.
 """
 
 from typing import TypeVar
@@ -14,6 +14,7 @@ from headrace.base.errors import InvalidRequest
 from headrace.gateway.admission import PromptRequest
 from headrace.gateway.asked import Asked, Asking, GeneratingApi
 from headrace.gateway.metering import Metering
+from headrace.gateway.passed_fields import check_body
 from headrace.spec.settlements import no_units, one_request
 
 pairs_max = 2048  # of texts that one request compares
@@ -79,6 +80,7 @@ def reading_api(path: str, metering: Metering, engine_path: str = "") -> Generat
 
     async def read(asking: Asking) -> Asked:
         fields = read_fields(asking.body)
+        check_body(engine_path or path, asking.body)
         if fields.stream:
             raise InvalidRequest("This API does not stream; leave stream out.", param="stream")
         bound = 0 if metering is Metering.NOTHING else tokens_max(asking.body, fields)
