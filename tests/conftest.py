@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -16,6 +17,12 @@ from headrace.sim.redis_server import RedisServer
 from headrace.storage import open_postgres
 
 numbers = count(1)
+
+
+def pytest_configure() -> None:
+    """A run in the background ignores Ctrl-C; what the tests start must not inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def unavailable(reason: str) -> None:
