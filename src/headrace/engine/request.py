@@ -17,7 +17,7 @@ from headrace.engine.kv_parcel import KvParcel
 class FinishReason(StrEnum):
     """Why a request ended."""
 
-    STOP = "stop"  # a stop token was sampled
+    STOP = "stop"  # a stop token was sampled, or the output came to its `OutputEnd`
     LENGTH = "length"  # max_tokens or the context length was reached
     ABORT = "abort"  # the caller went away
     TIMEOUT = "timeout"  # its deadline passed
@@ -90,6 +90,18 @@ class TokenConstraint(Protocol):
         ...
 
 
+class OutputEnd(Protocol):
+    """What ends an output beside a stop token, such as a text that its tokens have become."""
+
+    def is_reached_by(self, token_id: int) -> bool:
+        """Take the output's next token; whether the output ends with it."""
+        ...
+
+    def fresh(self) -> "OutputEnd":
+        """The same for another output, which is still empty."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """A LoRA adapter that the runner holds, which a request's tokens go through."""
@@ -116,6 +128,7 @@ class EngineRequest:
     deadline_s: float | None = None  # by the engine's clock; what is unfinished then ends
     adapter: Adapter | None = None
     hands_over: bool = False  # its prompt's KV goes to another engine with the last output
+    output_end: OutputEnd | None = None  # of this request alone
 
     @property
     def prompts(self) -> tuple[tuple[int, ...], ...]:
@@ -150,7 +163,9 @@ class RequestOutput:
     """What one step produced for one choice of a request."""
 
     request_id: str
-    token_ids: tuple[int, ...]  # new ones only; a stop token is not among them
+    token_ids: tuple[
+        int, ...
+    ]  # new ones only; not a stop token, but the one that an `OutputEnd` ends with
     finish_reason: FinishReason | None
     usage: RequestUsage
     error: str | None = None

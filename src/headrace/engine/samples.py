@@ -61,6 +61,10 @@ class StepSamples:
             if top_count is not None:
                 logprobs.append(self._logprobs_of(row + accepted, top_count))
             count += 1
+            end = sequence.output_end
+            if end is not None and end.is_reached_by(token_id):
+                reason = FinishReason.STOP
+                break
             if count >= sequence.max_tokens:
                 reason = FinishReason.LENGTH
                 break

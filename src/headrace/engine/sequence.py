@@ -59,6 +59,7 @@ class Sequence:
         "max_tokens",
         "min_tokens",
         "order",
+        "output_end",
         "peak_computed",
         "preemption_count",
         "priority",
@@ -98,6 +99,8 @@ class Sequence:
         self.seed = sampling.seed + nth
         constraint = request.constraint
         self.constraint = constraint if constraint is None or index == 0 else constraint.fresh()
+        end = request.output_end
+        self.output_end = end if end is None or index == 0 else end.fresh()
         self.arrival = arrival
         self.arrival_s = arrival_s
         self.priority = request.priority  # the class it is in now; ageing lowers the number

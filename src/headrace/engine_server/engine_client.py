@@ -78,6 +78,7 @@ class EngineClient:
         self._life = EngineLife(
             config, clock, command, watchdog or Watchdog(config.step_timeout_s), self
         )
+        self._vocabulary: messages.Vocabulary | None = None
         self.adapters: Mapping[str, LoadedAdapter] = {}  # by name
         self.cache_log = CacheLog()
 
@@ -145,6 +146,11 @@ class EngineClient:
         while self._streams:
             await self._life.change()
 
+    def teach(self, vocabulary: messages.Vocabulary) -> None:
+        """Have every engine, from now on, find stop strings by itself."""
+        self._vocabulary = vocabulary
+        self._life.tell(vocabulary)
+
     def submit(self, submit: Submit) -> RequestStream:
         """Send a request, or keep it until a restarting engine is back.
 
@@ -180,7 +186,8 @@ class EngineClient:
     def stop(self, request_id: str, output: Output) -> bool:
         """End a choice at the output that completed a stop string; False if it ended before.
 
-        What the engine still computes of it until it hears of this is not counted."""
+        An engine that knows the vocabulary ended it there; what another still computes of it until
+        it hears of this is not counted."""
         stream = self._streams.get(request_id)
         if stream is None or not stream.end_choice(output):
             return False
@@ -260,6 +267,8 @@ class EngineClient:
 
     def on_awake(self) -> None:
         """Send what waited for the engine."""
+        if self._vocabulary is not None:
+            self._life.tell(self._vocabulary)
         for stream in self.streams:
             if not stream.is_sent:
                 self._send(stream)

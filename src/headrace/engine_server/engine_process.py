@@ -48,6 +48,7 @@ from headrace.engine_server.loading import (
 )
 from headrace.engine_server.messages import EngineConfig, rejection
 from headrace.engine_server.public_prompts import read_public_prompts
+from headrace.engine_server.stop_strings import TokenTexts
 from headrace.engine_server.wire import engine_request, wire_output, wire_stats
 
 read_bytes = 256 * 1024
@@ -71,6 +72,7 @@ class EngineProcess:
         self._load_runner = load_runner
         self._load_encoder = load_encoder
         self._grammars: GrammarQueue | None = None
+        self._texts: TokenTexts | None = None  # once the HTTP process has sent them
         self._shelf: AdapterShelf | None = None
         self._exchange: KvExchange | None = None  # of an engine that moves KV
         self._send_lock = threading.Lock()
@@ -209,6 +211,8 @@ class EngineProcess:
         elif isinstance(message, messages.Abort):
             if not self._abort_early(message.request_id):
                 core.abort(message.request_id, message.index)
+        elif isinstance(message, messages.Vocabulary):
+            self._texts = TokenTexts(message)
         elif isinstance(message, messages.ResetCache):
             core.reset_cache(message.salt)
         elif isinstance(message, messages.DiscardKv):
@@ -248,9 +252,10 @@ class EngineProcess:
         parcel: KvParcel | None,
     ) -> None:
         now_s, shelf = self._clock.monotonic_s(), self._adapters
+        end = None if self._texts is None else self._texts.end_of(message)
         with shelf.lock:  # two threads come here
             adapter = shelf.find(message.adapter)
-            core.submit(engine_request(message, constraint, now_s, adapter), parcel)
+            core.submit(engine_request(message, constraint, now_s, adapter, end), parcel)
         self._wake.set()
 
     def _answer_call(self, message: messages.FromEngine) -> None:

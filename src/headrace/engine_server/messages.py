@@ -105,6 +105,13 @@ class KvHandover(msgspec.Struct, frozen=True, array_like=True):
     block_ids: tuple[int, ...]
 
 
+class Vocabulary(msgspec.Struct, frozen=True, tag="vocabulary", array_like=True):
+    """What each token is as text, by which stop strings are found; sent before the requests."""
+
+    texts: list[bytes]  # by token id
+    control_ids: list[int]  # those that no answer shows, unless its request says so
+
+
 class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
     """Start a request; the fields are those of EngineRequest and SamplingParams."""
 
@@ -144,6 +151,8 @@ class Submit(msgspec.Struct, frozen=True, tag="submit", array_like=True):
     adapter: str | None = None  # the name of a loaded one
     hands_over: bool = False  # its prompt's KV is to wait for another engine
     kv_source: KvSource | None = None  # where its prompt's KV waits
+    stop_strings: tuple[str, ...] = ()
+    shown_ids: tuple[int, ...] | None = ()  # control tokens that its text has; None: all
 
     @property
     def choices(self) -> int:
@@ -315,7 +324,17 @@ class Stats(msgspec.Struct, frozen=True, tag="stats", array_like=True):
 
 
 AdapterCall = LoadAdapter | UnloadAdapter
-ToEngine = EngineConfig | Submit | Abort | AskStats | ResetCache | Embed | AdapterCall | DiscardKv
+ToEngine = (
+    EngineConfig
+    | Vocabulary
+    | Submit
+    | Abort
+    | AskStats
+    | ResetCache
+    | Embed
+    | AdapterCall
+    | DiscardKv
+)
 FromEngine = Loading | Ready | Failed | Rejected | Outputs | Stats | CacheChanges | Embedded | Done
 
 _encoder = msgspec.msgpack.Encoder()

@@ -18,6 +18,7 @@ from headrace.engine_server.messages import EngineConfig
 from headrace.engine_server.model_facts import ModelFacts, read_facts
 from headrace.engine_server.prompts import Prompt, PromptReader
 from headrace.engine_server.public_prompts import encode_public_prompts, public_prompts
+from headrace.engine_server.stop_strings import vocabulary_of
 from headrace.engine_server.submission import submission
 from headrace.engine_server.template_file import with_template
 from headrace.engine_server.text_encoder import ServedEncoder
@@ -78,6 +79,7 @@ class ModelService:
         self._dialect = read_dialect(tokenizer, config.tool_parser, config.reasoning_parser)
         if config.engine.public_prompts is not None:
             self._public_prompts = await asyncio.to_thread(_read_public, config.engine, tokenizer)
+        self.engine.teach(await asyncio.to_thread(vocabulary_of, tokenizer))
         self._tokenizer = tokenizer
 
     async def close(self) -> None:
@@ -108,6 +110,7 @@ class ModelService:
             self.engine.check_available()
             tokenizer, context_length = self._parts()
             prompts = await self._prompts.read(request, tokenizer, self.dialect, context_length)
+            shown_ids = self._shown_ids(request)
             submit = submission(
                 request,
                 prompts,
@@ -118,10 +121,11 @@ class ModelService:
                 find_breakers=self._find_breakers,
                 cache_salt=cache_salt,
                 adapter=self.adapter_of(request.model),
+                shown_ids=shown_ids,
             )
             return TextStream(
                 self.engine,
-                ShownTokens(tokenizer, self._shown_ids(request)),
+                ShownTokens(tokenizer, shown_ids),
                 submit,
                 request.stop_strings,
                 shows_stop=bool(request.include_stop_str_in_output),

@@ -42,6 +42,7 @@ def submission(
     find_breakers: FindBreakers,
     cache_salt: str = "",
     adapter: str | None = None,
+    shown_ids: frozenset[int] | None = frozenset(),
 ) -> Submit:
     """The engine's request; ContextLengthExceeded if prompt and output do not fit the context."""
     longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
@@ -87,7 +88,15 @@ def submission(
         typical_p=_or_default(request.typical_p, 1.0),
         xtc_threshold=_or_default(request.xtc_threshold, xtc_threshold_default),
         xtc_probability=_or_default(request.xtc_probability, 0.0),
+        stop_strings=request.stop_strings,
+        shown_ids=None if shown_ids is None else tuple(sorted(shown_ids)),
     )
+    if submit.min_tokens > submit.max_tokens:
+        raise InvalidRequest(
+            f"min_tokens ({submit.min_tokens}) is more than the output may have "
+            f"({submit.max_tokens}); lower it, or raise max_tokens.",
+            param="min_tokens",
+        )
     return with_transfer(submit, request.kv_transfer_params)
 
 

@@ -10,6 +10,7 @@ from headrace.engine.core import EngineCore
 from headrace.engine.request import (
     Adapter,
     EngineRequest,
+    OutputEnd,
     RequestOutput,
     SamplingParams,
     ThoughtBudget,
@@ -24,6 +25,7 @@ def engine_request(
     constraint: TokenConstraint | None,
     now_s: float,
     adapter: Adapter | None,
+    output_end: OutputEnd | None = None,
 ) -> EngineRequest:
     """What the engine is asked for by a `Submit`."""
     return EngineRequest(
@@ -64,6 +66,7 @@ def engine_request(
         deadline_s=None if message.timeout_s is None else now_s + message.timeout_s,
         adapter=adapter,
         hands_over=message.hands_over,
+        output_end=output_end,
     )
 
 

@@ -45,6 +45,7 @@ to_the_engine: list[tuple[str, Any, dict[str, Any]]] = [
     ("seed", -1, {"seed": 2**64 - 1}),
     ("max_tokens", 3, {"max_tokens": 3}),
     ("min_tokens", 2, {"min_tokens": 2}),
+    ("stop", ["a", "b"], {"stop_strings": ("a", "b")}),
     ("stop_token_ids", [7, 5], {"stop_token_ids": [5, 7, 256]}),
     ("ignore_eos", True, {"ignore_eos": True, "stop_token_ids": []}),
     ("repetition_penalty", 1.3, {"repetition_penalty": 1.3}),
