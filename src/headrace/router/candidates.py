@@ -11,8 +11,9 @@ more would only wait.
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from itertools import islice
+
+import msgspec
 
 from headrace.router.endpoint import Endpoint
 from headrace.router.endpoint_set import Pool
@@ -24,8 +25,7 @@ owner_share_min = 0.5  # of the prompt
 told_max = 128  # impaired endpoints looked at for an explanation
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a gateway is; empty names are nowhere in particular."""
 
     region: str = ""
@@ -35,8 +35,7 @@ class Place:
 anywhere = Place()
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(msgspec.Struct, frozen=True):
     """The endpoints that are left, and how near they are."""
 
     endpoints: Sequence[Endpoint]
@@ -116,7 +115,7 @@ def narrow(able: Sequence[Endpoint], pool: Pool, place: Place, rng: Rng) -> Cand
     """One cohort of them, and of it the nearest."""
     if pool.has_cohorts:
         able = drawn_cohort(able, rng)
-    if place == anywhere or not able:
+    if not able or not (place.region or place.zone):
         return Candidates(able, "anywhere")
     near = [e for e in able if e.spec.region == place.region] if place.region else able
     if place.zone:

@@ -1,13 +1,12 @@
 """One request's load on one endpoint: taken when it is routed, given back whatever happens."""
 
-from dataclasses import dataclass
+import msgspec
 
 from headrace.router.endpoint import Endpoint
 from headrace.router.prompt_prefix import PromptPrefix, no_prefix
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """A request as far as its replica matters: what it costs, and what makes one suit it."""
 
     prefill_tokens: int

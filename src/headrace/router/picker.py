@@ -8,6 +8,8 @@ endpoint goes before the cost, and a cost before chance.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from headrace.base.errors import Unavailable
 from headrace.router.adapters_loaded import adapter_load_s
 from headrace.router.candidates import (
@@ -52,8 +54,7 @@ class PredictionRecord:
     surprise_tokens: int = 0  # there and not predicted
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(msgspec.Struct, frozen=True):
     """One request and the pool that was drawn for it."""
 
     pool_name: str
@@ -64,8 +65,7 @@ class Search:
     matched: Sequence[int]  # tokens of the prompt by slot; empty if the policy asks for none
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """A candidate and why it was taken."""
 
     at: int  # its position among the candidates
@@ -217,8 +217,10 @@ class Picker:
             predicted = min(search.matched[endpoint.slot], work.prefill_tokens)
             kv_tokens = endpoint.spec.kv_tokens
             search.pool.index.sent(endpoint.slot, work.prefix, search.now_s, kv_tokens)
-            told = search.pool.blocks.held_tokens(endpoint.slot, work.prefix)
-            search.pool.blocks.sent(endpoint.slot, work.prefix, search.now_s)
+            blocks = search.pool.blocks
+            if blocks.is_used:
+                told = blocks.held_tokens(endpoint.slot, work.prefix)
+                blocks.sent(endpoint.slot, work.prefix, search.now_s)
         if work.adapter:
             endpoint.adapters.sent(work.adapter)
         return Lease(endpoint, work, search.now_s, predicted_tokens=predicted, told_tokens=told)

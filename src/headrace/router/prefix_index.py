@@ -142,13 +142,15 @@ class PrefixIndex:
 
     def _evict(self, slot: int, beliefs: SlotBeliefs, now_s: float) -> None:
         count_max = max(keys_per_slot_min, keys_max // max(1, len(self._slots)))
-        while beliefs.keys:
-            key, (tokens, sent_s) = next(iter(beliefs.keys.items()))
-            is_over = beliefs.tokens > beliefs.capacity_tokens or len(beliefs.keys) > count_max
+        keys = beliefs.keys
+        while len(keys) > 1:
+            oldest = next(iter(keys))
+            tokens, sent_s = keys[oldest]
+            is_over = beliefs.tokens > beliefs.capacity_tokens or len(keys) > count_max
             is_old = not beliefs.is_told and now_s - sent_s > unused_s_max
-            if not (is_over or is_old) or len(beliefs.keys) == 1:
+            if not (is_over or is_old):
                 return
-            self._drop(slot, beliefs, key, tokens)
+            self._drop(slot, beliefs, oldest, tokens)
 
     def _drop(self, slot: int, beliefs: SlotBeliefs, key: int, tokens: int) -> None:
         del beliefs.keys[key]

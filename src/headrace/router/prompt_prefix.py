@@ -12,16 +12,16 @@ keys never leave the process, and a collision only costs a poorer choice.
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 block_plan = ((16, 512), (28, 2048), (48, 4096), (120, 16_384))  # (blocks, bytes of each)
 bytes_per_token = 4  # typical; the router's tokens are estimates
 prompt_marks = (b'"messages"', b'"prompt"', b'"input"')  # where a body's prompt begins
 
 
-@dataclass(frozen=True, slots=True)
-class PromptPrefix:
+class PromptPrefix(msgspec.Struct, frozen=True):
     """The keys of a prompt's beginnings, and the tokens up to the end of each."""
 
     keys: tuple[int, ...]

@@ -15,8 +15,9 @@ How close it is to the exact one is tested (`test_engine_models.py`) and told in
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from headrace.base.errors import Conflict, ContextLengthExceeded, RateLimited
 from headrace.engine.growth import (
@@ -33,17 +34,17 @@ from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.histogram import Histogram
 from headrace.sim.fleet.prefix_cache import SegmentCache
-from headrace.sim.fleet.request import Attempt, Listener, answer_key, prefix_keys
+from headrace.sim.fleet.request import Attempt, Listener, answer_key
 
 
-@dataclass(eq=False, slots=True)
-class Entry:
+class Entry(msgspec.Struct, eq=False):
     """One attempt inside the engine."""
 
     attempt: Attempt
-    keys: list[int]
+    keys: tuple[int, ...]
     sizes: list[int]
     order: int
+    outlook_tokens: int  # that it may still make, bounded as the real estimate bounds them
     total_tokens: int  # prompt, and output so far when it is computed again
     computed_tokens: int = 0
     produced_before: int = 0  # when it last began to decode
@@ -58,8 +59,7 @@ class Entry:
         return min(made, self.attempt.request.output_tokens)
 
 
-@dataclass(slots=True)
-class Span:
+class Span(msgspec.Struct, eq=False):
     """Steps that go on without a change."""
 
     start_s: float
@@ -67,6 +67,7 @@ class Span:
     first_s: float  # time of the first step
     growth_s: float  # what each step takes longer than the one before
     prefill_rows: int  # of each step
+    duration_s: float = 0.0  # of all its steps
     cut: bool = False  # it ends with the step that runs now
 
     def seconds(self, steps: int) -> float:
@@ -81,7 +82,8 @@ class Span:
             linear = self.first_s - self.growth_s / 2
             root = math.sqrt(linear * linear + 2 * self.growth_s * elapsed_s)
             done = (root - linear) / self.growth_s
-        return max(1, min(self.steps, math.floor(done + 1e-9) + 1))
+        begun = int(done + 1e-9) + 1
+        return begun if begun < self.steps else self.steps
 
 
 class AggregateEngine:
@@ -131,14 +133,15 @@ class AggregateEngine:
         if request.prompt_tokens + request.output_tokens >= limit:
             raise ContextLengthExceeded(f"the context holds {limit} tokens", prompt_tokens=limit)
         self._order += 1
-        keys = prefix_keys(request.segments, request.tenant)
-        sizes = [segment.tokens for segment in request.segments]
-        entry = Entry(attempt, keys, sizes, self._order, request.prompt_tokens)
+        sizes = [tokens for _, tokens in request.segments]
+        outlook = min(growth_tokens_max, request.max_tokens)
+        entry = Entry(attempt, request.keys, sizes, self._order, outlook, request.prompt_tokens)
         self._entries[attempt] = entry
         self._waiting.append(entry)
-        has_place = self._running_count < self._running_max
-        rows_are_taken = self._prefill_tokens_left > self._device.step_rows
-        if self._span is None or (has_place and not rows_are_taken):
+        if self._span is None or (
+            self._prefill_tokens_left <= self._device.step_rows
+            and self._running_count < self._running_max
+        ):
             self._interrupt()
 
     def abort(self, attempt: Attempt) -> None:
@@ -178,15 +181,19 @@ class AggregateEngine:
         span = self._span
         if span is None:
             self._version += 1
-            self._span = Span(self._loop.now_s, 0, 0.0, 0.0, 0, cut=True)
-            self._loop.after(0.0, self._end_span, self._version)
+            self._span = Span(self._loop.now_s, 0, 0.0, 0.0, 0, 0.0, True)
+            if self._loop.is_last_of_moment:
+                self._end_span(self._version)
+            else:  # what else comes at this time belongs to the same step
+                self._loop.after(0.0, self._end_span, self._version)
         elif not span.cut:
             span.cut = True
             steps = span.steps_begun(self._loop.now_s - span.start_s)
             if steps < span.steps:
                 span.steps = steps
+                span.duration_s = span.seconds(steps)
                 self._version += 1
-                end_s = max(self._loop.now_s, span.start_s + span.seconds(steps))
+                end_s = max(self._loop.now_s, span.start_s + span.duration_s)
                 self._loop.at(end_s, self._end_span, self._version)
 
     def _end_span(self, version: int) -> None:
@@ -201,7 +208,8 @@ class AggregateEngine:
             self._leave(self._leaving.pop())
         if self._version < 0:
             return  # halted by somebody who was told
-        self._admit()
+        if self._waiting:
+            self._admit()
         self._begin_span()
 
     def _absorb(self, span: Span) -> None:
@@ -209,14 +217,16 @@ class AggregateEngine:
         self._step += steps
         decoding = self._decoding_count
         if decoding:
-            self._gaps.add(span.seconds(steps) / steps, steps * decoding)
-            self._decoding_context += steps * decoding
-            self.cache.grow(steps * decoding)
+            tokens = steps * decoding
+            self._gaps.add(span.duration_s / steps, tokens)
+            self._decoding_context += tokens
+            self.cache.grow(tokens)
         if self._decoding and self._decoding[0][0] <= self._step:
             self._end_decodes()
         if span.prefill_rows:
             self._advance_prefill(steps * span.prefill_rows)
-        self._growth_share = max(share_min, self._growth_share * share_decay**steps)
+        if self._growth_share > share_min:
+            self._growth_share = max(share_min, self._growth_share * share_decay**steps)
 
     def _end_decodes(self) -> None:
         while self._decoding and self._decoding[0][0] <= self._step:
@@ -224,11 +234,12 @@ class AggregateEngine:
             if entry.is_gone or entry.start_step < 0:
                 continue
             attempt = entry.attempt
-            attempt.produced_tokens = attempt.request.output_tokens
+            request = attempt.request
+            attempt.produced_tokens = request.output_tokens
             self._stop_decoding(entry)
             if self._prefix_cache:
-                self.cache.keep(answer_key(entry.keys, attempt), attempt.request.output_tokens)
-            self.cache.release(entry.keys, attempt.request.prompt_tokens)
+                self.cache.keep(answer_key(entry.keys, attempt), request.output_tokens)
+            self.cache.release(entry.keys, request.prompt_tokens)
             del self._entries[attempt]
             self._listener.finished(attempt)
 
@@ -238,7 +249,7 @@ class AggregateEngine:
         self._decoding_count -= 1
         self._decoding_context -= entry.total_tokens + grown
         self.cache.grow(-(entry.total_tokens - entry.attempt.request.prompt_tokens + grown))
-        self._outlook_tokens -= outlook(entry)
+        self._outlook_tokens -= entry.outlook_tokens
         entry.produced_before = entry.produced(self._step)
         entry.start_step = -1
 
@@ -246,7 +257,7 @@ class AggregateEngine:
         while rows and self._prefilling:
             entry = self._prefilling[0]
             wanted = entry.total_tokens - entry.computed_tokens
-            taken = min(rows, wanted)
+            taken = wanted if wanted < rows else rows
             rows -= taken
             entry.computed_tokens += taken
             self._prefill_tokens_left -= taken
@@ -261,7 +272,8 @@ class AggregateEngine:
         self._decoding_context += entry.total_tokens
         request = entry.attempt.request
         # One that was preempted with only its end to find still takes a step for it.
-        end_step = self._step + max(1, request.output_tokens - entry.produced_before)
+        left = request.output_tokens - entry.produced_before
+        end_step = self._step + (left if left > 1 else 1)
         heapq.heappush(self._decoding, (end_step, entry.order, entry))
         if not entry.is_gone and entry.produced_before == 0:
             entry.attempt.produced_tokens = 1
@@ -275,7 +287,7 @@ class AggregateEngine:
         elif entry in self._prefilling:
             self._prefilling.remove(entry)
             self._prefill_tokens_left -= entry.total_tokens - entry.computed_tokens
-            self._outlook_tokens -= outlook(entry)
+            self._outlook_tokens -= entry.outlook_tokens
             self._withdraw(entry)
             self.cache.grow(-entry.produced_before)
             self.cache.release(entry.keys, entry.computed_tokens)
@@ -301,7 +313,7 @@ class AggregateEngine:
             needed = entry.total_tokens - held + self._device.block_size_tokens // 2
             reserve = 0
             if self._running_count:
-                reserve = int(self._growth_share * (self._outlook_tokens + outlook(entry)))
+                reserve = int(self._growth_share * (self._outlook_tokens + entry.outlook_tokens))
             if needed + reserve > self.cache.free_tokens:
                 break
             self._waiting.popleft()
@@ -319,7 +331,7 @@ class AggregateEngine:
             self._promised.setdefault(key, entry)
         self._prefilling.append(entry)
         self._prefill_tokens_left += entry.total_tokens - entry.computed_tokens
-        self._outlook_tokens += outlook(entry)
+        self._outlook_tokens += entry.outlook_tokens
 
     def _begin_span(self) -> None:
         self._version += 1
@@ -330,27 +342,29 @@ class AggregateEngine:
         while self._decoding_count > self.cache.free_tokens and self._running_count > 1:
             self._preempt_youngest()
         device, decoding = self._device, self._decoding_count
-        rows_left = device.step_rows - decoding
         steps = self._decoding[0][0] - self._step if self._decoding else 1 << 40
-        if decoding:
-            steps = min(steps, max(1, self.cache.free_tokens // decoding))
-        prefill_rows = min(rows_left, self._prefill_tokens_left)
+        if decoding and (fitting := self.cache.free_tokens // decoding) < steps:
+            steps = max(1, fitting)
+        prefill_rows = min(device.step_rows - decoding, self._prefill_tokens_left)
         context, pairs, growth_s = float(self._decoding_context + decoding), 0.0, 0.0
         sequences = decoding
         if prefill_rows:
             head = self._prefilling[0]
-            wanted = head.total_tokens - head.computed_tokens
-            steps = min(steps, max(1, wanted // prefill_rows))
-            chunk, done = min(prefill_rows, wanted), head.computed_tokens
+            done = head.computed_tokens
+            wanted = head.total_tokens - done
+            if (whole := wanted // prefill_rows) < steps:
+                steps = max(1, whole)
+            chunk = min(prefill_rows, wanted)
             context += done + prefill_rows
             pairs = chunk * (done + chunk / 2)
             growth_s = chunk * (device.context_token_s + chunk * device.pair_s)
             sequences += max(1, min(len(self._prefilling), prefill_rows // max(1, wanted)))
-        rows = decoding + prefill_rows
-        first_s = device.step_s(rows, sequences, context, pairs)
+        first_s = device.step_s(decoding + prefill_rows, sequences, context, pairs)
         growth_s += decoding * device.context_token_s
-        self._span = Span(self._loop.now_s, steps, first_s, growth_s, prefill_rows)
-        self._loop.after(self._span.seconds(steps), self._end_span, self._version)
+        span = Span(self._loop.now_s, steps, first_s, growth_s, prefill_rows)
+        span.duration_s = span.seconds(steps)
+        self._span = span
+        self._loop.after(span.duration_s, self._end_span, self._version)
 
     def _preempt_youngest(self) -> None:
         """Give a running request's KV to the others; it is computed again, its output too."""
@@ -359,7 +373,7 @@ class AggregateEngine:
         if self._prefilling:
             entry = self._prefilling.pop()
             self._prefill_tokens_left -= entry.total_tokens - entry.computed_tokens
-            self._outlook_tokens -= outlook(entry)
+            self._outlook_tokens -= entry.outlook_tokens
             self._withdraw(entry)
             self.cache.grow(-entry.produced_before)
         else:
@@ -377,8 +391,3 @@ class AggregateEngine:
 def age(entry: Entry) -> int:
     """What the youngest has most of."""
     return entry.order
-
-
-def outlook(entry: Entry) -> int:
-    """Tokens that an entry may still make, bounded as the real estimate bounds them."""
-    return min(growth_tokens_max, entry.attempt.request.max_tokens)

@@ -10,7 +10,7 @@ from headrace.cli.output import write_fields, write_json, write_table
 from headrace.sim.fleet.policies import headrace, policies
 from headrace.sim.fleet.report import Latency, Report
 from headrace.sim.fleet.scenario import load, names
-from headrace.sim.fleet.simulation import Simulation, quiet_check_interval_events
+from headrace.sim.fleet.simulation import Simulation
 
 as_json_option = typer.Option("--json", help="Write one JSON document and nothing else.")
 
@@ -34,8 +34,11 @@ def run_scenario(
         str, typer.Option(help=f"Instead of the scenario's: {headrace}, {', '.join(policies)}.")
     ] = "",
     check_every: Annotated[
-        int, typer.Option(help="Events between two full checks of the invariants.", min=1)
-    ] = quiet_check_interval_events,
+        int | None,
+        typer.Option(
+            help="Events between two full checks of the invariants; unset: 10,000 or more.", min=1
+        ),
+    ] = None,
     as_json: Annotated[bool, as_json_option] = False,
 ) -> None:
     """Simulate a fleet: the real router and scheduler on a virtual clock, from a seed."""

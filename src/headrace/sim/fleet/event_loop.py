@@ -1,13 +1,17 @@
-"""Virtual time: a heap of calls, run in the order of their times and, at equal times, of asking.
+"""Virtual time: calls to come, run in the order of their times and, at equal times, of asking.
 
 Nothing waits: the clock jumps to the next call. The same calls in give the same order out, whatever
 the machine does, because no thread, no real clock and no hash order takes part.
+
+    heap      calls at any time
+    messages  calls after one constant delay, which are in order by themselves: nothing is sifted
 
 A call cannot be taken back. Who may have changed its mind passes a version along and compares
 (`AggregateEngine`), which costs less than a search in the heap.
 """
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -20,10 +24,24 @@ wall_start_s = 1_800_000_000.0  # so that records have a date
 class EventLoop:
     """The calls to come; also the `Clock` of everything that is simulated."""
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_after_each",
+        "_calls",
+        "_message_delay_s",
+        "_messages",
+        "_order",
+        "_wall_offset_s",
+        "events_total",
+        "now_s",
+    )
+
+    def __init__(self, message_delay_s: float = 0.0) -> None:
+        """`message_delay_s` is the delay that most calls of `after` have, a network's latency."""
         self.now_s = 0.0
         self.events_total = 0
         self._calls: list[Call] = []
+        self._messages: deque[Call] = deque()
+        self._message_delay_s = message_delay_s
         self._order = 0
         self._after_each: Callable[[], None] | None = None
         self._wall_offset_s = wall_start_s
@@ -36,7 +54,19 @@ class EventLoop:
 
     def after(self, delay_s: float, call: Callable[[Argument], None], argument: Argument) -> None:
         """Call `call(argument)` in `delay_s` seconds."""
-        self.at(self.now_s + delay_s, call, argument)
+        assert delay_s >= 0.0, "a call in the past"
+        self._order += 1
+        coming = (self.now_s + delay_s, self._order, call, argument)
+        if delay_s == self._message_delay_s:
+            self._messages.append(coming)
+        else:
+            heapq.heappush(self._calls, coming)
+
+    @property
+    def is_last_of_moment(self) -> bool:
+        """Whether no other call is to come at this very time."""
+        now_s, calls, messages = self.now_s, self._calls, self._messages
+        return not (calls and calls[0][0] <= now_s) and not (messages and messages[0][0] <= now_s)
 
     def check_after_each(self, check: Callable[[], None]) -> None:
         """Call `check` after every event."""
@@ -44,10 +74,18 @@ class EventLoop:
 
     def run(self, until_s: float = float("inf"), events_max: int | None = None) -> None:
         """Run calls up to `until_s`, or until there are none or `events_max` have run."""
-        calls, pop, check = self._calls, heapq.heappop, self._after_each
+        calls, messages, check = self._calls, self._messages, self._after_each
+        pop, pop_message = heapq.heappop, messages.popleft
         left = -1 if events_max is None else events_max
-        while calls and left and calls[0][0] <= until_s:
-            self.now_s, _, call, argument = pop(calls)
+        while left:
+            if messages and not (calls and calls[0] < messages[0]):
+                if messages[0][0] > until_s:
+                    return
+                self.now_s, _, call, argument = pop_message()
+            elif calls and calls[0][0] <= until_s:
+                self.now_s, _, call, argument = pop(calls)
+            else:
+                return
             call(argument)
             self.events_total += 1
             left -= 1
@@ -57,7 +95,7 @@ class EventLoop:
     @property
     def pending_count(self) -> int:
         """Calls that have not run yet."""
-        return len(self._calls)
+        return len(self._calls) + len(self._messages)
 
     def monotonic_s(self) -> float:
         """Virtual seconds since the start."""

@@ -26,7 +26,6 @@ from headrace.sim.fleet.request import (
     Listener,
     Segment,
     answer_content,
-    prefix_keys,
 )
 
 stop_token_id = 1
@@ -192,7 +191,7 @@ class ExactEngine:
             if last_s is None:
                 attempt.cached_tokens = output.usage.cached_tokens
                 request = attempt.request
-                self._seen.update(prefix_keys(request.segments, request.tenant))
+                self._seen.update(request.keys)
                 self._listener.first_token(attempt)
             else:
                 self._gaps.add(now_s - last_s)

@@ -18,7 +18,7 @@ from headrace.router.breaker import BreakerState
 from headrace.router.endpoint import Endpoint
 from headrace.router.fair_queue import FairQueue, Ticket, ticket_tokens_max, waiting_requests_max
 from headrace.router.lease import Lease, Work
-from headrace.router.picker import Picker, Saturated
+from headrace.router.picker import Picker, Saturated, WeightedPool
 from headrace.router.policy import RoutingPolicy
 from headrace.router.prompt_prefix import PromptPrefix
 from headrace.router.retry_budget import RetryBudget
@@ -26,7 +26,7 @@ from headrace.sim.fleet.books import Books
 from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.invariants import Invariants
 from headrace.sim.fleet.replicas import Replica, Replicas
-from headrace.sim.fleet.request import Attempt, Outcome, SimRequest, prefix_keys
+from headrace.sim.fleet.request import Attempt, Outcome, SimRequest
 from headrace.sim.fleet.scenario import NetworkSpec
 from headrace.sim.fleet.signals import TrafficSignals
 from headrace.spec.priority import Priority
@@ -69,7 +69,8 @@ class SimGateway:
         self._pumps_pending = False
         self._polls_pending = False
         self._held: dict[int, list[tuple[Callable[[Attempt], None], Attempt]]] = {}  # by a cut
-        self._busy: dict[int, None] = {}  # replicas worth asking for their load
+        self._busy: dict[int, None] = {}  # replicas worth asking for their load, nearly full
+        self._attempts_open = 0
         self.retries_total = 0
         self.duplicates_refused = 0
         self.waited_total = 0
@@ -105,13 +106,17 @@ class SimGateway:
     def _lease(self, request: SimRequest) -> Lease:
         excluded = self._excluded.get(request.id, ())
         return self._picker.lease(
-            ((f"pool-{request.deployment}", 1),),
+            self._pools(request.deployment),
             work_of(request),
             self._loop.now_s,
             excluded,
             over_capacity=bool(excluded) or not self._has_limits,
             tries_ejected=True,
         )
+
+    def _pools(self, deployment: int) -> tuple[WeightedPool, ...]:
+        """A deployment's only pool."""
+        return ((self._replicas.pool_names[deployment], 1),)
 
     def _has_better(self, request: SimRequest, taken: Endpoint) -> bool:
         """Whether another endpoint that it did not try is not ejected."""
@@ -131,7 +136,10 @@ class SimGateway:
         replica = self._replicas.replica_of(endpoint)
         attempt = Attempt(request, request.attempts, lease, replica.index, self._loop.now_s)
         if self._has_limits:
-            self._note_busy(replica)
+            self._attempts_open += 1
+            if endpoint.capacity.is_near(endpoint.in_flight_requests):
+                self._busy[replica.index] = None
+            self._poll_soon()
         network = self._network
         if replica.is_cut or (network.lost_share and self._rng.random() < network.lost_share):
             self._loop.after(network.connect_timeout_s, self._timed_out, attempt)
@@ -297,7 +305,7 @@ class SimGateway:
         may_retry = (
             not attempt.has_output
             and request.attempts < attempts_max
-            and self._picker.has_others(((f"pool-{request.deployment}", 1),), excluded)
+            and self._picker.has_others(self._pools(request.deployment), excluded)
             and self._retries.withdraw(self._loop.now_s)
         )
         if may_retry:
@@ -313,6 +321,7 @@ class SimGateway:
         attempt.lease = None
         self._invariants.released()
         if self._has_limits:
+            self._attempts_open -= 1
             self._pump(attempt.request.deployment)
 
     def _on_connection_cut(self, attempt: Attempt) -> None:
@@ -368,7 +377,7 @@ class SimGateway:
 
     def _pump(self, deployment: int) -> None:
         """Start waiting requests in their order as long as there is room."""
-        queue = self._queues.get(deployment)
+        queue = self._queues.get(deployment) if self._queues else None
         if queue is None:
             return
         while (ticket := queue.next()) is not None:
@@ -387,9 +396,8 @@ class SimGateway:
             self._send(request, lease)
         self._queues.pop(deployment, None)
 
-    def _note_busy(self, replica: Replica) -> None:
-        """Ask an endpoint for its load soon, if it is nearly full."""
-        self._busy[replica.index] = None
+    def _poll_soon(self) -> None:
+        """Ask endpoints for their load as long as anything runs."""
         if not self._polls_pending:
             self._polls_pending = True
             self._loop.after(poll_interval_s, self._poll, None)
@@ -400,14 +408,15 @@ class SimGateway:
         for index in busy:
             replica = self._replicas.all[index]
             endpoint = self._replicas.endpoints.find(replica.name)
-            if endpoint is None or not endpoint.in_flight_requests:
+            if endpoint is None:
+                continue
+            if not endpoint.capacity.is_near(endpoint.in_flight_requests):
                 continue
             self._busy[index] = None
-            in_flight = endpoint.in_flight_requests
-            if replica.is_up and not replica.is_hung and endpoint.capacity.is_near(in_flight):
+            if replica.is_up and not replica.is_hung:
                 running, waiting = replica.engine.load()
                 endpoint.report_load(running=running, waiting=waiting)
-        self._polls_pending = bool(self._busy)
+        self._polls_pending = self._attempts_open > 0
         if self._polls_pending:
             interval_s = 0.1 if self._queues else poll_interval_s
             self._loop.after(interval_s, self._poll, None)
@@ -415,7 +424,6 @@ class SimGateway:
 
 def work_of(request: SimRequest) -> Work:
     """What a gateway knows of a request: tokens stand for its text, segments for its blocks."""
-    keys = prefix_keys(request.segments, request.tenant)
-    ends = accumulate(segment.tokens for segment in request.segments)
-    prefix = PromptPrefix(tuple(keys), tuple(ends))
+    ends = tuple(accumulate([tokens for _, tokens in request.segments]))
+    prefix = PromptPrefix(request.keys, ends)
     return Work(request.prompt_tokens, request.max_tokens, prefix)

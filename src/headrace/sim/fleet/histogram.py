@@ -8,6 +8,7 @@ import math
 growth = 1.01
 value_s_min = 1e-6
 log_growth = math.log(growth)
+bucket_min = math.ceil(math.log(value_s_min) / log_growth)
 
 
 class Histogram:
@@ -21,7 +22,7 @@ class Histogram:
 
     def add(self, value_s: float, weight: float = 1.0) -> None:
         """Count a value, as if it came `weight` times."""
-        bucket = math.ceil(math.log(max(value_s, value_s_min)) / log_growth)
+        bucket = math.ceil(math.log(value_s) / log_growth) if value_s > value_s_min else bucket_min
         self._buckets[bucket] = self._buckets.get(bucket, 0.0) + weight
         self._weight += weight
         self._sum += value_s * weight

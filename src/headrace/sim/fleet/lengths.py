@@ -28,4 +28,6 @@ class Length(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """A token count."""
         sigma = math.log(self.p90 / self.median) / z_90
         value = round(self.median * math.exp(sigma * rng.gauss(0.0, 1.0)))
-        return min(self.maximum, max(self.minimum, value))
+        if value < self.minimum:
+            return self.minimum
+        return value if value < self.maximum else self.maximum

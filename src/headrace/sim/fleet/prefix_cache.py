@@ -13,18 +13,12 @@ class SegmentCache:
     """Tokens by prefix key: references of the held ones, an order of eviction of the others."""
 
     def __init__(self, capacity_tokens: int, *, keeps_content: bool) -> None:
-        self._capacity = capacity_tokens
         self._keeps_content = keeps_content
         self._references: dict[int, int] = {}
         self._held_size: dict[int, int] = {}  # tokens of held segments
         self._cached: OrderedDict[int, int] = OrderedDict()  # tokens that are left of each
         self._cached_tokens = 0
-        self.held_tokens = 0
-
-    @property
-    def free_tokens(self) -> int:
-        """What is not held; cached content gives way."""
-        return self._capacity - self.held_tokens
+        self.free_tokens = capacity_tokens  # what is not held; cached content gives way
 
     def match(self, keys: Sequence[int], sizes: Sequence[int]) -> tuple[int, int, int]:
         """Tokens known from the start on, how many of them are held, and segments fully known."""
@@ -48,32 +42,32 @@ class SegmentCache:
             self._references[key] = count + 1
             if not count:
                 self._held_size[key] = size
-                self.held_tokens += size
+                self.free_tokens -= size
                 self._cached_tokens -= self._cached.pop(key, 0)
         self._evict()
 
     def release(self, keys: Sequence[int], computed_tokens: int) -> None:
         """The request runs no more; what was computed of its prompt stays, as long as it may."""
-        ends = []
-        end = 0
-        for key in keys:
-            end += self._held_size[key]
-            ends.append(end)
-        for key, end in zip(reversed(keys), reversed(ends), strict=True):
-            count = self._references[key] - 1
+        references, sizes = self._references, self._held_size
+        end = sum([sizes[key] for key in keys])
+        for key in reversed(keys):
+            size = sizes[key]
+            start = end - size
+            count = references[key] - 1
             if count:
-                self._references[key] = count
-                continue
-            del self._references[key]
-            size = self._held_size.pop(key)
-            self.held_tokens -= size
-            self._keep(key, min(size, computed_tokens - (end - size)))
+                references[key] = count
+            else:
+                del references[key], sizes[key]
+                self.free_tokens += size
+                self._keep(key, min(size, computed_tokens - start))
+            end = start
         self._evict()
 
     def grow(self, tokens: int) -> None:
         """Running requests made so many tokens, or, if negative, gave them back."""
-        self.held_tokens += tokens
-        self._evict()
+        self.free_tokens -= tokens
+        if self._cached_tokens > self.free_tokens:
+            self._evict()
 
     def keep(self, key: int, tokens: int) -> None:
         """Content that a request leaves besides its prompt."""
@@ -87,7 +81,7 @@ class SegmentCache:
             self._cached_tokens += tokens
 
     def _evict(self) -> None:
-        excess = self.held_tokens + self._cached_tokens - self._capacity
+        excess = self._cached_tokens - self.free_tokens
         cached = self._cached
         while excess > 0 and cached:
             key, tokens = cached.popitem(last=False)

@@ -54,7 +54,9 @@ class Replicas:
         kv_tokens: int,
     ) -> None:
         self.all: list[Replica] = []  # ever, by index
+        self.pool_names: dict[int, str] = {}  # by deployment
         self._present: dict[int, Replica] = {}
+        self._by_name: dict[str, Replica] = {}  # all, ever
         self.endpoints = EndpointSet()
         self.departed: list[Endpoint] = []  # one a relaunch
         self.running: dict[int, dict[Attempt, None]] = {}  # attempts inside, by replica index
@@ -70,10 +72,7 @@ class Replicas:
         """One more, up from the start; `publish` makes it known."""
         index = len(self.all)
         name = f"replica-{index}"
-        replica = Replica(index, name, deployment, zone, self._new_engine())
-        self.all.append(replica)
-        self.running[index] = {}
-        self._present[index] = replica
+        self._take(Replica(index, name, deployment, zone, self._new_engine()))
 
     def of(self, deployment: int) -> list[Replica]:
         """A deployment's replicas that are to stay, those that start among them."""
@@ -89,10 +88,15 @@ class Replicas:
         replica = Replica(index, f"replica-{index}", deployment, 0, self._new_engine())
         replica.is_up, replica.is_starting, replica.is_removed = False, True, True
         replica.launch_s = self._loop.now_s
-        self.all.append(replica)
-        self.running[index] = {}
-        self._present[index] = replica
+        self._take(replica)
         self._loop.after(self._start_s, self._serve, replica)
+
+    def _take(self, replica: Replica) -> None:
+        self.all.append(replica)
+        self.running[replica.index] = {}
+        self._present[replica.index] = replica
+        self._by_name[replica.name] = replica
+        self.pool_names.setdefault(replica.deployment, f"pool-{replica.deployment}")
 
     def drain(self, replica: Replica) -> None:
         """Send it nothing more, and end it once it is idle; one that starts ends at once."""
@@ -164,7 +168,7 @@ class Replicas:
 
     def replica_of(self, endpoint: Endpoint) -> Replica:
         """The replica behind an endpoint."""
-        return self.all[int(endpoint.spec.id.rpartition("-")[2])]
+        return self._by_name[endpoint.spec.id]
 
     def crash(self, replica: Replica) -> None:
         """The process dies: connections break, and new ones are refused."""
@@ -212,7 +216,7 @@ class Replicas:
     def _spec(self, replica: Replica) -> EndpointSpec:
         return EndpointSpec(
             id=replica.name,
-            pool=f"pool-{replica.deployment}",
+            pool=self.pool_names[replica.deployment],
             address=f"sim://{replica.name}",
             accepts_requests=not replica.is_removed,
             engine_key=str(replica.launches),

@@ -86,8 +86,9 @@ class Recorder:
 
     def worked(self, replica: int, tokens: int) -> None:
         """A replica computed so many tokens."""
-        while replica >= len(self.replica_tokens):
-            self.replica_tokens.append(0)
+        missing = replica + 1 - len(self.replica_tokens)
+        if missing > 0:
+            self.replica_tokens.extend([0] * missing)
         self.replica_tokens[replica] += tokens
 
     def imbalance(self) -> float:

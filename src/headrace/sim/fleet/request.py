@@ -7,9 +7,11 @@ identity names its content; the router and the engines see chained keys, so that
 after different beginnings is not taken for shared, as with a real block hash.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from headrace.router.lease import Lease
 from headrace.router.prompt_prefix import PromptPrefix
@@ -31,8 +33,7 @@ class Outcome(StrEnum):
     LEFT = "left"  # the caller went away
 
 
-@dataclass(eq=False, slots=True)
-class SimRequest:
+class SimRequest(msgspec.Struct, eq=False):
     """What a caller asks, and what became of it."""
 
     id: int
@@ -51,10 +52,13 @@ class SimRequest:
     attempts: int = 0
     outcome: Outcome | None = None
     session: object = None  # of a traffic source that waits for the answer
+    keys: tuple[int, ...] = ()  # of its prompt's beginnings, a segment each; see `prefix_keys`
+
+    def __post_init__(self) -> None:
+        self.keys = prefix_keys(self.segments, self.tenant)
 
 
-@dataclass(eq=False, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """One try of a request at one replica."""
 
     request: SimRequest
@@ -115,16 +119,12 @@ class SimEngine(Protocol):
 answer_content = 0  # of the segment that a conversation's next prompt has for an answer
 
 
-def prefix_keys(segments: tuple[Segment, ...], tenant: int) -> list[int]:
+def prefix_keys(segments: tuple[Segment, ...], tenant: int) -> tuple[int, ...]:
     """A key for each prefix that ends with a segment: equal for a tenant's equal beginnings."""
-    keys = []
-    key = tenant
-    for segment in segments:
-        key = hash((key, segment.content, segment.tokens))  # of integers: the same in each run
-        keys.append(key)
-    return keys
+    key = tenant  # hashes of integers are the same in each run
+    return tuple([key := hash((key, content, tokens)) for content, tokens in segments])
 
 
-def answer_key(keys: list[int], attempt: Attempt) -> int:
+def answer_key(keys: Sequence[int], attempt: Attempt) -> int:
     """The key of the prefix that a prompt and its answer make."""
     return hash((keys[-1], answer_content, attempt.request.output_tokens))

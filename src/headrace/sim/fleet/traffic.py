@@ -128,8 +128,8 @@ class TrafficSource:
                 content = self._first_variant + group * spec.variants + rng.randrange(spec.variants)
                 segments = (Segment(content, round(spec.fresh.median)),)
             segments = (Segment(self._first_group + group, spec.group_tokens), *segments)
-        deployment = rng.randrange(self._deployments) if self._deployments > 1 else 0
-        tenant = rng.randrange(spec.tenants) if spec.tenants > 1 else 0
+        deployment = below(self._deployments, rng) if self._deployments > 1 else 0
+        tenant = below(spec.tenants, rng) if spec.tenants > 1 else 0
         left = spec.depth if spec.children else spec.turns - 1
         return self._request(segments, arrival_s, deployment, tenant, left)
 
@@ -151,7 +151,7 @@ class TrafficSource:
             tenant=tenant,
             arrival_s=arrival_s,
             segments=segments,
-            prompt_tokens=sum(segment.tokens for segment in segments),
+            prompt_tokens=sum([tokens for _, tokens in segments]),
             output_tokens=min(spec.max_tokens, spec.output.draw(self._shapes)),
             max_tokens=spec.max_tokens,
             session=Level(self, left) if left else None,
@@ -208,6 +208,14 @@ def follow_up(request: SimRequest) -> None:
     """Let the source of an answered request ask what follows from it."""
     if isinstance(request.session, Level):
         request.session.source.follow_up(request)
+
+
+def below(count: int, rng: random.Random) -> int:
+    """What `rng.randrange(count)` draws, without its checks of arguments."""
+    bits = count.bit_length()
+    while (drawn := rng.getrandbits(bits)) >= count:
+        pass
+    return drawn
 
 
 def draw_some(rng: random.Random, count: int, wanted: int) -> list[int]:

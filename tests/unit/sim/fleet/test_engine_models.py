@@ -120,7 +120,7 @@ def test_aborted_and_halted_requests_leave_nothing_in_the_aggregate_engine(
         loop.at(attempt.request.arrival_s + rng.expovariate(1.0), engine.abort, attempt)
     loop.run()
     assert engine.load() == (0, 0)
-    assert engine.cache.held_tokens == 0
+    assert engine.cache.free_tokens == device.kv_tokens
     assert 0 < len(told.end_s) < len(attempts)
 
 
@@ -134,3 +134,35 @@ def test_a_halted_aggregate_engine_is_silent(
     loop.at(1.0, lambda _: engine.halt(), None)
     loop.run()
     assert told.end_s == {}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_where_a_span_is_cut_changes_nothing(
+    device: DeviceModel, attempt_of: MakeAttempt, recorder_type: Any, seed: int
+) -> None:
+    """Jumping over many steps tells the same as stopping after some of them, which cuts do."""
+
+    def told(cuts: int) -> tuple[dict[int, float], dict[int, float]]:
+        loop = EventLoop()
+        told = recorder_type(loop)
+        roomy = msgspec.structs.replace(device, kv_tokens=1 << 20)
+        engine = AggregateEngine(loop, roomy, told, Histogram())
+        rng, arrival_s = stream(seed, "requests"), 0.0
+        for number in range(60):
+            arrival_s += rng.expovariate(6.0)
+            segments = [(rng.randrange(3), 400), (10_000 + number, 20 + rng.randrange(900))]
+            attempt = attempt_of(number, segments, 1 + rng.randrange(120), arrival_s)
+            loop.at(arrival_s, engine.submit, attempt)
+            if rng.random() < 0.1:
+                loop.at(arrival_s + rng.expovariate(1.0), engine.abort, attempt)
+        cut_rng = stream(seed, "cuts")
+        for _ in range(cuts):  # a device that becomes as fast as it was
+            loop.at(cut_rng.random() * arrival_s, engine.slow_down, 1.0)
+        loop.run()
+        assert engine.load() == (0, 0)
+        return told.first_s, told.end_s
+
+    (first_s, end_s), (cut_first_s, cut_end_s) = told(cuts=0), told(cuts=400)
+    assert len(end_s) > 40
+    assert cut_first_s == pytest.approx(first_s, rel=1e-9, abs=1e-9)
+    assert cut_end_s == pytest.approx(end_s, rel=1e-9, abs=1e-9)

@@ -61,3 +61,42 @@ def test_a_check_runs_after_every_event() -> None:
     loop.at(2.0, lambda _: None, None)
     loop.run()
     assert checks == [1.0, 2.0]
+
+
+def test_calls_after_the_usual_delay_come_in_the_same_order_as_all_others() -> None:
+    orders = []
+    for message_delay_s in (0.5, 99.0):  # all after 0.5 s are messages, or none is
+        loop = EventLoop(message_delay_s)
+        seen: list[tuple[float, str]] = []
+
+        def note(word: str, loop: EventLoop = loop, seen: list[tuple[float, str]] = seen) -> None:
+            seen.append((loop.now_s, word))
+            if len(seen) < 40:
+                loop.after(0.5, note, f"{word}m")
+                loop.at(loop.now_s + 0.5, note, f"{word}a")
+
+        loop.at(1.0, note, "x")
+        loop.after(0.5, note, "y")
+        loop.run(until_s=1.0)
+        assert [word for _, word in seen] == ["y", "x", "ym", "ya"]
+        loop.run(events_max=10)
+        loop.run()
+        assert loop.pending_count == 0
+        orders.append(seen)
+    assert orders[0] == orders[1]
+
+
+def test_the_last_call_of_a_moment_knows_that_it_is() -> None:
+    loop = EventLoop(0.5)
+    seen: list[bool] = []
+
+    def ask(_: None) -> None:
+        seen.append(loop.is_last_of_moment)
+
+    loop.at(0.5, ask, None)
+    loop.after(0.5, ask, None)
+    loop.at(0.5, ask, None)
+    loop.at(0.6, ask, None)
+    loop.after(0.5, ask, None)
+    loop.run()
+    assert seen == [False, False, False, True, True]
