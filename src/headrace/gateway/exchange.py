@@ -265,20 +265,23 @@ class Exchange:
 
     async def _attempt_whole(self, attempt: Attempt) -> WholeRewrite:
         lease, timeout_s = attempt.lease, self._forwarding.timeouts.whole_s
+        metering = self._request.metering
+        generates = metering is Metering.GENERATES
+        dialect = find_adapter(attempt.spec.engine).dialect
         async with await self._open(attempt, timeout_s) as answer:
             try:
                 body = await answer.read_all(answer_bytes_max, timeout_s)
             except HeadraceError:
                 self._eject(lease)
                 raise
+        whole = rewrite_whole(
+            body, self._request.answer_name, dialect, self._created, generates=generates
+        )
         self._claim(attempt)
         lease.prefilled(None)
         self._note_first_byte(attempt)
-        dialect = find_adapter(attempt.spec.engine).dialect
-        whole = rewrite_whole(body, self._request.answer_name, dialect, self._created)
         self._learn(lease, whole.usage, is_split=attempt.is_split)
-        metering = self._request.metering
-        if whole.usage is None or metering is Metering.GENERATES:
+        if whole.usage is None or generates:
             return whole
         return WholeRewrite(whole.body, metering.of(whole.usage))
 

@@ -69,6 +69,8 @@ class StreamRewriter:
         if self.is_done or self.error_body is not None:
             return b""
         if data == done_data:
+            if not self.content_chunks:
+                raise UpstreamFailed("The engine's stream has an end and nothing before it.")
             self.is_done = True
             return self._owed_usage_chunk()
         fields = _fields.decode(data)
@@ -148,9 +150,15 @@ class WholeRewrite(msgspec.Struct, frozen=True):
 
 
 def rewrite_whole(
-    body: bytes, model_name: str, dialect: Dialect | None = None, created: int = 0
+    body: bytes,
+    model_name: str,
+    dialect: Dialect | None = None,
+    created: int = 0,
+    *,
+    generates: bool = False,
 ) -> WholeRewrite:
-    """Put the logical model's name into an answer; UpstreamFailed if it is no JSON object."""
+    """Put the logical model's name into an answer; UpstreamFailed if it is no JSON object, or one
+    without choices where the route `generates`."""
     if dialect is not None:
         body = dialect.whole(body, created)
     try:
@@ -159,6 +167,8 @@ def rewrite_whole(
         usage = None if reported is None else _usage.decode(reported)
     except msgspec.DecodeError as error:
         raise UpstreamFailed(f"The engine's answer is malformed: {error}.") from None
+    if generates and bytes(fields.get("choices", null)) in (bytes(null), no_choices):
+        raise UpstreamFailed("The engine's answer has no choices in it.")
     fields["model"] = msgspec.Raw(_encode(model_name))
     return WholeRewrite(
         _encode(fields), usage.tokens() if usage is not None and usage.is_counted else None
