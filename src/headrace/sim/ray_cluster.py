@@ -15,8 +15,8 @@ worker_label = {"rack": "two"}
 
 
 @contextmanager
-def ray_cluster() -> Iterator[Any]:
-    """The cluster, with its head; this process is connected until the end."""
+def ray_cluster(cpu_count: int = head_cpu_count) -> Iterator[Any]:
+    """The cluster, with its head of so many CPUs; this process is connected until the end."""
     os.environ |= {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
@@ -27,7 +27,7 @@ def ray_cluster() -> Iterator[Any]:
     }
     ray: Any = importlib.import_module("ray")
     made: Any = importlib.import_module("ray.cluster_utils").Cluster(
-        initialize_head=True, head_node_args={"num_cpus": head_cpu_count, **node_settings}
+        initialize_head=True, head_node_args={"num_cpus": cpu_count, **node_settings}
     )
     try:
         connected(made.address)
