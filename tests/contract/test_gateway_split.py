@@ -22,10 +22,12 @@ Site = tuple[GatewaySite, aiohttp.ClientSession, FakeEngine, FakeEngine]
 
 
 @asynccontextmanager
-async def split_site(directory: Path, ours: Behaviour | None = None) -> AsyncIterator[Site]:
+async def split_site(
+    directory: Path, ours: Behaviour | None = None, engine: str = "headrace"
+) -> AsyncIterator[Site]:
     """A gateway over one replica for prompts and one that answers."""
     engines = [FakeEngine(default=ours), FakeEngine()]
-    async with gateway_site(directory, engines) as site:
+    async with gateway_site(directory, engines, engine=engine) as site:
         store = site.database.store
         deployment = store.get(Deployment, make_id("dep", 1))
         store.update(replace(deployment, disaggregation=Disaggregation(threshold_tokens=100)))
@@ -76,6 +78,37 @@ async def test_a_long_prompt_is_computed_at_one_and_answered_and_billed_at_the_o
         outcome, usage = await only_bill(site)
         assert outcome is Outcome.FINISHED
         assert usage == TokenUsage(second.seen[0].prompt_tokens, 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("own_name", "passed_on"), [("10.0.0.9", "10.0.0.9"), ("0.0.0.0", "127.0.0.1")]
+)
+async def test_what_vllm_answers_for_a_prompt_reaches_the_other_vllm_as_it_is(
+    tmp_path: Path, own_name: str, passed_on: str
+) -> None:
+    waiting = {  # as its NIXL connector writes it
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_block_ids": [4, 5, 6],
+        "remote_engine_id": "4ff35d5e-1d5c-4d3c-8d0a-0cc0be6f36a1",
+        "remote_request_id": "chatcmpl-1",
+        "remote_host": own_name,
+        "remote_port": 5600,
+        "tp_size": 2,
+    }
+    async with split_site(tmp_path, Behaviour(waiting_kv=waiting), "vllm") as (
+        *_,
+        client,
+        first,
+        second,
+    ):
+        status, body = await chat(client, max_tokens=3)
+        assert (status, b"kv_transfer_params" in body) == (200, False)
+        asked, answered = told(first), told(second)
+        assert (asked["max_tokens"], asked["stream"]) == (1, False)
+        assert asked["kv_transfer_params"]["do_remote_decode"] is True
+        assert answered["kv_transfer_params"] == {**waiting, "remote_host": passed_on}
+        assert asked["cache_salt"] == answered["cache_salt"]
 
 
 async def test_a_short_prompt_is_answered_where_it_is_computed(tmp_path: Path) -> None:

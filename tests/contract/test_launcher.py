@@ -5,6 +5,7 @@ end by itself.
 """
 
 import contextlib
+import dataclasses
 import importlib.util
 import sys
 import threading
@@ -335,8 +336,6 @@ def test_a_launch_on_ray_ends_with_its_node_and_starts_on_another(ray_site: Any)
     from headrace.sim.ray_cluster import add_node, worker_label  # noqa: PLC0415 -- an extra
 
     launcher = RayLauncher(ray_site.address, SystemClock())
-    with pytest.raises(SetupError, match="needs Kubernetes"):
-        launcher.place("wide", Resources(node_count=2))
     node = add_node(ray_site)
     command = ("/bin/sh", "-c", "sleep 60")
     there = Resources(cpu_count=1, node_labels=worker_label)
@@ -349,3 +348,59 @@ def test_a_launch_on_ray_ends_with_its_node_and_starts_on_another(ray_site: Any)
     assert launcher.list() == [Launch(launch_id, "a", LaunchState.RUNNING)]
     launcher.stop(launch_id, 1.0)
     assert launcher.list() == []
+
+
+@pytest.mark.e2e
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.timeout(300)
+def test_a_launch_on_ray_spans_nodes_that_live_and_die_together(ray_site: Any) -> None:
+    from headrace.launchers.ray_launcher import RayLauncher  # noqa: PLC0415 -- an extra
+    from headrace.sim.ray_cluster import add_node  # noqa: PLC0415 -- an extra
+
+    launcher = RayLauncher(ray_site.address, SystemClock())
+    node = add_node(ray_site)
+    wide = Resources(cpu_count=1, node_count=2)
+    place = launcher.place("wide", wide)
+    assert place.group_port not in (0, place.port)
+
+    says = "echo I am $(LWS_WORKER_INDEX) of $LWS_GROUP_SIZE at $(LWS_LEADER_ADDRESS); sleep 600"
+    spec = LaunchSpec(
+        "wide",
+        ("/bin/sh", "-c", says),
+        watches_lifeline=False,
+        resources=wide,
+        worker_argv=("/bin/sh", "-c", f"echo helping; {says}"),
+    )
+    launch_id = launcher.start(spec)
+    assert launcher.list() == [Launch(launch_id, "wide", LaunchState.RUNNING)]
+    host = place.listen_host
+
+    def log() -> list[str]:
+        return launcher.log("wide", 4096).decode().split("\n")
+
+    wait_until(lambda: f"I am 0 of 2 at {host}" in log())
+    wait_until(lambda: f"I am 1 of 2 at {host}" in log())
+    assert log().count("helping") == 1
+
+    ray_site.remove_node(node)
+    wait_until(lambda: not is_running(launcher, "wide"))
+    for launch in launcher.list():  # Ray may have ended it whole
+        assert launch.last_line == "node 1 of it is lost"
+        launcher.stop(launch.launch_id, 1.0)
+    wait_until(lambda: launcher.list() == [])
+
+    node = add_node(ray_site)
+    ending = dataclasses.replace(spec, worker_argv=("/bin/sh", "-c", "echo no; exit 3"))
+    launcher.place("wide", wide)
+    launch_id = launcher.start(ending)
+    wait_until(lambda: find(launcher, "wide").state is LaunchState.ENDED)
+    assert find(launcher, "wide") == Launch(launch_id, "wide", LaunchState.ENDED, 3, "node 1: no")
+    launcher.stop(launch_id, 1.0)
+    assert launcher.list() == []
+    ray_site.remove_node(node)
+
+
+def is_running(launcher: Launcher, name: str) -> bool:
+    return any(
+        known.name == name and known.state is LaunchState.RUNNING for known in launcher.list()
+    )

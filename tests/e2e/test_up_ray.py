@@ -78,7 +78,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.mark.timeout(600)
-def test_replicas_are_scaled_over_the_nodes_of_a_ray_cluster_and_read(site: Site) -> None:
+def test_replicas_are_scaled_over_nodes_and_their_logs_are_read(site: Site) -> None:
     site.platform.wait_active(1)
     first = site.ask()
     assert first
@@ -90,13 +90,9 @@ def test_replicas_are_scaled_over_the_nodes_of_a_ray_cluster_and_read(site: Site
         assert str(replica.address).removeprefix("http://") in log
     assert {site.ask() for _ in range(6)} == {first}
 
-    site.scale(1)
-    wait_until(lambda: len(site.places()) == 1)  # their room is given back
-    assert site.ask() == first
-
 
 @pytest.mark.timeout(600)
-def test_what_ran_on_a_node_that_is_lost_is_made_anew_once_there_is_room(site: Site) -> None:
+def test_what_ran_on_a_lost_node_is_made_anew_once_there_is_room(site: Site) -> None:
     from headrace.sim.ray_cluster import add_node  # noqa: PLC0415 -- an extra
 
     site.scale(3)
@@ -110,6 +106,10 @@ def test_what_ran_on_a_node_that_is_lost_is_made_anew_once_there_is_room(site: S
     site.platform.wait_active(3)
     assert len(set(site.places())) == 2
     assert {site.ask() for _ in range(6)} == {before}
+
+    site.scale(1)
+    wait_until(lambda: len(site.places()) == 1)  # the others' room is given back
+    assert site.ask() == before
 
 
 def active(site: Site) -> list[str]:

@@ -36,6 +36,7 @@ class Ability(StrEnum):
     LORA = "LoRA adapters"
     VISION = "images"
     TENSOR_PARALLEL = "tensor parallel"
+    SEVERAL_NODES = "several nodes"
     PREFIX_CACHE = "prefix cache"
     PREFIX_SALT = "prefix cache apart by tenant"
     KV_EVENTS = "KV events"

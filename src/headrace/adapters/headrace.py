@@ -125,6 +125,12 @@ class HeadraceAdapter:
 
         InvalidRequest if the deployment's own arguments touch what the platform decides."""
         refuse_platform_options(request.extra_arguments, platform_options)
+        if request.group is not None:
+            raise InvalidRequest(
+                "headrace's engine runs on one node; leave --nodes-per-replica out, or use an "
+                "engine that spans several (docs/reference/engines.md).",
+                param="resources",
+            )
         arguments = [
             *(self._python, "-m", "headrace.cli.main", "serve", request.model_path),
             *("--host", request.host, "--port", str(request.port)),

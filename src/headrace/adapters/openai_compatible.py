@@ -5,7 +5,7 @@ is the default here; nothing is inherited.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.adapters.engine_errors import ContextPattern
 from headrace.adapters.facts import EngineFacts
@@ -98,7 +98,12 @@ class OpenAICompatible:
         refuse_platform_options(request.extra_arguments, self.platform_options)
         check_lora(self.facts.title, self.facts.lora, request.loras)
         command = self.build(request)
-        return LaunchCommand((*command.argv, *request.extra_arguments), command.environment)
+        more = request.extra_arguments
+        return replace(
+            command,
+            argv=(*command.argv, *more),
+            worker_argv=(*command.worker_argv, *more) if command.worker_argv else (),
+        )
 
     def served_name(self, model_name: str, model_path: str) -> str:
         """What the engine calls the model that it was started with."""

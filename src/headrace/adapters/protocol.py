@@ -11,6 +11,7 @@ from typing import Protocol
 
 from headrace.adapters.facts import EngineFacts
 from headrace.base.errors import HeadraceError
+from headrace.spec.node_groups import NodeGroup
 from headrace.spec.public_prompts import PublicPrompt
 from headrace.spec.settlements import TokenUsage
 
@@ -34,7 +35,8 @@ class LaunchRequest:
     api_key: str  # only its gateway knows it
     threads: int | None = None
     context_length: int | None = None  # of one request
-    tensor_parallel: int | None = None  # devices that share each layer
+    tensor_parallel: int | None = None  # devices that share each layer, over all nodes
+    group: NodeGroup | None = None  # the nodes that it spans; None: one
     memory_share: float | None = None  # 0..1 of a device's memory, for weights and KV
     sequences_max: int | None = None  # requests in one step
     prefix_cache: bool | None = None
@@ -54,6 +56,7 @@ class LaunchCommand:
     argv: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
     watches_lifeline: bool = False  # it ends by itself when its supervisor is gone
+    worker_argv: tuple[str, ...] = ()  # on the nodes beside the first; empty: the same
 
 
 class ReadinessState(StrEnum):

@@ -18,6 +18,10 @@ Known traps:
   Give it in the engine arguments.
 * all read: embeddings, chats and images depend on the model that is served. -> Declare the model
   version's capabilities.
+* all read: of several nodes the first one answers; the others only /health. -> That is never asked.
+* all read: of a request that is split, both engines get the whole at once, and each has its part by
+  how it was started (`--disaggregation-mode`, `bootstrap_room`). -> Not split: the gateway asks one
+  after the other, and roles move between replicas.
 * all read: errors have no `error` object; the words are at the top. -> Read there.
 """
 
@@ -43,6 +47,7 @@ from headrace.adapters.openai_compatible import (
     usage_in_every_chunk,
 )
 from headrace.adapters.protocol import LaunchCommand, LaunchRequest
+from headrace.spec.node_groups import NodeGroup, leader_host, node_rank
 
 command_words = ("python3", "-m", "sglang.launch_server")
 
@@ -75,6 +80,16 @@ context_patterns = (
 )
 
 
+def group_words(group: NodeGroup | None) -> tuple[str, ...]:
+    """How the processes of several nodes find each other."""
+    if group is None:
+        return ()
+    return (
+        *("--nnodes", str(group.node_count), "--node-rank", node_rank),
+        *("--dist-init-addr", f"{leader_host}:{group.port}"),
+    )
+
+
 def build(request: LaunchRequest) -> LaunchCommand:
     """One SGLang server."""
     return LaunchCommand(
@@ -93,6 +108,7 @@ def build(request: LaunchRequest) -> LaunchCommand:
                 ("--disable-radix-cache", request.prefix_cache is False),
             ),
             *lora_words(request, "--lora-paths", "--enable-lora"),
+            *group_words(request.group),
         ),
         {} if request.threads is None else {"OMP_NUM_THREADS": str(request.threads)},
     )
@@ -109,7 +125,8 @@ adapter = OpenAICompatible(
             (
                 *(Ability.CHAT, Ability.COMPLETIONS, Ability.RESPONSES, Ability.MESSAGES),
                 *(Ability.EMBEDDINGS, Ability.TOOLS, Ability.FORCED_TOOLS, Ability.JSON_SCHEMA),
-                *(Ability.LOGPROBS, Ability.LORA, Ability.VISION, Ability.TENSOR_PARALLEL),
+                *(Ability.LOGPROBS, Ability.LORA, Ability.VISION),
+                *(Ability.TENSOR_PARALLEL, Ability.SEVERAL_NODES),
                 *(Ability.PREFIX_CACHE, Ability.PREFIX_SALT, Ability.KV_EVENTS),
             )
         ),

@@ -28,6 +28,16 @@ Known traps:
   arguments.
 * all read: embeddings, chats and images depend on the model that is served. -> Declare the model
   version's capabilities.
+* 0.11 and later: several nodes need no Ray; those beside the first serve no API. -> `--nnodes` and
+  the like, and `--headless` there. All devices share each layer unless the engine arguments give
+  `--pipeline-parallel-size` and the deployment `--tensor-parallel`.
+* all read: KV moves between replicas by the NIXL connector, a package of its own, whose data goes
+  by UCX over RDMA or ports that UCX chooses. -> Have `nixl` in the image; on Kubernetes without
+  RDMA set `UCX_TCP_PORT_RANGE` and open it.
+* all read: KV that nobody fetches waits for 480 s. -> `VLLM_NIXL_ABORT_REQUEST_TIMEOUT` of the
+  deployment's environment.
+* all read: what came from another replica is in `cached_tokens`, too. -> A split request's prompt
+  is charged at the price of cached input.
 * CPU builds: a step may take 2,048 prompt tokens and stall every stream. -> Pass
   `--max-num-batched-tokens` in the engine arguments.
 """
@@ -42,7 +52,7 @@ from headrace.adapters.facts import (
     Start,
     StreamUsage,
 )
-from headrace.adapters.kv_messages import publisher_config
+from headrace.adapters.kv_messages import kv_events_port, publisher_config
 from headrace.adapters.load_metrics import LoadMetrics
 from headrace.adapters.lora import lora_words
 from headrace.adapters.openai_compatible import (
@@ -53,15 +63,24 @@ from headrace.adapters.openai_compatible import (
     usage_in_every_chunk,
 )
 from headrace.adapters.protocol import LaunchCommand, LaunchRequest, ReadinessState
+from headrace.spec.node_groups import NodeGroup, leader_host, node_rank
 
 program = "vllm"
 key_variable = "VLLM_API_KEY"
 threads_variable = "OMP_NUM_THREADS"  # of CPU builds
+# Where another replica asks for the addresses of KV that waits for it (NIXL's handshake).
+side_channel_host = "VLLM_NIXL_SIDE_CHANNEL_HOST"
+side_channel_port = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+side_channel_offset = 20_000  # above the port, where the launcher gives none
+# Either side of a transfer, as a replica's role moves without a new start.
+connector_config = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'
 
 platform_options = frozenset(
     (
         *("--host", "--port", "--uds", "--model", "--served-model-name", "--root-path"),
         *("--api-key", "--ssl-keyfile", "--ssl-certfile", "--disable-log-stats"),
+        "--kv-transfer-config",
+        *("--nnodes", "--node-rank", "--master-addr", "--master-port", "--headless"),
     )
 )
 
@@ -97,6 +116,16 @@ def loras_max(request: LaunchRequest) -> tuple[str, ...]:
     return ("--max-loras", str(len(request.loras)))
 
 
+def group_words(group: NodeGroup | None) -> tuple[str, ...]:
+    """How the processes of several nodes find each other."""
+    if group is None:
+        return ()
+    return (
+        *("--nnodes", str(group.node_count), "--node-rank", node_rank),
+        *("--master-addr", leader_host, "--master-port", str(group.port)),
+    )
+
+
 def build(request: LaunchRequest) -> LaunchCommand:
     """One `vllm serve`; its key is read from the environment."""
     argv = (
@@ -115,11 +144,17 @@ def build(request: LaunchRequest) -> LaunchCommand:
             ("--no-enable-prefix-caching", request.prefix_cache is False),
         ),
         *lora_words(request, "--lora-modules", "--enable-lora", *loras_max(request)),
+        *group_words(request.group),
+        *options(("--kv-transfer-config", connector_config if request.moves_kv else None)),
     )
     environment = {key_variable: request.api_key}
     if request.threads is not None:
         environment[threads_variable] = str(request.threads)
-    return LaunchCommand(argv, environment)
+    if request.moves_kv:
+        port = request.kv_transfer_port or kv_events_port(request.port, side_channel_offset)
+        environment |= {side_channel_host: request.host, side_channel_port: str(port)}
+    workers = () if request.group is None else (*argv, "--headless")
+    return LaunchCommand(argv, environment, worker_argv=workers)
 
 
 adapter = OpenAICompatible(
@@ -133,13 +168,15 @@ adapter = OpenAICompatible(
             (
                 *(Ability.CHAT, Ability.COMPLETIONS, Ability.RESPONSES, Ability.MESSAGES),
                 *(Ability.EMBEDDINGS, Ability.TOOLS, Ability.FORCED_TOOLS, Ability.JSON_SCHEMA),
-                *(Ability.LOGPROBS, Ability.LORA, Ability.VISION, Ability.TENSOR_PARALLEL),
+                *(Ability.LOGPROBS, Ability.LORA, Ability.VISION),
+                *(Ability.TENSOR_PARALLEL, Ability.SEVERAL_NODES),
                 *(Ability.PREFIX_CACHE, Ability.PREFIX_SALT, Ability.KV_EVENTS),
             )
         ),
         stream_usage=StreamUsage.EVERY_CHUNK,
         abort=Abort.DISCONNECT,
         publishes_kv_events=True,
+        moves_kv=True,
         authenticates=True,
         package="vllm (PyPI)",
         image="vllm/vllm-openai",

@@ -37,7 +37,7 @@ class ResourceOptions:
         int | None, typer.Option(min=1, help="Devices that share each layer; default: all.")
     ] = None
     nodes: Annotated[
-        int | None, typer.Option("--nodes-per-replica", min=1, help="On Kubernetes.")
+        int | None, typer.Option("--nodes-per-replica", min=1, help="On Kubernetes and Ray.")
     ] = None
 
 

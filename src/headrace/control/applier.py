@@ -30,6 +30,7 @@ from headrace.control.model_targets import follow_version
 from headrace.launchers.protocol import Launcher, LaunchSpec, Place, Resources
 from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template, Upstream
 from headrace.spec.models import Model, ModelVersion
+from headrace.spec.node_groups import NodeGroup
 from headrace.spec.prefix_key import prefix_key_variable
 from headrace.storage.store import Store
 
@@ -161,6 +162,7 @@ class Applier:
                     readiness_path=adapter.readiness_path,
                     gateway_ports=tuple(filter(None, (request.kv_events_port,))),
                     peer_ports=tuple(filter(None, (request.kv_transfer_port,))),
+                    worker_argv=command.worker_argv,
                 )
             )
         except HeadraceError as error:
@@ -215,6 +217,7 @@ class Applier:
             threads=template.threads or share,
             context_length=version.context_length,
             tensor_parallel=template.resources.devices_together,
+            group=group_of(template, place),
             kv_events_port=kv_events_port(place.port, self._kv_events_offset),
             loras=tuple(Lora(lora.name, lora.source) for lora in template.loras),
             moves_kv=template.moves_kv,
@@ -240,6 +243,12 @@ class Applier:
         for launch in self._launcher.list():
             if launch.name == replica.id:
                 self._launcher.stop(launch.launch_id, stop_grace_s)
+
+
+def group_of(template: Template, place: Place) -> NodeGroup | None:
+    """The nodes that a replica spans; None: one."""
+    node_count = template.resources.nodes
+    return None if node_count == 1 else NodeGroup(node_count, place.group_port)
 
 
 def resources_of(template: Template, replica: Replica) -> Resources:

@@ -33,6 +33,7 @@ dropped_fields = (
     *("logprobs", "top_logprobs", "response_format", "structured_outputs"),
     *("guided_json", "guided_regex", "guided_grammar", "guided_choice"),
 )
+nameless_hosts = (None, "", "0.0.0.0", "::", "localhost")  # noqa: S104 -- compared, not listened on
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
@@ -138,7 +139,8 @@ async def _ask(
 
 
 def with_host(params: Mapping[str, object], spec: EndpointSpec) -> Mapping[str, object]:
-    """What P answered, with the host at which this gateway reaches it if it named none."""
-    if params.get("remote_host"):
+    """What P answered, with the host at which this gateway reaches it if it named none of use:
+    a server that listens everywhere may know itself by no other name."""
+    if params.get("remote_host") not in nameless_hosts:
         return params
     return {**params, "remote_host": urlsplit(spec.address).hostname or ""}

@@ -37,6 +37,7 @@ from headrace.launchers.protocol import (
     LaunchState,
     Place,
     Resources,
+    check_one_node,
     checked_name,
     no_resources,
 )
@@ -105,7 +106,10 @@ class ProcessLauncher:
         }
 
     def place(self, name: str, resources: Resources = no_resources) -> Place:
-        """A port of `host` that nothing listens on and that was not lately given out."""
+        """A port of `host` that nothing listens on and that was not lately given out.
+
+        SetupError if the launch is to span several nodes."""
+        check_one_node(resources)
         port = self._free_port()
         return Place(self._host, port, f"http://{self._host}:{port}")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from headrace.base.errors import ConfigurationError
+from headrace.base.errors import ConfigurationError, SetupError
 
 name_pattern = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -38,6 +38,7 @@ class Place:
     port: int
     address: str  # http://host:port, without a slash at its end
     peer_port: int = 0  # where other replicas may reach it; 0: any port, by its own choice
+    group_port: int = 0  # where its own processes on other nodes may; of a launch over several
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ class LaunchSpec:
     # Beside the place's own port, for a launcher that closes all others:
     gateway_ports: tuple[int, ...] = ()  # for those who may reach that one
     peer_ports: tuple[int, ...] = ()  # for other replicas
+    # On the nodes beside the first, where a launch spans several; empty: the same. Both may have
+    # the words of `spec/node_groups.py`.
+    worker_argv: tuple[str, ...] = ()
 
 
 class LaunchState(StrEnum):
@@ -113,6 +117,15 @@ class Launcher(Protocol):
     def close(self) -> None:
         """Give back what this launcher itself holds; launches live on. Safe to repeat."""
         ...
+
+
+def check_one_node(resources: Resources) -> None:
+    """SetupError if a launch is to span several nodes, where this launcher cannot."""
+    if resources.node_count > 1:
+        raise SetupError(
+            f"a replica on {resources.node_count} nodes needs a cluster that starts them together: "
+            "--launcher kubernetes or --launcher ray"
+        )
 
 
 def checked_name(name: str) -> str:

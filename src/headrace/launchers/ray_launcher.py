@@ -1,7 +1,8 @@
 """Replicas on a Ray cluster: each a detached actor, in a placement group, that runs the engine.
 
     place    a placement group of one bundle, so that all devices are of one node, and the actor
-             in it, which finds a free port on that node
+             in it, which finds a free port on that node; of a replica on several nodes a bundle
+             on each, and an actor in each that the first one owns
     start    the actor starts the engine's process
     list     actors of our namespace, by name: also those of an earlier control plane
 
@@ -17,7 +18,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.base.clock import Clock
-from headrace.base.errors import ConfigurationError, HeadraceError, SetupError, Unavailable
+from headrace.base.errors import (
+    ConfigurationError,
+    Conflict,
+    HeadraceError,
+    SetupError,
+    Unavailable,
+)
 from headrace.launchers.protocol import (
     Launch,
     LaunchSpec,
@@ -26,13 +33,11 @@ from headrace.launchers.protocol import (
     checked_name,
     no_resources,
 )
-from headrace.launchers.ray_agent import ReplicaAgent
+from headrace.launchers.ray_agent import ReplicaAgent, actor_options, demand
 
 namespace = "headrace"
 group_prefix = "headrace-replica-"
 authentication_variable = "RAY_AUTH_MODE"
-cpu_count_default = 1.0
-agent_calls_max = 4  # at once, so that a look need not wait for a stop
 place_timeout_s = 20.0
 call_timeout_s = 60.0
 look_timeout_s = 5.0  # beyond it a launch is told as it was at the last look
@@ -49,6 +54,7 @@ class RayLauncher:
         self._ray = connected(address)
         self._clock = clock
         self._lock = threading.RLock()  # of whatever makes or ends actors
+        self._waiting: set[str] = set()  # names whose room is asked for; their groups are kept
         self._known: dict[str, Launch] = {}
 
     def close(self) -> None:
@@ -69,15 +75,15 @@ class RayLauncher:
                 except Unavailable:
                     pass  # its node is lost: it is placed anew
                 self._remove(name, agent)
-            return self._placed(self._make(name, resources))
+        return self._placed(self._make(name, resources))
 
     def start(self, spec: LaunchSpec) -> str:
         """Start the engine at its place. An ended launch of this name is forgotten.
 
         Conflict if one of this name runs; SetupError if the program cannot be run."""
         checked_name(spec.name)
+        agent = self._agent(spec.name) or self._make(spec.name, spec.resources)
         with self._lock:
-            agent = self._agent(spec.name) or self._make(spec.name, spec.resources)
             try:
                 return str(self._call(agent.start, spec))
             except SetupError:
@@ -127,43 +133,44 @@ class RayLauncher:
         return place
 
     def _make(self, name: str, resources: Resources) -> Any:
-        """Reserve room for an actor, and make it."""
-        if resources.node_count > 1:
-            raise SetupError(
-                f"{name} is to span {resources.node_count} nodes, which needs Kubernetes "
-                "(--launcher kubernetes); on Ray a replica is on one node"
+        """Reserve room for an actor, and make it. Nothing else waits for the room."""
+        with self._lock:
+            if name in self._waiting:
+                raise Conflict(f"room for {name} is being asked for already")
+            self._waiting.add(name)
+        try:
+            group = self._reserved(name, resources)
+            made = self._ray.remote(ReplicaAgent).options(
+                name=name,
+                namespace=namespace,
+                lifetime="detached",
+                **actor_options(resources, group, 0),
             )
+            return made.remote(name, None, resources)
+        finally:
+            self._waiting.discard(name)
+
+    def _reserved(self, name: str, resources: Resources) -> Any:
+        """A placement group with room for it. SetupError if the cluster has none now."""
         self._remove_group(name)
-        ray = self._ray
-        needs = demand(resources)
-        group = ray.util.placement_group(
-            [needs],
-            strategy="STRICT_PACK",
+        util = self._ray.util
+        count = resources.node_count
+        labels = dict(resources.node_labels)
+        group = util.placement_group(
+            [demand(resources)] * count,
+            strategy="STRICT_PACK" if count == 1 else "STRICT_SPREAD",
             name=group_prefix + name,
             lifetime="detached",
-            bundle_label_selector=[dict(resources.node_labels)] if resources.node_labels else None,
+            bundle_label_selector=[labels] * count if labels else None,
         )
-        if not group.wait(place_timeout_s):
-            ray.util.remove_placement_group(group)
-            raise SetupError(
-                f"no node of the Ray cluster has room for {name} ({words_of(resources)}) now; "
-                "stop something, or add a node"
-            )
-        strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
-            placement_group=group, placement_group_bundle_index=0
+        if group.wait(place_timeout_s):
+            return group
+        util.remove_placement_group(group)
+        who = "no node" if count == 1 else f"no {count} nodes"
+        raise SetupError(
+            f"{who} of the Ray cluster {'has' if count == 1 else 'have'} room for {name} "
+            f"({words_of(resources)}) now; stop something, or add a node"
         )
-        made = ray.remote(ReplicaAgent).options(
-            name=name,
-            namespace=namespace,
-            lifetime="detached",
-            num_cpus=needs["CPU"],
-            num_gpus=needs.get("GPU", 0),
-            memory=needs.get("memory"),
-            max_concurrency=agent_calls_max,
-            max_restarts=0,
-            scheduling_strategy=strategy,
-        )
-        return made.remote(name, None, resources)
 
     def _agent(self, name: str) -> Any:
         """The actor of a name, or None."""
@@ -218,7 +225,9 @@ class RayLauncher:
         for group in self._ray.util.placement_group_table().values():
             if group["name"].startswith(group_prefix) and group["state"] != removed_state:
                 name = group["name"].removeprefix(group_prefix)
-                if name not in names:
+                if name in names or name in self._waiting:
+                    continue
+                if self._agent(name) is None:  # one may have been made since the names were read
                     self._remove_group(name)
 
     def _remove_group(self, name: str) -> None:
@@ -255,17 +264,6 @@ def connected(address: str) -> Any:
             "in a process of its own"
         )
     return ray
-
-
-def demand(resources: Resources) -> dict[str, float]:
-    """What a launch needs, in Ray's words."""
-    cpu_count = resources.cpu_count
-    needs = {"CPU": cpu_count_default if cpu_count is None else cpu_count}
-    if resources.device_count:
-        needs["GPU"] = float(resources.device_count)
-    if resources.memory_bytes is not None:
-        needs["memory"] = float(resources.memory_bytes)
-    return needs
 
 
 def words_of(resources: Resources) -> str:

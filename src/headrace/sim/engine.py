@@ -7,6 +7,7 @@ plan, or the default one; nothing waits on time, tests open gates instead.
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -82,7 +83,14 @@ class Behaviour:
     reports_usage: bool = True
     prompt_details: PromptTokensDetails | None = None
     completion_details: CompletionTokensDetails | UnsetType = UNSET
+    waiting_kv: Mapping[str, object] | None = None  # what it says then; None: as ours does
     hands_over: bool = True  # says where a prompt's KV waits, to who asks for it
+
+
+class AskedTransfer(msgspec.Struct):
+    """What matters of `kv_transfer_params`; each kind of engine has fields of its own."""
+
+    do_remote_decode: bool | None = None
 
 
 class FakeRequest(msgspec.Struct):
@@ -94,7 +102,7 @@ class FakeRequest(msgspec.Struct):
     max_tokens: int | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    kv_transfer_params: KvTransferParams | None = None
+    kv_transfer_params: AskedTransfer | None = None
 
 
 @dataclass(slots=True)
@@ -309,10 +317,13 @@ class FakeEngine:
         params = request.kv_transfer_params
         if params is not None and params.do_remote_decode and behaviour.hands_over:
             answer = msgspec.structs.replace(answer, kv_transfer_params=waiting_kv)
-        if behaviour.reports_usage:
+        if behaviour.reports_usage and behaviour.waiting_kv is None:
             return _encode(answer)
         fields = msgspec.to_builtins(answer)
-        del fields["usage"]
+        if behaviour.waiting_kv is not None and "kv_transfer_params" in fields:
+            fields["kv_transfer_params"] = behaviour.waiting_kv
+        if not behaviour.reports_usage:
+            del fields["usage"]
         return _encode(fields)
 
     async def _stream(

@@ -1,5 +1,6 @@
 """How engines are started whose prompts' KV moves."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -22,3 +23,24 @@ def test_our_engine_hands_over_and_fetches() -> None:
 def test_layers_shared_over_devices_and_moving_kv_exclude_each_other() -> None:
     with pytest.raises(InvalidRequest, match="disaggregation"):
         find_adapter("headrace").command(replace(request, tensor_parallel=2))
+
+
+def test_vllm_is_started_with_a_connector_and_a_side_channel_of_its_own() -> None:
+    command = find_adapter("vllm").command(replace(request, kv_transfer_port=8001))
+    told = command.argv[command.argv.index("--kv-transfer-config") + 1]
+    assert json.loads(told) == {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    assert command.environment["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "127.0.0.1"
+    assert command.environment["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "8001"
+    plain = find_adapter("vllm").command(replace(request, moves_kv=False))
+    assert "--kv-transfer-config" not in plain.argv
+    assert not any("NIXL" in name for name in plain.environment)
+
+
+def test_two_vllms_of_one_machine_have_two_side_channels() -> None:
+    ports = {
+        find_adapter("vllm")
+        .command(replace(request, port=port))
+        .environment["VLLM_NIXL_SIDE_CHANNEL_PORT"]
+        for port in (8000, 8001, 60_000)
+    }
+    assert ports == {"28000", "28001", "40000"}

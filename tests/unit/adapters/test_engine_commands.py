@@ -1,10 +1,13 @@
 """The command lines of engines that are not ours, word by word."""
 
+import dataclasses
+
 import pytest
 
 from headrace.adapters.protocol import LaunchRequest
 from headrace.adapters.registry import find_adapter
 from headrace.base.errors import InvalidRequest
+from headrace.spec.node_groups import NodeGroup
 
 request = LaunchRequest(
     model_path="/models/a",
@@ -74,6 +77,37 @@ commands = {
         {"OMP_NUM_THREADS": "6"},
     ),
 }
+
+
+group = NodeGroup(node_count=2, port=8002)
+several = dataclasses.replace(request, tensor_parallel=16, group=group, extra_arguments=("--x",))
+
+
+def test_nodes_of_one_vllm_find_the_first_and_only_that_one_serves() -> None:
+    command = find_adapter("vllm").command(several)
+    words = " ".join(command.argv)
+    assert "--tensor-parallel-size 16" in words
+    assert (
+        "--nnodes 2 --node-rank $(LWS_WORKER_INDEX) "
+        "--master-addr $(LWS_LEADER_ADDRESS) --master-port 8002" in words
+    )
+    assert command.worker_argv == (*command.argv[:-1], "--headless", "--x")
+
+
+def test_nodes_of_one_sglang_find_the_first() -> None:
+    command = find_adapter("sglang").command(several)
+    words = " ".join(command.argv)
+    assert "--tp-size 16" in words
+    assert (
+        "--nnodes 2 --node-rank $(LWS_WORKER_INDEX) "
+        "--dist-init-addr $(LWS_LEADER_ADDRESS):8002" in words
+    )
+    assert command.worker_argv == ()
+
+
+def test_headraces_engine_refuses_a_second_node() -> None:
+    with pytest.raises(InvalidRequest, match="runs on one node"):
+        find_adapter("headrace").command(dataclasses.replace(several, extra_arguments=()))
 
 
 @pytest.mark.parametrize("engine", commands)

@@ -134,6 +134,21 @@ def test_a_service_leads_to_the_pod_that_answers() -> None:
     assert selector["leaderworkerset.sigs.k8s.io/worker-index"] == "0"
 
 
+def test_pods_of_one_replica_run_their_own_command_and_reach_each_other_at_all_ports() -> None:
+    several = replica_objects(pod(node_count=2, worker_argv=("help", "$(LWS_WORKER_INDEX)")))
+    group = of_kind(several, "LeaderWorkerSet")["spec"]["leaderWorkerTemplate"]
+    commands = [
+        group[name]["spec"]["containers"][0]["command"]
+        for name in ("leaderTemplate", "workerTemplate")
+    ]
+    assert commands == [list(pod().argv), ["help", "$(LWS_WORKER_INDEX)"]]
+    labels = group["workerTemplate"]["metadata"]["labels"]
+    rules = of_kind(several, "NetworkPolicy")["spec"]["ingress"]
+    assert {"from": [{"podSelector": {"matchLabels": labels}}]} in rules
+    alone = of_kind(replica_objects(pod()), "NetworkPolicy")["spec"]["ingress"]
+    assert all("ports" in rule for rule in alone)
+
+
 def test_devices_are_asked_for_and_bounded() -> None:
     container = of_kind(replica_objects(pod()), "Deployment")["spec"]["template"]["spec"][
         "containers"

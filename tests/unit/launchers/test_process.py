@@ -225,3 +225,8 @@ def test_a_process_sees_its_own_accelerators_alone(site: Site) -> None:
     wait_until(lambda: is_ended(launcher))
     assert site.log("own").strip() == "GPU-1,GPU-2."
     assert site.log("none").strip() == f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')}."
+
+
+def test_a_launch_over_several_nodes_is_refused(site: Site) -> None:
+    with pytest.raises(SetupError, match="--launcher kubernetes or --launcher ray"):
+        site.open().place("wide", Resources(node_count=2))

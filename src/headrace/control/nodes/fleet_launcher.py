@@ -19,6 +19,7 @@ from headrace.launchers.protocol import (
     LaunchState,
     Place,
     Resources,
+    check_one_node,
     no_resources,
 )
 from headrace.spec.nodes import Node, NodeLaunch, NodeState
@@ -38,7 +39,9 @@ class FleetLauncher:
         self._read: tuple[int, list[NodeLaunch], dict[str, Node]] = (-1, [], {})
 
     def place(self, name: str, resources: Resources = no_resources) -> Place:
-        """A free port of the node of these resources. SetupError if it has told none."""
+        """A free port of the node of these resources. SetupError if it has told none, or the
+        launch is to span several."""
+        check_one_node(resources)
         node = self._remote(resources.node_id)
         if node is None:
             return self._local.place(name, resources)

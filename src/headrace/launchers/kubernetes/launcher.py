@@ -60,6 +60,7 @@ from headrace.launchers.protocol import (
 T = TypeVar("T")
 engine_port = 8000
 peer_port = 8001  # where other replicas fetch KV
+group_port = 8002  # of the leader, where the processes of a replica on several nodes meet
 all_interfaces = "0.0.0.0"  # noqa: S104 -- a pod's own network; a NetworkPolicy says who may come
 workload_kinds = (
     ("apps/v1", "Deployment"),
@@ -122,7 +123,9 @@ class KubernetesLauncher:
     def place(self, name: str, resources: Resources = no_resources) -> Place:
         """The Service that leads to the pod, whatever node it will be on."""
         host = f"{object_name(checked_name(name))}.{self._site.namespace}"
-        return Place(all_interfaces, engine_port, f"http://{host}:{engine_port}", peer_port)
+        return Place(
+            all_interfaces, engine_port, f"http://{host}:{engine_port}", peer_port, group_port
+        )
 
     def start(self, spec: LaunchSpec) -> str:
         """Create a workload and return its launch id. An ended launch of this name is forgotten.
@@ -301,6 +304,7 @@ class KubernetesLauncher:
             namespace=site.namespace,
             image=spec.image or site.image,
             argv=spec.argv,
+            worker_argv=spec.worker_argv,
             port=engine_port,
             environment={**site.environment, **spec.environment},
             gateway_ports=spec.gateway_ports,

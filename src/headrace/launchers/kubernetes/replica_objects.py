@@ -2,8 +2,9 @@
 
 One node: a Deployment of one pod, so that the cluster starts it again wherever there is room.
 Several nodes: a LeaderWorkerSet of one group, whose leader serves and whose pods live and die
-together. The group's size and the leader's address reach the engine as `LWS_GROUP_SIZE` and
-`LWS_LEADER_ADDRESS`, which the LeaderWorkerSet controller sets.
+together. The group's size, the leader's address and the pod's number reach the engine by the
+variables that the LeaderWorkerSet controller sets; the kubelet puts them into the command
+(`spec/node_groups.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,6 +62,7 @@ class ReplicaPod:
     device_resource: str = "nvidia.com/gpu"
     device_count: int = 0  # on each node
     node_count: int = 1
+    worker_argv: Sequence[str] = ()  # of the pods beside the first; empty: the same
     node_labels: Mapping[str, str] = field(default_factory=dict)
     topology_key: str = ""  # pods of one group share its value: a rack, a block of NVLink
     tolerations: Sequence[Mapping[str, str]] = ()
@@ -92,9 +94,12 @@ def replica_objects(pod: ReplicaPod) -> list[KubernetesObject]:
 
 
 def network_policy(pod: ReplicaPod, own: Mapping[str, str]) -> KubernetesObject:
-    """Gateways and the control plane may call; other replicas may fetch KV where there is any."""
+    """Gateways and the control plane may call; other replicas may fetch KV where there is any, and
+    pods of a replica on several nodes may reach each other at all ports."""
     callers = (gateway_labels, control_labels)
     policy = ingress_policy(pod.name, pod.namespace, own, callers, (pod.port, *pod.gateway_ports))
+    if pod.node_count > 1:  # its pods choose ports among themselves
+        policy["spec"]["ingress"].append({"from": [{"podSelector": {"matchLabels": dict(own)}}]})
     if pod.peer_ports:
         policy["spec"]["ingress"].append(ingress_rule((labels(component),), pod.peer_ports))
     return policy
@@ -167,7 +172,7 @@ def pod_spec(pod: ReplicaPod, *, serves: bool = True) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": "engine",
         "image": pod.image,
-        "command": list(pod.argv),
+        "command": list(pod.argv if serves else pod.worker_argv or pod.argv),
         "env": secret_environment(pod.name, sorted(pod.environment)),
         "resources": resources(pod),
         "securityContext": container_security(),
