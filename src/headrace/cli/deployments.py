@@ -162,6 +162,7 @@ def update(
     *,
     version: Annotated[str | None, typer.Option(help="Another version of the model.")] = None,
     engine: Annotated[str | None, typer.Option(help="Another engine.")] = None,
+    replicas: Annotated[int | None, typer.Option(help="How many, as `scale` sets it.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads a replica.")] = None,
     engine_arguments: Annotated[
         list[str] | None, typer.Option("--engine-argument", help="Replaces all; repeatable.")
@@ -192,6 +193,7 @@ def update(
     body = {
         "version": version,
         "engine": engine,
+        "replicas": replicas,
         "threads": threads,
         "engine_arguments": engine_arguments,
         "environment": variables_of(env),

@@ -22,6 +22,7 @@ def ray_cluster(cpu_count: int = head_cpu_count) -> Iterator[Any]:
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_agent_register_timeout_ms": "120000",  # of a machine that is busy
+        "RAY_raylet_start_wait_time_s": "120",
         "RAY_enable_worker_prestart": "0",
         "RAY_prestart_worker_first_driver": "0",
     }

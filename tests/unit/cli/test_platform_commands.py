@@ -201,6 +201,8 @@ def test_deployments_scale_and_show_why_they_are_not_ready(
         )
     )
     assert run_json("deployments", "scale", "small", "3")["replicas"] == 3
+    assert run_json("deployments", "update", "small", "--replicas", "0")["replicas"] == 0
+    assert run_json("deployments", "update", "small", "--replicas", "3")["replicas"] == 3
     run("deployments", "show", "small")
     shown = capsys.readouterr().out
     assert "0/3" in shown
