@@ -1,7 +1,7 @@
 """`headrace manifests`: everything that a Kubernetes cluster needs to run headrace, as YAML.
 
-Secrets are made anew at each run; keep the file of the first one, or give `--secrets FILE` to write
-and read them apart from the rest.
+The Secret is made anew at each run, and keys made with another one are worth nothing: a cluster
+that has one gets later versions with `--without-secret`.
 """
 
 import base64
@@ -64,8 +64,15 @@ def manifests(
     otlp_endpoint: Annotated[
         str, typer.Option(help="A collector's OTLP/HTTP address, for every process.")
     ] = "",
+    without_secret: Annotated[
+        bool,
+        typer.Option(
+            "--without-secret",
+            help="Leave the Secret out, as the cluster has one: a new one ends every API key.",
+        ),
+    ] = False,
 ) -> None:
-    """Write every object, secrets included, to standard output."""
+    """Write every object to standard output, with new secrets unless they are left out."""
     if not database_url.startswith("postgresql"):
         raise ConfigurationError(
             "several machines share PostgreSQL: --database-url postgresql://..."
@@ -88,4 +95,14 @@ def manifests(
             otlp_endpoint=otlp_endpoint,
         )
     )
-    yaml.safe_dump_all(objects, sys.stdout, sort_keys=False)
+    if without_secret:
+        objects = [each for each in objects if each["kind"] != "Secret"]
+    yaml.dump_all(objects, sys.stdout, WrittenOut, sort_keys=False)
+
+
+class WrittenOut(yaml.SafeDumper):
+    """Writes what occurs twice twice, for whoever edits the file."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        """Always."""
+        return True

@@ -69,6 +69,45 @@ def test_every_object_fits_the_schema(objects: list[dict[str, Any]]) -> None:
             kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
 
 
+def test_a_group_of_pods_has_what_the_leader_worker_set_api_documents() -> None:
+    """Its schema is in no package: pods are checked as a Deployment's, its own fields by name."""
+    objects = replica_objects(pod(node_count=2, topology_key="rack", worker_argv=("help",)))
+    group = of_kind(objects, "LeaderWorkerSet")
+    assert group["apiVersion"] == "leaderworkerset.x-k8s.io/v1"
+    spec, deployment = group["spec"], of_kind(replica_objects(pod()), "Deployment")
+    assert set(spec) == {"replicas", "networkConfig", "leaderWorkerTemplate"}
+    # A shared subdomain's headless Service would have the name of ours.
+    assert spec["networkConfig"] == {"subdomainPolicy": "UniquePerReplica"}
+    template = spec["leaderWorkerTemplate"]
+    assert set(template) == {"size", "restartPolicy", "leaderTemplate", "workerTemplate"}
+    assert template["restartPolicy"] == "RecreateGroupOnPodRestart"
+    for name in ("leaderTemplate", "workerTemplate"):
+        as_deployment = {**deployment, "spec": {**deployment["spec"], "template": template[name]}}
+        kubernetes_validate.validate(
+            as_deployment, kubernetes_validate.latest_version(), strict=True
+        )
+
+
+def test_a_route_has_what_the_gateway_api_documents() -> None:
+    """Its schema is in no Python package: its fields by name and kind."""
+    chosen = installation(hostname="api.example.com", gateway_class="edge/public")
+    route = of_kind(platform_objects(chosen), "HTTPRoute")
+    assert route["apiVersion"] == "gateway.networking.k8s.io/v1"
+    spec = route["spec"]
+    assert set(spec) == {"parentRefs", "hostnames", "rules"}
+    assert spec["parentRefs"] == [{"name": "public", "namespace": "edge"}]
+    (rule,) = spec["rules"]
+    assert set(rule) == {"matches", "backendRefs", "timeouts"}
+    assert rule["matches"] == [{"path": {"type": "PathPrefix", "value": "/v1"}}]
+    (service,) = [
+        each
+        for each in platform_objects(chosen)
+        if each["kind"] == "Service" and each["metadata"]["name"] == rule["backendRefs"][0]["name"]
+    ]
+    assert rule["backendRefs"][0]["port"] in [port["port"] for port in service["spec"]["ports"]]
+    assert rule["timeouts"] == {"request": "0s"}  # a duration of the Gateway API: no time-out
+
+
 def test_the_engines_key_is_in_a_secret_alone() -> None:
     objects = replica_objects(pod())
     assert of_kind(objects, "Secret")["stringData"] == {"HEADRACE_API_KEY": key}
@@ -172,10 +211,17 @@ def test_the_command_writes_yaml_that_reads_back(capsys: pytest.CaptureFixture[s
     with pytest.raises(SystemExit) as ended:  # how the command line's library ends a command
         main(["manifests", *arguments, "--hostname", "api.example.com"])
     assert not ended.value.code
-    objects = list(yaml.safe_load_all(capsys.readouterr().out))
+    written = capsys.readouterr().out
+    assert "&id" not in written  # what occurs twice is written out, for whoever edits it
+    objects = list(yaml.safe_load_all(written))
     assert of_kind(objects, "HTTPRoute")["spec"]["hostnames"] == ["api.example.com"]
     pepper = of_kind(objects, "Secret")["data"]["pepper"]
     assert len(base64.b64decode(pepper)) == 32
+
+    with pytest.raises(SystemExit):
+        main(["manifests", *arguments, "--hostname", "api.example.com", "--without-secret"])
+    later = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert later == [each for each in objects if each["kind"] != "Secret"]
 
 
 def test_the_control_plane_launches_replicas_on_the_cluster_it_runs_in(

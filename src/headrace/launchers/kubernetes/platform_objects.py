@@ -128,6 +128,7 @@ def role(chosen: Installation) -> KubernetesObject:
         ("apps", ["deployments"], verbs),
         ("apps", ["deployments/finalizers"], ["update"]),  # owned objects hold their owner back
         ("leaderworkerset.x-k8s.io", ["leaderworkersets"], verbs),
+        ("leaderworkerset.x-k8s.io", ["leaderworkersets/finalizers"], ["update"]),
         ("networking.k8s.io", ["networkpolicies"], verbs),
         ("policy", ["poddisruptionbudgets"], verbs),
     )

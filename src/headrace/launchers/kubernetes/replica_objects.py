@@ -145,7 +145,10 @@ def deployment(pod: ReplicaPod, own: Mapping[str, str]) -> KubernetesObject:
 
 
 def leader_worker_set(pod: ReplicaPod, own: Mapping[str, str]) -> KubernetesObject:
-    """A group of pods, one a node; if one of them ends, all are made anew."""
+    """A group of pods, one a node; if one of them ends, all are made anew.
+
+    Pods find the leader by a headless Service that the controller makes. A shared one would have
+    the set's own name, which is that of our Service already."""
     annotations = {}
     if pod.topology_key:
         annotations["leaderworkerset.sigs.k8s.io/exclusive-topology"] = pod.topology_key
@@ -157,6 +160,7 @@ def leader_worker_set(pod: ReplicaPod, own: Mapping[str, str]) -> KubernetesObje
         "metadata": {**metadata(pod.name, pod.namespace, own), "annotations": annotations},
         "spec": {
             "replicas": 1,
+            "networkConfig": {"subdomainPolicy": "UniquePerReplica"},
             "leaderWorkerTemplate": {
                 "size": pod.node_count,
                 "restartPolicy": "RecreateGroupOnPodRestart",
