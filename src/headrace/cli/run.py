@@ -155,6 +155,8 @@ def run(
             # The reader of a pipe has left; nothing is wrong, and nothing more can be written.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         finally:
+            # It ends within moments; an impatient second Ctrl-C must not break that off.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             runner.run(terminal.close())
 
 
