@@ -51,6 +51,7 @@ refusals: dict[str, tuple[dict[str, Any], str]] = {
     "biases": ({"bias": "all"}, "bias"),
     "another method": ({"peft_type": "IA3"}, "IA3 is not served"),
     "expert parameters": ({"target_parameters": ["experts.gate"]}, "target_parameters"),
+    "embedding and output tied": ({"ensure_weight_tying": True}, "ensure_weight_tying"),
     "no rank": ({"r": 0}, "must be positive"),
 }
 
