@@ -4,6 +4,7 @@ import asyncio
 import io
 import os
 import re
+import signal
 import stat
 import sys
 from dataclasses import dataclass, field
