@@ -26,6 +26,7 @@ from headrace.storage import open_sqlite
 pytestmark = pytest.mark.e2e
 clients_at_once = 16
 answers_around_a_signal = 60  # before it and after it
+resident_bytes_max = 200 * 1024 * 1024
 engine_key = "canary-engine-key-4471"
 
 
@@ -143,6 +144,18 @@ async def test_sigterm_under_load_fails_no_request_and_the_next_process_goes_on(
         database.close()
     assert (row.requests, row.finished) == (load.answers, load.answers)
     assert len({seen.request_id for seen in engine.seen}) == load.answers
+
+
+async def test_a_gateway_fits_a_small_container_from_its_start(tmp_path: Path) -> None:
+    """Itself and the child that posts to the ledger, when it is ready and after requests."""
+    async with running(tmp_path, FakeEngine()) as gateway:
+        at_start_bytes = gateway.process.resident_bytes()
+        load = Load()
+        await asyncio.gather(*(ask(gateway, load, number) for number in range(200)))
+        after_bytes = gateway.process.resident_bytes()
+    assert load.failures == []
+    assert 0 < at_start_bytes < resident_bytes_max
+    assert after_bytes < resident_bytes_max
 
 
 def odd_requests(key: str) -> Iterator[bytes]:

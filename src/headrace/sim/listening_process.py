@@ -7,6 +7,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from headrace.http import server
 
 drain_timeout_s = 60.0
@@ -43,6 +45,13 @@ class Process:
     def ended(self) -> bool:
         """Whether it ended by itself, as when its database was away while it started."""
         return self._process is not None and self._process.poll() is not None
+
+    def resident_bytes(self) -> int:
+        """The memory that it and its children hold; 0 if it does not run."""
+        if self._process is None:
+            return 0
+        process = psutil.Process(self._process.pid)
+        return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
 
     def kill_children(self) -> None:
         """Kill what it has started, and not itself."""
