@@ -1,6 +1,6 @@
 // API keys: made with their limits, shown once, changed, rotated, revoked; and how near limits are.
 
-import { change, get, list } from "./api.js";
+import { change, list, wholeList } from "./api.js";
 import { ask, reveal } from "./dialog.js";
 import { badge, button, card, element, meter, table, to } from "./dom.js";
 import { age, count, dollars } from "./format.js";
