@@ -25,6 +25,8 @@ from headrace.sim.platform_process import PlatformProcess
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.invoices import Invoice, InvoiceTax, Party
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
+from headrace.spec.payments import Payment, PaymentPurpose, PaymentState
+from headrace.spec.prices import PriceBook
 from headrace.spec.tenancy import Tenant
 from headrace.storage import Database, open_sqlite
 
@@ -433,11 +435,13 @@ def test_what_somebody_else_changes_is_on_the_screen_without_being_asked_for(
     page.context.close()
 
 
-def post(page: Page, console_url: str, path: str, value: object) -> None:
-    answer = page.request.post(
-        f"{console_url}/admin/v1{path}", headers={"authorization": f"Bearer {token}"}, data=value
+def post(page: Page, console_url: str, path: str, value: object, method: str = "POST") -> Any:
+    headers = {"authorization": f"Bearer {token}"}
+    answer = page.request.fetch(
+        f"{console_url}/admin/v1{path}", method=method, headers=headers, data=value
     )
     assert answer.ok, answer.text()
+    return answer.json()
 
 
 def test_terms_taxes_currencies_and_how_somebody_pays_are_agreed_on(
@@ -589,6 +593,108 @@ def test_an_invoice_is_credited_and_paid_in_parts_and_each_is_in_the_statement(
     page.locator("dialog button[type=submit]").click()
     expect(page.locator("td .badge", has_text="reversed")).to_be_visible()
     assert database.ledger.balances()[invoice.tenant_id] == 10 * 10**9 + 5_966_386_555
+    watch.check(console_url)
+    page.context.close()
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("role", ["owner", "billing", "viewer"])
+def test_axe_finds_nothing_serious_on_what_a_customer_sees(
+    browser: Browser, console_url: str, database: Database, role: str
+) -> None:
+    invoice = bill(database)
+    page, watch = new_page(browser)
+    page.goto(f"{console_url}/#token={token}")
+    page.get_by_role("heading", name="Overview").wait_for()
+    made = post(page, console_url, "/users", {"login": "mara"})
+    member = {"tenant": invoice.tenant_id, "user": "mara", "role": role}
+    post(page, console_url, "/members", member, "PUT")
+    page.click("#sign-out")
+    page.fill("#login", "mara")
+    page.fill("#token", made["initial_password"])
+    page.click("#sign-in button[type=submit]")
+    expect(page.locator("#who")).to_have_text("mara")
+    links = page.locator("nav a[href^='#/']").evaluate_all(
+        "links => links.map((link) => link.getAttribute('href').slice(2))"
+    )
+    assert ("invoices" in links) == (role != "viewer")
+    assert "deployments" not in links
+    for name in links:
+        show(page, name)
+        check(page, axe_script.read_text(), name)
+    watch.check(console_url)
+    page.context.close()
+
+
+def test_a_payment_that_is_unknown_is_resolved_by_a_person(
+    browser: Browser, console_url: str, database: Database
+) -> None:
+    invoice = bill(database)
+    unknown = database.store.create(
+        Payment(
+            id=new_id("pay", SystemClock()),
+            name="unknown",
+            parent_id=invoice.tenant_id,
+            create_time=0.0,
+            purpose=PaymentPurpose.INVOICE,
+            provider="stripe",
+            currency="USD",
+            amount_units=119_00,
+            credit_nanousd=0,
+            invoice_id=invoice.id,
+            state=PaymentState.UNKNOWN,
+            message="ask stripe",
+        )
+    )
+    page, watch = new_page(browser)
+    page.goto(f"{console_url}/#token={token}")
+    page.get_by_role("heading", name="Overview").wait_for()
+    show(page, "payments")
+    check(page, axe_script.read_text(), "payments")
+    page.locator(f"#resolve-{unknown.id}").click()
+    check(page, axe_script.read_text(), "the dialog")
+    page.keyboard.press("Escape")
+    fill(page, f"resolve-{unknown.id}", {"end": "succeeded", "reason": "their support"})
+    expect(page.locator("td .badge", has_text="succeeded")).to_be_visible()
+    assert database.ledger.balances()[invoice.tenant_id] == 100 * 10**9  # the tax is no credit
+    watch.check(console_url)
+    page.context.close()
+
+
+def test_prices_by_unit_and_for_longer_prompts_are_added_and_shown(
+    browser: Browser, console_url: str, database: Database
+) -> None:
+    made = Model(id=new_id("mod", SystemClock()), name="studio", create_time=0.0, targets=())
+    database.store.create(made)
+    page, watch = new_page(browser)
+    page.goto(f"{console_url}/#token={token}")
+    page.get_by_role("heading", name="Overview").wait_for()
+    show(page, "prices")
+    page.click("#add-prices")
+    page.locator("dialog #field-model").select_option("studio")
+    page.locator("dialog button[type=submit]").click()
+    expect(page.locator("dialog .problem")).to_contain_text("by another unit")
+    page.fill("dialog #field-input", "0.10")
+    page.fill("dialog #field-output", "0.40")
+    page.fill("dialog #field-tiers", "32000 0.20")
+    page.locator("dialog button[type=submit]").click()
+    expect(page.locator("dialog .problem")).to_contain_text("TOKENS = INPUT, OUTPUT")
+    check(page, axe_script.read_text(), "the dialog")
+    page.keyboard.press("Escape")
+    fill(page, "add-prices", {"model": "studio", "image": "0.04", "request": "0.002"})
+    for text in ("$0.04 an image", "$0.002 a request"):
+        expect(page.get_by_text(text, exact=True)).to_be_visible()
+    tiers = "32000 = 0.20, 0.60\n128000 = 0.40, 0.80"
+    by_token_too = {"model": "studio", "input": "0.10", "output": "0.40", "tiers": tiers}
+    fill(page, "add-prices", by_token_too)
+    for text in ("prompts over 32,000 tokens", "prompts over 128,000 tokens", "$0.80"):
+        expect(page.get_by_text(text, exact=True)).to_be_visible()
+    by_image, by_token = (
+        price for book in database.store.list(PriceBook) for price in book.prices.values()
+    )
+    assert by_image.units is not None
+    assert by_image.units.per_image_nanousd == 40_000_000
+    assert [tier.over_prompt_tokens for tier in by_token.context_tiers] == [32_000, 128_000]
     watch.check(console_url)
     page.context.close()
 

@@ -79,7 +79,8 @@ function tableOf(caption, columns, rows, totals) {
   return element("div", { class: "scroll" }, element("table", { role: "table", class: look },
     element("caption", {}, caption),
     element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, columns.map((column) =>
-      element("th", { role: "columnheader", scope: "col", class: kind(column) }, column.label)))),
+      element("th", { role: "columnheader", scope: "col", class: kind(column) },
+        column.label || element("span", { class: "unseen" }, "Actions"))))),
     element("tbody", { role: "rowgroup" }, rows.map(line)),
     !totals ? null : element("tfoot", { role: "rowgroup" }, line(totals))));
 }

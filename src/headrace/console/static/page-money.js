@@ -1,67 +1,9 @@
-// Prices and wallets: what things cost, what is left to spend, and what changed it beside requests.
+// Wallets: what is left to spend, and what changed it beside requests.
 
 import { change, get, list } from "./api.js";
 import { ask } from "./dialog.js";
-import { badge, button, card, element, table, to } from "./dom.js";
+import { button, card, element, table, to } from "./dom.js";
 import { age, count, dollars, moment } from "./format.js";
-
-export const prices = {
-  title: "Prices", group: "Money", needs: "operator",
-
-  async load() {
-    const [books, models, tenants] = await Promise.all([
-      list("/prices"), list("/models"), list("/tenants"),
-    ]);
-    return { books, models, tenants };
-  },
-
-  render({ books, models, tenants }, refresh) {
-    const newest = [...books].sort((a, b) =>
-      Date.parse(b.effective_time) - Date.parse(a.effective_time));
-    const rows = newest.flatMap((book) => Object.entries(book.prices).flatMap(([model, price]) => [
-      { ...price, model, book, when: "" },
-      ...(price.context_tiers ?? []).map((tier) => ({ ...tier, model, book,
-        when: `prompts over ${count(tier.over_prompt_tokens)} tokens` })),
-    ]));
-    const nameOf = (id) => tenants.find((tenant) => tenant.id === id)?.name ?? id;
-    const perMillion = (field) => (row) => `$${row[field]}`;
-    return card("Prices", "dollars a million tokens; a price book never changes, a newer one counts",
-      button("Add prices", () => add(models, tenants, refresh), { id: "add-prices", look: "primary" }),
-      table("Prices", [
-        { label: "Model", title: true, value: (row) => [element("strong", {}, row.model),
-          row.when ? element("div", { class: "muted small" }, row.when) : null] },
-        { label: "Input", number: true, value: perMillion("input_usd_per_million") },
-        { label: "Cached input", number: true, value: perMillion("cached_input_usd_per_million") },
-        { label: "Output", number: true, value: perMillion("output_usd_per_million") },
-        { label: "For", value: (row) => (row.book.tenant_id ? nameOf(row.book.tenant_id) : "everybody") },
-        { label: "From (UTC)", value: (row) => [moment(row.book.effective_time),
-          Date.parse(row.book.effective_time) > Date.now() ? [" ", badge("later", "idle")] : null] },
-        { label: "Price book", value: (row) => element("span", { class: "mono" }, row.book.name) },
-      ], rows, "No prices yet. Requests of an unpriced model wait as unrated."));
-  },
-};
-
-function add(models, tenants, refresh) {
-  const usd = { type: "number", min: 0, step: "any", required: true };
-  ask("Add prices", [
-    { name: "model", label: "Model", options: models.map((model) => [model.name, model.name]) },
-    { name: "tenant", label: "For", options: [["", "everybody"],
-      ...tenants.map((tenant) => [tenant.id, tenant.name])] },
-    { name: "input", label: "Input, $ a million", ...usd },
-    { name: "cached", label: "Cached input", ...usd, required: false, hint: "empty: as input" },
-    { name: "output", label: "Output, $ a million", ...usd },
-    { name: "from", label: "From (UTC)", type: "datetime-local", hint: "empty: now" },
-  ], "Add", async ({ model, tenant, input, cached, output, from }) => {
-    await change("POST", "/prices", {
-      tenant: tenant || null, effective_time: from ? `${from}Z` : null,
-      prices: { [model]: {
-        input_usd_per_million: input, output_usd_per_million: output,
-        cached_input_usd_per_million: cached || null,
-      } },
-    });
-    await refresh();
-  }, { text: "What was used before keeps its price." });
-}
 
 export const wallets = {
   title: "Wallets", group: "Money", needs: "billing.read", ticks: true,

@@ -59,7 +59,7 @@ export const payments = {
           { label: "Recharge", value: (row) => rechargeText(row.agreement?.recharge) },
           { label: "", value: (row) => (mayAct ? element("div", { class: "actions" },
             button(row.agreement ? "Change" : "Set up", () => agree(row, provider, refresh),
-              { id: `agree-${row.tenant_id}`, label: `How ${row.tenant} pays` })) : null) },
+              { id: `agree-${row.tenant_id}`, label: `${row.agreement ? "Change" : "Set up"} how ${row.tenant} pays` })) : null) },
         ], tenants, "No tenants yet.")),
     ];
   },

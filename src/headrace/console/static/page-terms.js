@@ -59,7 +59,7 @@ function ofOneTenant(row, refresh, caller, isNamed) {
         "Nothing beyond the price list: you pay for what you use.")),
     card(`Billing address${of}`, "printed on invoices from now on", mayWrite(caller, row)
       ? button(party ? "Change" : "Add", () => editProfile(row, refresh, caller),
-        { id: `profile-${row.tenant_id}`, label: `Billing address${of}` }) : null,
+        { id: `profile-${row.tenant_id}`, label: `${party ? "Change" : "Add"} the billing address${of}` }) : null,
     party ? facts([
       ["Name", party.name], ["Address", party.address.join(", ")], ["Country", party.country],
       ["Tax number", party.tax_id], ["E-mail", party.email],
