@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from headrace.gateway.route_table import Access
 from headrace.sim.engine import FakeEngine
 from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name
 
@@ -155,3 +157,33 @@ async def test_no_header_of_the_caller_reaches_the_engine(site: GatewaySite, nam
     headers = site.engines[0].seen[-1].headers
     assert "caller-canary" not in headers.values()
     assert "cookie" not in headers
+
+
+hosts = ("x", "x/?", "x/livez", "localhost/livez?", "127.0.0.1:1@x/", "[::1", "livez", "x y", "")
+ways = ("{}", "{}?/livez", "{}#/livez", "/livez/..{}", "/livez;{}", "//livez{}", "/livez%2f..{}",
+        "http://x/livez/..{}", "{}/", "{}%00", "{};/livez", "/.{}", "{}\t/livez")  # fmt: skip
+methods = ("GET", "POST", "DELETE", "HEAD", "OPTIONS", "get", "BREW")
+forged = "X-Forwarded-Host: localhost\nX-Original-URL: /livez\nX-Rewrite-URL: /livez"
+
+
+async def test_no_host_path_or_method_opens_a_route_to_who_has_no_key(site: GatewaySite) -> None:
+    """Whether somebody is let in is decided by the route that was found, and by nothing else."""
+    closed = [
+        route for route in site.gateway.app.routes if route.access in (Access.KEY, Access.PLATFORM)
+    ]
+    assert len(closed) > 30
+    refused: Counter[bytes] = Counter()
+    for route in closed:
+        path = route.name.replace("{", "").replace("}", "")
+        asked = [(route.method, path, host) for host in hosts]
+        asked += [(method, path, "x") for method in methods]
+        asked += [(route.method, way.format(path), "x") for way in ways]
+        for method, target, host in asked:
+            data = request(f"{method} {target} HTTP/1.1\nHost: {host}\n{forged}\nContent-Length: 0")
+            answer = await raw(site, data)
+            status = answer[9:12]
+            assert status in (b"", b"400", b"401", b"404", b"405"), (method, target, host, answer)
+            assert b"Traceback" not in answer
+            refused[status] += 1
+    assert refused[b"401"] > len(closed) * len(hosts)  # it is not the shape that is refused
+    assert site.engines[0].seen == []
