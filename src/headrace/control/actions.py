@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from headrace.spec.deployments import Deployment, Replica, Template
+from headrace.spec.models import ModelVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,6 +11,13 @@ class ChangeDeployment:
     """Write how far a deployment's rollout is."""
 
     deployment: Deployment
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeVersion:
+    """Write what a model version's file says of itself."""
+
+    version: ModelVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +60,11 @@ class DeleteReplica:
 
 
 Action = (
-    ChangeDeployment | CreateReplica | ChangeReplica | LaunchReplica | StopReplica | DeleteReplica
+    ChangeDeployment
+    | DescribeVersion
+    | CreateReplica
+    | ChangeReplica
+    | LaunchReplica
+    | StopReplica
+    | DeleteReplica
 )

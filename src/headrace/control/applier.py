@@ -22,6 +22,7 @@ from headrace.control.actions import (
     ChangeReplica,
     CreateReplica,
     DeleteReplica,
+    DescribeVersion,
     LaunchReplica,
     StopReplica,
 )
@@ -71,6 +72,8 @@ class Applier:
         match action:
             case ChangeDeployment(deployment):
                 self._change(deployment)
+            case DescribeVersion(version):
+                self._store.update(version)
             case CreateReplica(deployment, name):
                 self._create(deployment, name)
             case ChangeReplica(replica):

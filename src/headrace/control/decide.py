@@ -28,11 +28,13 @@ from headrace.control.actions import (
     ChangeReplica,
     CreateReplica,
     DeleteReplica,
+    DescribeVersion,
     LaunchReplica,
     StopReplica,
 )
 from headrace.control.replica_roles import changed_roles
 from headrace.control.rollout import Staff, next_deployment, staff
+from headrace.control.version_facts import described
 from headrace.control.world import ReplicaObservation, World
 from headrace.spec.deployments import Deployment, Leaving, Replica, ReplicaState
 
@@ -68,6 +70,11 @@ def decide(world: World, times: ControlTimes) -> list[Action]:
         moved = next_deployment(deployment, world.replicas, world.health, world.now_s)
         if moved != deployment:
             return [ChangeDeployment(moved)]
+    file = world.model_file
+    if file.version is not None and file.facts is not None:
+        told = described(file.version, file.facts)
+        if told != file.version:  # first, so that whatever starts has these bytes
+            return [DescribeVersion(told)]
     wanted, unwanted = split_by_need(world)
     if deployment is not None and (changed := changed_roles(deployment, wanted)):
         return [ChangeReplica(replica) for replica in changed]

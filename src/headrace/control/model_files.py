@@ -3,6 +3,7 @@
 `state` never waits: it says what is known now and starts a fetch where none is under way.
 """
 
+import stat
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +11,24 @@ from pathlib import Path
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
 from headrace.control.world import ModelFileState
+from headrace.weights.file_facts import FileFacts, facts_of
 from headrace.weights.sources import ResolvedModel, resolve
 
 retry_after_s = 15.0  # between tries of a source that failed
+
+
+Mark = tuple[int, int, int]  # changes whenever the file does: inode, bytes, modification time
+
+
+def mark_of(path: Path) -> Mark | None:
+    """What tells a file from a later one at its place; None: there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    if stat.S_ISDIR(status.st_mode):  # whose times say when it was used (`weights/file_use.py`)
+        return status.st_ino, 0, 0
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass(slots=True)
@@ -23,6 +39,8 @@ class Fetch:
     done_bytes: int = 0
     total_bytes: int | None = None
     resolved: ResolvedModel | None = None
+    facts: FileFacts | None = None  # with it
+    mark: Mark | None = None  # of what was verified
     failure: str | None = None
     retry_at_s: float = 0.0
     thread: threading.Thread | None = field(default=None, repr=False)
@@ -38,10 +56,15 @@ class Fetch:
     def finish(self) -> None:
         """Nothing to note: the end shows in `resolved` or `failure`."""
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether what was fetched is not there any more as it was."""
+        return self.resolved is not None and mark_of(self.resolved.path) != self.mark
+
     def state(self) -> ModelFileState:
         """What is known now."""
         if self.resolved is not None:
-            return ModelFileState(path=str(self.resolved.path))
+            return ModelFileState(path=str(self.resolved.path), facts=self.facts)
         if self.failure is not None:
             return ModelFileState(detail=self.failure)
         share = min(1.0, self.done_bytes / self.total_bytes) if self.total_bytes else None
@@ -59,9 +82,9 @@ class ModelFiles:
     def state(self, source: str, sha256: str | None) -> ModelFileState:
         """Where the file lies, or how far its fetch is. A failed one is tried again in a while."""
         now_s = self._clock.monotonic_s()
-        fetch = self._fetches.get((source, sha256))
-        if fetch is not None and fetch.resolved is not None and not fetch.resolved.path.exists():
-            fetch = None  # somebody removed it
+        fetch = self._fetches.get((source, sha256)) or self._unpinned(source, sha256)
+        if fetch is not None and fetch.is_outdated:
+            fetch = None  # somebody removed or changed it
         if fetch is None or (fetch.failure is not None and now_s >= fetch.retry_at_s):
             fetch = Fetch()
             self._fetches[(source, sha256)] = fetch
@@ -70,6 +93,14 @@ class ModelFiles:
             )
             fetch.thread.start()
         return fetch.state()
+
+    def _unpinned(self, source: str, sha256: str | None) -> Fetch | None:
+        """What was fetched before the version had a digest, if it has that one."""
+        fetch = self._fetches.get((source, None))
+        if fetch is None or fetch.resolved is None or fetch.resolved.sha256 != sha256:
+            return None
+        self._fetches[(source, sha256)] = fetch
+        return fetch
 
     def _run(self, fetch: Fetch, source: str, sha256: str | None) -> None:
         try:
@@ -85,4 +116,6 @@ class ModelFiles:
                 "make a new version for a changed file"
             )
             return
+        fetch.mark = mark_of(resolved.path)
+        fetch.facts = facts_of(resolved)
         fetch.resolved = resolved

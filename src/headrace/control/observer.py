@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from headrace.adapters.protocol import EngineAdapter, EngineLoad, Readiness, ReadinessState
@@ -160,7 +161,7 @@ class Observer:
             return ModelFileState(detail=error.message)
         if template.upstream is not None:  # there is no file; what counts is its name there
             return ModelFileState(path=version.upstream_name or model.name)
-        return self._model_files.state(version.source, version.sha256)
+        return replace(self._model_files.state(version.source, version.sha256), version=version)
 
     async def _observe(self, replica: Replica, launch: Launch | None) -> ReplicaObservation:
         ended = end_of(replica, launch)

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from headrace.adapters.protocol import Readiness
 from headrace.control.rollout_health import GenerationHealth
 from headrace.spec.deployments import Deployment, Replica
+from headrace.spec.models import ModelVersion
+from headrace.weights.file_facts import FileFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,8 @@ class ModelFileState:
     path: str | None = None  # where it lies, once it is whole and verified
     detail: str = ""  # what is going on or wrong, for people
     progress: float | None = None  # 0..1 while it is fetched
+    facts: FileFacts | None = None  # what it says of itself, once it is here
+    version: ModelVersion | None = None  # whose file it is
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What is due for a deployment, case by case."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -11,12 +12,15 @@ from headrace.control.actions import (
     ChangeReplica,
     CreateReplica,
     DeleteReplica,
+    DescribeVersion,
     LaunchReplica,
     StopReplica,
 )
 from headrace.control.decide import ControlTimes, decide
 from headrace.control.world import ModelFileState, ReplicaObservation, World
 from headrace.spec.deployments import Deployment, Leaving, Replica, ReplicaState
+from headrace.spec.models import ModelVersion
+from headrace.weights.file_facts import FileFacts
 
 times = ControlTimes()
 here = ModelFileState(path="/models/m.gguf")
@@ -51,6 +55,24 @@ def only_change(actions: list[Action]) -> Replica:
     (action,) = actions
     assert isinstance(action, ChangeReplica)
     return action.replica
+
+
+def test_what_a_version_leaves_open_is_said_by_its_file_before_anything_starts() -> None:
+    version = ModelVersion(
+        id="ver_1", name="v1", parent_id="mod_1", create_time=0, source="m.gguf", format="own word"
+    )
+    facts = FileFacts("ab" * 32, "gguf", quantization="Q4_0", parameters=7)
+    (action,) = due(
+        replica(), wanted=deployment(), model_file=replace(here, facts=facts, version=version)
+    )
+    assert isinstance(action, DescribeVersion)
+    told = action.version
+    assert (told.sha256, told.quantization, told.parameters) == ("ab" * 32, "Q4_0", 7)
+    assert told.format == "own word"  # what was declared stays
+    (action,) = due(
+        replica(), wanted=deployment(), model_file=replace(here, facts=facts, version=told)
+    )
+    assert isinstance(action, LaunchReplica)
 
 
 def test_missing_replicas_are_created_under_free_names() -> None:

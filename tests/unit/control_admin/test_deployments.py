@@ -188,7 +188,7 @@ def test_replicas_for_prompts_take_the_place_of_a_number_and_are_a_new_generatio
     [
         {"disaggregation": {"prefill": 0}},
         {"disaggregation": {}, "autoscaling": {"min": 1, "max": 3}},
-        {"disaggregation": {}, "engine": "vllm"},
+        {"disaggregation": {}, "engine": "sglang"},
     ],
 )
 def test_a_split_that_cannot_be_is_refused(

@@ -1,0 +1,45 @@
+"""What a model's file says of itself."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.sim.model_on_disk import write_model_file
+from headrace.weights.file_facts import FileFacts, facts_of
+from headrace.weights.gguf import open_gguf
+from headrace.weights.sources import ResolvedModel
+
+digest = "ab" * 32
+
+
+def facts(path: Path) -> FileFacts:
+    return facts_of(ResolvedModel(path, digest, "m"))
+
+
+def test_a_gguf_file_says_what_its_weights_are(tmp_path: Path) -> None:
+    path = write_model_file(tmp_path / "m.gguf")
+    found = facts(path)
+    assert (found.sha256, found.format, found.quantization) == (digest, "gguf", "F16")
+    with open_gguf(path) as file:
+        sizes = [tensor.byte_count for tensor in file.tensors.values()]
+    assert found.parameters is not None
+    # Two bytes a weight but for the norms, which have four.
+    assert found.parameters < sum(sizes) / 2 < found.parameters * 1.1
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [(b"GGUF, and then nonsense", "gguf"), (b"something else", "")]
+)
+def test_a_file_that_cannot_be_read_has_its_digest(
+    tmp_path: Path, content: bytes, expected: str
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(content)
+    assert facts(path) == FileFacts(digest, expected)
+
+
+def test_a_directory_of_a_family_that_nobody_knows_has_its_format(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["Unheard"], "model_type": "x"}')
+    assert facts(tmp_path) == FileFacts(digest, "")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert facts(tmp_path) == FileFacts(digest, "safetensors")
