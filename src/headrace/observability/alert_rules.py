@@ -3,7 +3,8 @@
 python -m headrace.observability.alert_rules > deploy/prometheus/headrace.rules.yml
 
 Objectives burn over two windows each, a long one that says that it matters and a short one that
-says that it still goes on (the multiwindow, multi-burn-rate alerts of Google's SRE workbook).
+says that it still goes on (the multiwindow, multi-burn-rate alerts of Google's SRE workbook). Where
+little is asked, one slow request is a large share: nobody is told of fewer than `bad_events_min`.
 """
 
 import sys
@@ -58,6 +59,8 @@ burns = (
     Burn(1, "3d", "6h", "ticket"),  # 10% in three days
 )
 windows = ("5m", "30m", "1h", "6h", "3d")
+seconds = {"1h": 3600, "6h": 21_600, "3d": 259_200}
+bad_events_min = 10  # in the long window
 
 
 def within(metric: MetricDeclaration, bound_s: float) -> tuple[str, str]:
@@ -241,13 +244,14 @@ def ratio_name(objective: Objective, window: str) -> str:
 
 
 def burn_alert(objective: Objective, burn: Burn) -> dict[str, Any]:
-    """Told when the budget burns in both windows."""
+    """Told when the budget burns in both windows, and by more than a few events."""
     limit = f"{burn.factor * (1 - objective.target):.6g}"
     over = (f"{ratio_name(objective, window)} > {limit}" for window in (burn.long, burn.short))
+    events = f"{objective.bad} * {seconds[burn.long]} >= {bad_events_min}".format(window=burn.long)
     budget = f"{(1 - objective.target) * 100:g}%"
     return {
         "alert": f"Headrace{objective.name}Burns",
-        "expr": " and ".join(over),
+        "expr": " and ".join((*over, events)),
         "labels": {"severity": burn.severity, "window": burn.long},
         "annotations": {
             "summary": f"The error budget of {budget} of {objective.says} burns "

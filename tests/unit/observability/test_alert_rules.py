@@ -55,6 +55,13 @@ cases = {
         ],
         [told("2h", "HeadraceAvailabilityBurns", ["page", "page", "ticket"])],
     ),
+    "one slow request of a quiet platform": (
+        [
+            series('headrace_gateway_first_output_seconds_bucket{le="2.5"}', "0 5x120"),
+            series("headrace_gateway_first_output_seconds_count", "0 6x120"),
+        ],
+        [told("4m", "HeadraceFirstTokenBurns", []), told("2h", "HeadraceFirstTokenBurns", [])],
+    ),
     "refusals are not failures": (
         [
             series('headrace_gateway_requests_total{status="200"}', "0+90x120"),
