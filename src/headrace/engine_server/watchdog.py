@@ -14,6 +14,8 @@ from headrace.engine_server.messages import Stats
 
 hung_after_default_s = 10.0
 checks_per_patience = 4
+# Why requests wait for something that is not the scheduler's (`wire.wire_stats`).
+reasons_elsewhere = ("grammar", "kv_transfer")
 
 
 class Verdict(Enum):
@@ -42,8 +44,7 @@ class Watchdog:
     def judge(self, stats: Stats | None, now_s: float) -> Verdict:
         """What these counters mean; None is an engine that did not answer."""
         if stats is not None:
-            idle = stats.running_requests + stats.waiting_requests == 0
-            if idle or stats.steps_total != self._steps:
+            if not _work_of_steps(stats) or stats.steps_total != self._steps:
                 self._alive_s = now_s
             self._steps = stats.steps_total
         if self.silent_s(now_s) >= self._step_timeout_s:
@@ -53,3 +54,9 @@ class Watchdog:
     def silent_s(self, now_s: float) -> float:
         """How long nothing has shown that the engine works."""
         return now_s - self._alive_s
+
+
+def _work_of_steps(stats: Stats) -> int:
+    """How many requests only steps can serve: a grammar or KV that is waited for comes without."""
+    elsewhere = sum(stats.waiting_by_reason.get(reason, 0) for reason in reasons_elsewhere)
+    return stats.running_requests + stats.waiting_requests - elsewhere

@@ -48,6 +48,17 @@ def test_an_idle_engine_needs_no_steps() -> None:
         assert watchdog.judge(Stats(steps_total=7), 1000.0 + second) is Verdict.ALIVE
 
 
+def test_an_engine_whose_requests_wait_for_a_grammar_or_for_kv_needs_no_steps() -> None:
+    def waiting(**reasons: int) -> Stats:
+        return Stats(waiting_requests=3, steps_total=7, waiting_by_reason=reasons)
+
+    watchdog = started()
+    assert watchdog.judge(waiting(grammar=2, kv_transfer=1), 1001.0) is Verdict.ALIVE
+    assert watchdog.judge(waiting(grammar=2, kv_transfer=1), 1050.0) is Verdict.ALIVE
+    assert watchdog.judge(waiting(grammar=2, capacity=1), 1059.0) is Verdict.ALIVE
+    assert watchdog.judge(waiting(grammar=2, capacity=1), 1060.0) is Verdict.HUNG
+
+
 def test_each_engine_process_is_judged_from_its_own_start() -> None:
     watchdog = started()
     watchdog.judge(working(7), 1001.0)
