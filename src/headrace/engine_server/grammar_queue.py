@@ -5,6 +5,7 @@ other grammars, of which `waiting_max` may wait, each for `wait_s_max`. How long
 bounded by its fuel (`grammars.py`).
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +13,13 @@ from functools import partial
 from queue import Full, Queue
 
 from headrace.base.clock import Clock
-from headrace.base.errors import HeadraceError, RateLimited
+from headrace.base.errors import HeadraceError, InvalidRequest, RateLimited
 from headrace.engine.kv_parcel import KvParcel
 from headrace.engine.request import TokenConstraint
 from headrace.engine_server.messages import Grammar, Submit
 from headrace.engine_server.pending_requests import PendingRequests
+
+log = logging.getLogger(__name__)
 
 waiting_max = 64
 wait_s_max = 10.0
@@ -71,6 +74,9 @@ class GrammarQueue:
                 go_on = self._compiled(message, parcel, since_s)
             except HeadraceError as error:
                 go_on = partial(self._actions.reject, request_id, error)
+            except BaseException:  # a panic in the compiler's Rust is no Exception
+                log.exception("request %s: its grammar broke the compiler", request_id)
+                go_on = partial(self._actions.reject, request_id, _unusable(message))
             if not self._pending.release(request_id, go_on):
                 self._actions.aborted(request_id)
 
@@ -93,6 +99,13 @@ class GrammarQueue:
             self._actions.submit(message, constraint, parcel)
         except HeadraceError as error:
             self._actions.reject(message.request_id, error)
+
+
+def _unusable(message: Submit) -> InvalidRequest:
+    """The refusal of a grammar for which nobody has better words; the next one has its turn."""
+    assert message.grammar is not None, "only those with a grammar come here"
+    param = message.grammar.param
+    return InvalidRequest(f"{param} cannot be compiled; simplify it.", param=param)
 
 
 def _overload() -> RateLimited:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 timeout_s = 30
 
 
+class Panic(BaseException):
+    """What a panic in Rust is in Python."""
+
+
 class Site:
     """The queue, with a gate before each grammar that is called `slow`."""
 
@@ -48,6 +52,8 @@ class Site:
             assert self.gate.wait(timeout_s)
         if grammar.text == "wrong":
             raise InvalidRequest("wrong")
+        if grammar.text == "panic":
+            raise Panic
         return Anything()
 
     def _submit(
@@ -114,3 +120,13 @@ def test_those_who_wait_are_bounded_in_number_and_time(site: Site) -> None:
     site.gate.set()
     assert site.next() == ("submitted", "slow")
     assert {site.next()[0] for _ in range(waiting_max)} == {RateLimited.code}
+
+
+def test_a_grammar_that_breaks_the_compiler_fails_its_own_request_alone(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.put("broken", "panic")
+    site.put("next", "good")
+    assert site.next() == ("invalid_request", "broken")
+    assert site.next() == ("submitted", "next")
+    assert "broken: its grammar broke the compiler" in caplog.text
