@@ -14,14 +14,17 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from headrace.sim.platform_process import PlatformProcess
 from headrace.sim.stripe_server import running_stripe
+from headrace.spec.tenancy import Tenant
+from headrace.storage import open_sqlite
 
 folder = Path(__file__).parent
 chromium = "/usr/bin/chromium"
@@ -134,6 +137,9 @@ def furnish_invoices(platform: Platform) -> str:
     """Bill last month's commitment, take some back, have some of the rest paid; its id."""
     this_month = datetime.datetime.now(datetime.UTC).date().replace(day=1)
     last_day = this_month - datetime.timedelta(days=1)
+    with closing(open_sqlite(platform.process.data_dir / "headrace.db")) as database:
+        for tenant in database.store.list(Tenant):  # who was not there committed to nothing
+            database.store.update(msgspec.structs.replace(tenant, create_time=0.0))
     month = last_day.strftime("%Y-%m")
     drafts = platform.admin("POST", "/invoices", {"month": month})["items"]
     [of_acme] = [draft["id"] for draft in drafts if draft["tenant"] == "acme"]

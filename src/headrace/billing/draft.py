@@ -63,7 +63,7 @@ def draw(
         )
     buyer = Party(name=tenant.name) if profile is None else profile.party
     subtotal = sum(line.amount_nanousd for line in lines)
-    adjustments = adjustments_of(lines, terms, days)
+    adjustments = adjustments_of(lines, terms, days, first_day_of(tenant))
     exact = subtotal + sum(adjustment.amount_nanousd for adjustment in adjustments)
     net = to_cents(exact)
     exempt = profile is not None and profile.tax_exempt
@@ -91,6 +91,11 @@ def draw(
         payment_note=seller.payment_note,
         payable=payable_in(currency, seller, net, tax, paid),
     )
+
+
+def first_day_of(tenant: Tenant) -> datetime.date:
+    """The UTC day on which a tenant was made."""
+    return datetime.datetime.fromtimestamp(tenant.create_time, datetime.UTC).date()
 
 
 def lines_of(use: RatedUse, books: Mapping[str, PriceBook]) -> list[InvoiceLine]:

@@ -12,9 +12,14 @@ from headrace.spec.terms import Terms, VolumeStep, share_ppm_max
 
 
 def adjustments_of(
-    lines: Sequence[InvoiceLine], terms: Terms | None, days: tuple[datetime.date, datetime.date]
+    lines: Sequence[InvoiceLine],
+    terms: Terms | None,
+    days: tuple[datetime.date, datetime.date],
+    since: datetime.date = datetime.date.min,
 ) -> tuple[Adjustment, ...]:
-    """The adjustments of an invoice over these days, in the order in which they count."""
+    """The adjustments of an invoice over these days, in the order in which they count.
+
+    `since` is the tenant's first day: nobody committed to anything before it."""
     if terms is None:
         return ()
     by_month = is_month(days)
@@ -29,9 +34,19 @@ def adjustments_of(
         if off:
             found.append(Adjustment("Volume discount", -off))
         rest -= off
-        if rest < terms.minimum_nanousd:
-            found.append(Adjustment("Up to the monthly minimum", terms.minimum_nanousd - rest))
+        minimum = minimum_of(terms.minimum_nanousd, days, since)
+        if rest < minimum:
+            found.append(Adjustment("Up to the monthly minimum", minimum - rest))
     return tuple(each for each in found if each.amount_nanousd)
+
+
+def minimum_of(
+    month_nanousd: int, days: tuple[datetime.date, datetime.date], since: datetime.date
+) -> int:
+    """The commitment of a month, by the days of it on which the tenant was there."""
+    first, last = days
+    there = (last - max(first, since)).days + 1
+    return month_nanousd * max(0, there) // ((last - first).days + 1)
 
 
 def is_month(days: tuple[datetime.date, datetime.date]) -> bool:

@@ -1,4 +1,4 @@
-"""`headrace prices`: what models cost. A price book is a JSON file:
+"""`headrace prices`: what models cost. A price book is a file of YAML or JSON:
 
     {"effective_time": "2026-12-01T00:00:00Z",
      "prices": {"MODEL": {"input_usd_per_million": "0.10", "output_usd_per_million": "0.40",
@@ -13,7 +13,7 @@ in a price holds other prices for all of a request whose prompt is longer. `"ten
 `prices` makes them that tenant's own. `"priority_percent": {"interactive": 150}` and
 `"region_percent": {"eu": 110}` there are shares of the prices; batch has 50 unless it is said.
 `"currency": "EUR", "usd_per_unit": "1.08"` says that the amounts are euros, and what one is worth.
-Amounts are text, so that no digit is lost.
+Amounts with a fraction are in quotes, so that no digit is lost.
 """
 
 from pathlib import Path
@@ -22,8 +22,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from headrace.base.errors import ConfigurationError
 from headrace.cli import output
+from headrace.cli.files import read_fields
 from headrace.cli.platform import Platform, platform_command, platform_group
 from headrace.cli.views import MoneyView, format_moment
 
@@ -105,7 +105,7 @@ def register(app: typer.Typer) -> None:
 
 def apply(platform: Platform, *, file: PriceFile) -> None:
     """Add a price book; what was used before its date keeps its price."""
-    book = _read(file)
+    book = read_fields(file)
     answer = platform.client.send("POST", "/prices", book)
     if platform.as_json:
         output.write_json(msgspec.Raw(answer))
@@ -135,7 +135,7 @@ def try_book(
     last_day: LastDay = None,
 ) -> None:
     """Show what a period would have cost at other prices; nothing is changed."""
-    book = _read(file)
+    book = read_fields(file)
     body = {
         "prices": book.get("prices"),
         "tenant": book.get("tenant"),
@@ -181,15 +181,6 @@ def rate(
         RatedView,
         lambda view: [("rated requests", output.format_count(view.rated_requests))],
     )
-
-
-def _read(file: Path) -> dict[str, msgspec.Raw]:
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
-    except OSError as error:
-        raise ConfigurationError(f"{file} can't be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:
-        raise ConfigurationError(f"{file} is not a price book: {error}") from error
 
 
 def _write_books(books: list[PriceBookView]) -> None:

@@ -145,3 +145,19 @@ def test_dollars_are_not_converted_and_a_rate_must_be_there() -> None:
     assert payable_in("USD", seller, 1, 1, 0) is None
     with pytest.raises(InvalidRequest, match="exchange_rates"):
         payable_in("CHF", seller, 1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("since", "added"),
+    [
+        (datetime.date(2026, 1, 5), 30 * dollar),
+        (november[0], 30 * dollar),
+        (datetime.date(2026, 11, 21), 10 * dollar),
+        (november[1], dollar),
+        (datetime.date(2026, 12, 1), 0),
+        (datetime.date(2027, 3, 1), 0),
+    ],
+)
+def test_nobody_committed_to_days_before_they_came(since: datetime.date, added: int) -> None:
+    found = adjustments_of([], terms(minimum_nanousd=30 * dollar), november, since)
+    assert sum(each.amount_nanousd for each in found) == added

@@ -311,12 +311,26 @@ def test_a_price_book_is_applied_from_a_file(
     assert "$0.075" in capsys.readouterr().out
 
 
+def test_a_price_book_may_be_yaml(
+    platform: RunningPlatform, run_json: Callable[..., dict[str, Any]]
+) -> None:
+    path = platform.data_dir / "prices.yaml"
+    path.write_text(
+        "effective_time: 2026-12-01T00:00:00Z\n"
+        "prices:\n"
+        '  small: {input_usd_per_million: "0.10", output_usd_per_million: 2}\n'
+    )
+    book = run_json("prices", "apply", "-f", str(path))
+    assert book["effective_time"] == "2026-12-01T00:00:00Z"
+    assert book["prices"]["small"]["output_nanousd_per_million"] == 2_000_000_000
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "can't be read"),
-        ("{", "not a price book"),
-        ("[]", "not a price book"),
+        ("{", "is not YAML or JSON"),
+        ("[]", "has no fields"),
         ('{"prices": {}}', "prices: "),
         ('{"prices": {"small": {"input_usd_per_million": "free"}}}', "prices.small"),
     ],

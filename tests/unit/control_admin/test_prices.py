@@ -26,6 +26,19 @@ def test_a_price_that_is_none_is_refused(admin: TestClient, price: str) -> None:
     assert admin.post("/prices", json={"prices": {"small": fields}}).status_code == 400
 
 
+def test_whole_numbers_are_amounts_and_bare_fractions_are_asked_for_in_quotes(
+    admin: TestClient,
+) -> None:
+    whole = {"input_usd_per_million": 2, "output_usd_per_million": "5"}
+    book = admin.post("/prices", json={"prices": {"small": whole}}).json()
+    assert book["prices"]["small"]["input_usd_per_million"] == "2.00"
+    bare = {"input_usd_per_million": 0.1, "output_usd_per_million": True}
+    answer = admin.post("/prices", json={"prices": {"small": bare}})
+    assert answer.status_code == 400
+    assert 'write amounts in quotes, as "0.1"' in answer.json()["error"]["message"]
+    assert "output_usd_per_million" in answer.json()["error"]["message"]
+
+
 def test_the_same_prices_again_are_the_same_book(admin: TestClient, clock: ManualClock) -> None:
     body = {"prices": {"small": cheap}}
     first = admin.post("/prices", json=body)

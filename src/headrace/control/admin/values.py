@@ -3,7 +3,7 @@
 import datetime
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 from headrace.base.money import format_usd, parse_usd
 
@@ -30,6 +30,16 @@ class Money(BaseModel):
         return cls(nanousd=amount_nanousd, usd=format_usd(amount_nanousd))
 
 
+def _as_text(amount: object) -> object:
+    """A whole number as text; a fraction has to come as text, or digits of it may be lost."""
+    match amount:
+        case float():
+            raise ValueError(f'write amounts in quotes, as "{amount!r}"')
+        case int() if not isinstance(amount, bool):
+            return str(amount)
+    return amount
+
+
 def _check_dollars(text: str) -> str:
     amount_nanousd = parse_usd(text)
     if abs(amount_nanousd) > parse_usd(str(dollars_max)):
@@ -37,7 +47,8 @@ def _check_dollars(text: str) -> str:
     return text
 
 
-Dollars = Annotated[str, AfterValidator(_check_dollars)]  # a decimal number, as text: "12.50"
+# A decimal number, as text: "12.50".
+Dollars = Annotated[str, BeforeValidator(_as_text), AfterValidator(_check_dollars)]
 
 
 def _check_moment(when: datetime.datetime) -> datetime.datetime:
