@@ -36,6 +36,13 @@ DeploymentArgument = Annotated[
 ]
 
 
+class ScaleBounds(msgspec.Struct, frozen=True):
+    """Between what it is scaled by its traffic."""
+
+    min: int
+    max: int
+
+
 class DeploymentView(msgspec.Struct, frozen=True):
     """What is shown of a deployment."""
 
@@ -59,6 +66,7 @@ class DeploymentView(msgspec.Struct, frozen=True):
     resources: dict[str, object]
     placement: dict[str, object]
     create_time: str
+    autoscaling: ScaleBounds | None = None
     disaggregation: dict[str, int] | None = None
     public_prompts: list[msgspec.Raw] = []
 
@@ -258,6 +266,7 @@ def _fields(deployment: DeploymentView) -> list[tuple[str, str]]:
         ("ready", _ready(deployment)),
         ("threads", "an equal share" if deployment.threads is None else str(deployment.threads)),
         ("generation", f"{deployment.generation}, rollout {deployment.rollout_state}"),
+        *([("scales", _scales(deployment.autoscaling))] if deployment.autoscaling else []),
         *([("scaled", deployment.scale_reason)] if deployment.scale_reason else []),
         *([("split", _split(deployment.disaggregation))] if deployment.disaggregation else []),
         *([("hedged", _hedging(deployment.hedging))] if deployment.hedging else []),
@@ -281,6 +290,10 @@ def _ready(deployment: DeploymentView) -> str:
 
 def _public(prompts: Sequence[msgspec.Raw]) -> str:
     return f"{len(prompts)} prompts that tenants share"
+
+
+def _scales(bounds: ScaleBounds) -> str:
+    return f"{bounds.min} to {bounds.max} replicas by traffic; `headrace explain scaling` says why"
 
 
 def _split(policy: Mapping[str, int]) -> str:

@@ -214,6 +214,20 @@ def test_deployments_scale_and_show_why_they_are_not_ready(
     assert run_json("deployments", "delete", "small") == {"deleted": "small"}
 
 
+@pytest.mark.usefixtures("platform")
+def test_deployments_say_between_what_they_are_scaled(
+    run: Run, run_json: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_json("models", "create", "small", "--source", "m.gguf")
+    run_json("deployments", "create", "small")
+    run_json("deployments", "update", "small", "--min", "1", "--max", "3")
+    run("deployments", "show", "small")
+    assert "1 to 3 replicas by traffic" in capsys.readouterr().out
+    run_json("deployments", "update", "small", "--fixed")
+    run("deployments", "show", "small")
+    assert "by traffic" not in capsys.readouterr().out
+
+
 def test_deployments_say_when_a_second_replica_is_asked(
     platform: RunningPlatform,
     run: Run,

@@ -125,6 +125,9 @@ def _reasons(deployment: Deployment, replicas: list[Replica]) -> list[str]:
     for replica in replicas:
         if _is_ready(replica, deployment) or replica.state is ReplicaState.DRAINING:
             continue  # what drains makes room for the others
+        if replica.state is ReplicaState.ACTIVE:
+            lines.append(f"{replica.name} still serves generation {replica.generation}")
+            continue
         detail = f": {replica.detail}" if replica.detail else ""
         lines.append(f"{replica.name} is {replica.state.value}{detail}")
     missing = deployment.replicas - sum(
