@@ -91,7 +91,7 @@ async def test_continuous_usage_is_passed_on_when_asked_for(
     assert counts[-1] == 4
 
 
-async def test_one_chunk_of_the_engine_is_one_chunk_to_the_client(
+async def test_every_event_of_the_engine_reaches_the_client(
     site: GatewaySite, client: aiohttp.ClientSession
 ) -> None:
     body = {"model": model_name, "messages": messages, "stream": True}
