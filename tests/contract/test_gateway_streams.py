@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
 from headrace.protocol.sse import SseDecoder
 from headrace.sim.engine import Behaviour, FakeEngine
-from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name
+from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name, pepper
+from headrace.spec.platform_token import platform_token
+from headrace.spec.signals import GatewaySignals
 from headrace.storage import open_sqlite
 
 messages = [{"role": "user", "content": "Hello there"}]
@@ -148,3 +151,18 @@ async def test_usage_reaches_the_ledger_by_the_time_the_gateway_is_down(tmp_path
         assert (row.requests, row.completion_tokens) == (1, 4)
         assert row.amount_nanousd == settlement.amount_nanousd
         assert database.ledger.check() == []
+
+
+async def test_only_streams_tell_the_control_plane_of_the_time_between_tokens(
+    site: GatewaySite, client: aiohttp.ClientSession
+) -> None:
+    for stream in (True, False):
+        status, _ = await chat(client, stream=stream)
+        assert status == 200
+    await site.settlements(2)
+    ours = {"Authorization": f"Bearer {platform_token(pepper)}"}
+    async with client.get("/internal/signals", headers=ours) as answer:
+        signals = msgspec.json.decode(await answer.read(), type=GatewaySignals)
+    (generation,) = signals.generations
+    assert sum(generation.inter_tokens) == 1
+    assert sum(generation.first_tokens) == 1

@@ -28,6 +28,9 @@ class ScalingOptions:
     target_ttft: Annotated[
         float | None, typer.Option(help="Seconds in which first tokens should come.")
     ] = None
+    target_inter_token: Annotated[
+        float | None, typer.Option(help="Seconds between two tokens, an answer's mean.")
+    ] = None
     idle: Annotated[
         float | None, typer.Option(help="Seconds without a request before going to zero.")
     ] = None
@@ -49,6 +52,7 @@ def autoscaling_body(options: ScalingOptions) -> dict[str, object] | None:
         "target_requests": options.target_requests,
         "target_kv_share": options.target_kv,
         "target_first_token_s": options.target_ttft,
+        "target_inter_token_s": options.target_inter_token,
         "idle_s": options.idle,
         "down_after_s": options.down_after,
         "priority": options.priority,

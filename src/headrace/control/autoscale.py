@@ -6,9 +6,10 @@
     requests in flight, per replica        kv        share in use, per replica
     slo      some more while too few first tokens come in time
 
-What a replica can do is declared, or learnt from first tokens: the load that they bear is raised
-while they come early, and lowered when too few come in time. Never from what replicas were seen to
-do: those that are half idle do little, and would be believed to be able to do no more.
+What a replica can do is declared, or learnt from first tokens and, with a target for it, from the
+time between tokens: the load that they bear is raised while they come early, and lowered when too
+few come in time. Never from what replicas were seen to do: those that are half idle do little, and
+would be believed to be able to do no more.
 
 Up at once, by at most twice what there is; down only to the most that was needed during
 `down_after_s`, so that a short lull costs nothing. To zero after `idle_s` without a request; from
@@ -20,7 +21,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.control.rollout_health import share_within
+from headrace.control.load_evidence import (
+    Evidence,
+    Sample,
+    earliness,
+    most_to_try,
+    tolerance,
+)
 from headrace.spec.autoscaling import Autoscaling
 
 memory_s = 3600.0  # of needs; no `down_after_s` above it is kept longer
@@ -28,38 +35,17 @@ samples_max = 720
 level_s = 30.0  # of requests are averaged: fewer say what size each has, and no more
 past_s = 180.0  # what it is compared with: a change over less counts as noise
 slope_s_min = 15.0  # between the two, or there is no telling a slope
-tolerance = 0.03  # of the replicas: the forecast is no better
 forecast_factor_max = 2.0  # of the level: no forecast is trusted beyond that
 queue_drain_s = 10.0  # what waits should be gone by then
 evidence_requests = 100  # whose first tokens are judged together; fewer prove no hundredth
-proof_deviations = 2.0  # more are late than chance would have it
-crowd_min = (
-    2.0  # in flight a replica: fewer hardly wait for each other, and come late by themselves
-)
 evidence_s_max = 300.0  # then fewer must do, because older ones tell of another load
 evidence_requests_min = 20
-early_growth = ((0.25, 1.3), (0.5, 1.15), (0.65, 1.05))  # if enough come in this share of the time
-idle_growth = 1.5  # while hardly anybody waits for another
 late_cut = 0.93  # of the load that was too much
-busy_share = 0.75  # of the believed load: replicas that bear less prove no more
+retry_s = 1800.0  # until then no load near the one that was too much is tried again
+retry_share = 0.95  # of it
 up_factor_max = 2.0
 up_step_min = 4
 lead_s_default = 60.0  # until a start was measured
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One deployment's traffic at one time."""
-
-    time_s: float
-    tokens_per_s: float  # of work that arrived since the sample before
-    waiting_requests: int
-    waiting_tokens: int  # at the gateways, and queued in engines
-    in_flight_requests: int
-    kv_share: float
-    first_tokens: tuple[int, ...]  # since the sample before, by bounds
-    active_replicas: int
-    lead_s: float | None  # measured start of a replica; None: not measured yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,47 +80,6 @@ class Average:
 
 
 @dataclass(slots=True)
-class Evidence:
-    """First tokens since the last judgement, and the load under which they came."""
-
-    begin_s: float
-    replicas: int
-    tokens: float = 0.0
-    replica_s: float = 0.0
-    request_s: float = 0.0  # in flight
-    first_tokens: list[int] = field(default_factory=list)
-
-    def add(self, sample: Sample, elapsed_s: float) -> None:
-        """What happened since the sample before."""
-        self.tokens += sample.tokens_per_s * elapsed_s
-        self.replica_s += sample.active_replicas * elapsed_s
-        self.request_s += sample.in_flight_requests * elapsed_s
-        self.first_tokens += [0] * (len(sample.first_tokens) - len(self.first_tokens))
-        for position, count in enumerate(sample.first_tokens):
-            self.first_tokens[position] += count
-
-    def share_in(self, limit_s: float) -> float:
-        """The share of the first tokens that came in this time."""
-        return share_within(self.first_tokens, limit_s)
-
-    def proves_lateness(self, policy: Autoscaling) -> bool:
-        """Whether the load makes too many come late, and neither chance nor their own length."""
-        target, count = policy.target_attainment, sum(self.first_tokens)
-        chance = proof_deviations * math.sqrt(target * (1.0 - target) / count)
-        return self.is_crowded and self.share_in(policy.target_first_token_s) < target - chance
-
-    @property
-    def load_tokens_per_s(self) -> float:
-        """Of a replica; 0 without any."""
-        return self.tokens / self.replica_s if self.replica_s else 0.0
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether requests may have waited for each other."""
-        return self.request_s >= crowd_min * self.replica_s
-
-
-@dataclass(slots=True)
 class Outlook:
     """What is remembered of one deployment between two looks."""
 
@@ -144,6 +89,7 @@ class Outlook:
     missed: float = 0.0  # of the target share, by the last judgement
     evidence: Evidence | None = None
     cut_s: float = 0.0  # when a load was last found too much
+    too_much_tokens_per_s: float | None = None  # that load
     last_time_s: float | None = None
     last_request_s: float | None = None
     waiting_since_s: float | None = None  # somebody waits at the gateways; None: nobody does
@@ -192,32 +138,23 @@ class Outlook:
         borne = self.bearable_tokens_per_s
         self.missed = 0.0
         if evidence.proves_lateness(policy):
-            attained = evidence.share_in(policy.target_first_token_s)
-            self.missed = policy.target_attainment - attained
+            self.missed = policy.target_attainment - evidence.attained(policy)
             if now_s - self.cut_s >= lead_s:  # until then what was started for it is not there
-                self.cut_s = now_s
+                self.cut_s, self.too_much_tokens_per_s = now_s, load
                 self.bearable_tokens_per_s = late_cut * min(borne or load, load)
         else:
             raised = max(borne or load, load) * earliness(policy, evidence)
-            self.bearable_tokens_per_s = max(borne or 0.0, min(raised, most_to_try(evidence)))
+            raised = min(raised, most_to_try(evidence), self._most_to_retry(policy, now_s))
+            self.bearable_tokens_per_s = max(borne or 0.0, raised)
 
+    def _most_to_retry(self, policy: Autoscaling, now_s: float) -> float:
+        """Not the load again that was too much lately, as far as it is known well.
 
-def most_to_try(evidence: Evidence) -> float:
-    """A replica's load that is no leap from the one that was borne: a third more, or what each
-    would have with one replica fewer."""
-    load = evidence.load_tokens_per_s
-    fewer = max(1, evidence.replicas - 1)
-    return load * max(1.0 / busy_share, (1.0 + tolerance) * evidence.replicas / fewer)
-
-
-def earliness(policy: Autoscaling, evidence: Evidence) -> float:
-    """By how much the load may grow; 1 if first tokens come in time, and not early."""
-    if not evidence.is_crowded:
-        return idle_growth
-    for part, growth in early_growth:
-        if evidence.share_in(policy.target_first_token_s * part) >= policy.target_attainment:
-            return growth
-    return 1.0
+        First tokens alone are late of one long prompt, and would hold a load down that is borne."""
+        too_much = self.too_much_tokens_per_s
+        if policy.target_inter_token_s is None or too_much is None:
+            return math.inf
+        return retry_share * too_much if now_s - self.cut_s < retry_s else math.inf
 
 
 def propose(

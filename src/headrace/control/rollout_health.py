@@ -73,14 +73,16 @@ def quantile(counts: Sequence[int], share: float) -> float:
     return first_token_bounds_s[-1]
 
 
-def share_within(counts: Sequence[int], limit_s: float) -> float:
+def share_within(
+    counts: Sequence[int], limit_s: float, bounds_s: Sequence[float] = first_token_bounds_s
+) -> float:
     """The share of observations up to a limit, by interpolation in its bucket; 1 without any."""
     total = sum(counts)
     if total == 0:
         return 1.0
     within = 0.0
     lower_s = 0.0
-    for count, upper_s in zip(counts, first_token_bounds_s, strict=False):
+    for count, upper_s in zip(counts, bounds_s, strict=False):
         if limit_s < upper_s:
             within += count * max(0.0, limit_s - lower_s) / (upper_s - lower_s)
             break

@@ -13,7 +13,8 @@ import msgspec
 
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict
-from headrace.control.autoscale import Claim, Outlook, Proposal, Sample, propose, share_devices
+from headrace.control.autoscale import Claim, Outlook, Proposal, propose, share_devices
+from headrace.control.load_evidence import Sample
 from headrace.control.traffic import TrafficBook
 from headrace.spec.autoscaling import ScaleState
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
@@ -40,6 +41,7 @@ class Counted:
     time_s: float
     arrived_tokens: int
     first_tokens: list[int]
+    inter_tokens: list[int]
 
 
 class Scaler:
@@ -123,7 +125,8 @@ class Scaler:
         """What happened since the look before; None on the first."""
         now_s = self._clock.monotonic_s()
         totals = self._book.totals_of(deployment.id)
-        counted = Counted(now_s, self._book.arrived(model).tokens, list(totals.first_tokens))
+        arrived_tokens = self._book.arrived(model).tokens
+        counted = Counted(now_s, arrived_tokens, totals.first_tokens, totals.inter_tokens)
         before = self._counted.get(deployment.id)
         self._counted[deployment.id] = counted
         if before is None or now_s <= before.time_s:
@@ -131,7 +134,6 @@ class Scaler:
         elapsed_s = now_s - before.time_s
         waiting = self._book.waiting(model, now_s)
         load = self._book.load(deployment.id, now_s)
-        known = before.first_tokens + [0] * (len(counted.first_tokens) - len(before.first_tokens))
         return Sample(
             time_s=now_s,
             tokens_per_s=share * (counted.arrived_tokens - before.arrived_tokens) / elapsed_s,
@@ -139,12 +141,17 @@ class Scaler:
             waiting_tokens=round(share * waiting.tokens) + load.queued_tokens,
             in_flight_requests=load.in_flight_requests,
             kv_share=load.kv_share,
-            first_tokens=tuple(
-                now - then for now, then in zip(counted.first_tokens, known, strict=False)
-            ),
+            first_tokens=added(counted.first_tokens, before.first_tokens),
+            inter_tokens=added(counted.inter_tokens, before.inter_tokens),
             active_replicas=sum(replica.state is ReplicaState.ACTIVE for replica in replicas),
             lead_s=measured_lead_s(replicas),
         )
+
+
+def added(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:
+    """What each count grew by; those that there were not before began at zero."""
+    known = (*before, *[0] * (len(now) - len(before)))
+    return tuple(count - earlier for count, earlier in zip(now, known, strict=False))
 
 
 def pool_shares(deployments: Sequence[Deployment]) -> dict[str, float]:

@@ -6,7 +6,7 @@ Each answer is compared with the one before of the same gateway life; the differ
 a lost answer costs nothing, a repeated one adds nothing, and a new life starts from zero.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.control.rollout_health import GenerationHealth
@@ -26,6 +26,7 @@ class GenerationTotals:
     completion_tokens: int = 0
     cached_tokens: int = 0
     first_tokens: list[int] = field(default_factory=list)
+    inter_tokens: list[int] = field(default_factory=list)
 
     def add(self, now: GenerationSignals, before: GenerationSignals | None) -> None:
         """Add what came since the answer before."""
@@ -38,10 +39,8 @@ class GenerationTotals:
         self.completion_tokens += max(
             0, now.completion_tokens_total - before.completion_tokens_total
         )
-        known = before.first_tokens or (0,) * len(now.first_tokens)
-        self.first_tokens += [0] * (len(now.first_tokens) - len(self.first_tokens))
-        for position, (count, earlier) in enumerate(zip(now.first_tokens, known, strict=False)):
-            self.first_tokens[position] += max(0, count - earlier)
+        add_counts(self.first_tokens, now.first_tokens, before.first_tokens)
+        add_counts(self.inter_tokens, now.inter_tokens, before.inter_tokens)
 
     def health(self) -> GenerationHealth:
         """The part that a rollout is judged by."""
@@ -158,9 +157,8 @@ class TrafficBook:
                 both.prompt_tokens += kept.prompt_tokens
                 both.cached_tokens += kept.cached_tokens
                 both.completion_tokens += kept.completion_tokens
-                both.first_tokens += [0] * (len(kept.first_tokens) - len(both.first_tokens))
-                for position, count in enumerate(kept.first_tokens):
-                    both.first_tokens[position] += count
+                add_counts(both.first_tokens, kept.first_tokens)
+                add_counts(both.inter_tokens, kept.inter_tokens)
         return both
 
     def arrived(self, model: str) -> ModelTotals:
@@ -206,6 +204,14 @@ class TrafficBook:
         totals.tokens += max(0, now.arrived_tokens_total - before.arrived_tokens_total)
         totals.judged += max(0, now.judged_requests_total - before.judged_requests_total)
         totals.good += max(0, now.good_requests_total - before.good_requests_total)
+
+
+def add_counts(totals: list[int], now: Sequence[int], before: Sequence[int] = ()) -> None:
+    """Add to each of the totals what came since the counts before; none there: since the start."""
+    totals += [0] * (len(now) - len(totals))
+    known = (*before, *[0] * (len(now) - len(before)))
+    for position, (count, earlier) in enumerate(zip(now, known, strict=False)):
+        totals[position] += max(0, count - earlier)
 
 
 def difference(now: GenerationHealth, before: GenerationHealth | None) -> GenerationHealth:

@@ -314,6 +314,10 @@ class Exchange:
                     raise stream_error(rewriter.error_body)
         self.last_output_s = self._forwarding.clock.monotonic_s() - self._start_s
         self._learn(lease, rewriter.usage, is_split=attempt.is_split)
+        if rewriter.usage is not None and self.first_output_s is not None:
+            streamed_s = self.last_output_s - self.first_output_s
+            tokens = rewriter.usage.completion_tokens
+            self._forwarding.traffic.streamed(attempt.spec, streamed_s, tokens)
         return rewriter.usage is not None
 
     async def _open(self, attempt: Attempt, timeout_s: float) -> Answer:

@@ -19,6 +19,7 @@ from headrace.spec.signals import (
     GenerationSignals,
     ModelSignals,
     first_token_bounds_s,
+    inter_token_bounds_s,
 )
 
 Generation = tuple[str, int]  # a deployment's id and a number
@@ -34,6 +35,7 @@ class GenerationCounts:
     cached_tokens: int = 0
     completion_tokens: int = 0
     first_tokens: list[int] = field(default_factory=lambda: [0] * (len(first_token_bounds_s) + 1))
+    inter_tokens: list[int] = field(default_factory=lambda: [0] * (len(inter_token_bounds_s) + 1))
 
 
 @dataclass(slots=True)
@@ -72,6 +74,12 @@ class TrafficCounts:
         """A replica's first output came so long after it was asked."""
         self._of(spec).first_tokens[bisect_left(first_token_bounds_s, seconds)] += 1
         self.succeeded()
+
+    def streamed(self, spec: EndpointSpec, seconds: float, tokens: int) -> None:
+        """A replica's stream ended well, so long after its first token, with so many in all."""
+        if tokens >= 2:
+            mean_s = seconds / (tokens - 1)
+            self._of(spec).inter_tokens[bisect_left(inter_token_bounds_s, mean_s)] += 1
 
     def succeeded(self) -> None:
         """Something came back to somebody: a first output, or a whole answer."""
@@ -137,6 +145,7 @@ class TrafficCounts:
             cached_tokens_total=counts.cached_tokens,
             completion_tokens_total=counts.completion_tokens,
             first_tokens=tuple(counts.first_tokens),
+            inter_tokens=tuple(counts.inter_tokens),
             in_flight_requests=sum(endpoint.in_flight_requests for endpoint in present),
             queued_tokens=sum(endpoint.queued_prefill_tokens for endpoint in present),
             kv_share=sum(e.kv_share() for e in usable) / len(usable) if usable else 0.0,

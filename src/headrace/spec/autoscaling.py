@@ -33,7 +33,8 @@ class Autoscaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     target_requests: Positive | None = None  # in flight a replica
     target_kv_share: Share = 0.8
     target_first_token_s: Positive = 2.0
-    target_attainment: Share = 0.99  # of the requests, in the time above
+    target_inter_token_s: Positive | None = None  # between two tokens, an answer's mean
+    target_attainment: Share = 0.99  # of the requests, in the times above
     target_utilisation: Share = 0.7  # of what a replica can do: room for bursts
     down_after_s: Annotated[float, Meta(ge=0.0, le=86_400.0)] = 300.0  # of less need, all the time
     idle_s: Annotated[float, Meta(ge=0.0, le=86_400.0)] = 600.0

@@ -10,6 +10,10 @@ first_token_bounds_s = (
     0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
 
+inter_token_bounds_s = (
+    0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0,
+)  # fmt: skip
+
 
 class GenerationSignals(msgspec.Struct, frozen=True, kw_only=True):
     """What one generation of a deployment did for this gateway."""
@@ -22,6 +26,7 @@ class GenerationSignals(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens_total: int = 0
     completion_tokens_total: int = 0
     first_tokens: tuple[int, ...] = ()  # counts by `first_token_bounds_s`, the last beyond them
+    inter_tokens: tuple[int, ...] = ()  # streams by their mean time between tokens, likewise
     in_flight_requests: int = 0
     queued_tokens: int = 0  # prompts sent and not computed
     kv_share: float = 0.0  # the mean of its replicas, by estimate

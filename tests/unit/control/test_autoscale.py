@@ -11,13 +11,13 @@ from headrace.control.autoscale import (
     Claim,
     Outlook,
     Proposal,
-    Sample,
     bounds_at,
     propose,
     share_devices,
 )
+from headrace.control.load_evidence import Sample
 from headrace.spec.autoscaling import Autoscaling, ScheduledBounds
-from headrace.spec.signals import first_token_bounds_s
+from headrace.spec.signals import first_token_bounds_s, inter_token_bounds_s
 
 interval_s = 5.0
 quiet = Sample(
@@ -163,6 +163,72 @@ def test_requests_that_are_late_by_themselves_ask_for_nothing() -> None:
     alone = {"tokens_per_s": 40.0, "in_flight_requests": 4}
     counts = trace.run(100, **alone, first_tokens=first_tokens(early=50, late=50))
     assert max(counts) <= 4
+
+
+def borne_at(proposal: Proposal) -> float:
+    """The load of a replica that is believed to be borne."""
+    assert proposal.capacity_tokens_per_s is not None
+    return proposal.capacity_tokens_per_s * learning.target_utilisation
+
+
+def streams(steady: int, slow: int = 0) -> tuple[int, ...]:
+    """Counts of streams with 8 ms between tokens, and with a quarter of a second."""
+    counts = [0] * (len(inter_token_bounds_s) + 1)
+    counts[inter_token_bounds_s.index(0.01)] = steady
+    counts[inter_token_bounds_s.index(0.3)] = slow
+    return tuple(counts)
+
+
+def test_slow_tokens_lower_what_a_replica_bears_while_first_tokens_are_in_time() -> None:
+    timed = msgspec.structs.replace(learning, target_inter_token_s=0.15)
+    seen = {
+        "tokens_per_s": 4000.0,
+        "in_flight_requests": 40,
+        "active_replicas": 4,
+        "first_tokens": first_tokens(early=100),
+        "inter_tokens": streams(steady=90, slow=10),
+    }
+    untold, told = Trace(learning, replicas=4), Trace(timed, replicas=4)
+    for _ in range(12):
+        by_first_tokens, by_both = untold.look(**seen), told.look(**seen)
+    assert borne_at(by_both) < 1000.0 < borne_at(by_first_tokens)
+    assert untold.replicas <= 4 < told.replicas
+
+
+def test_steady_tokens_raise_what_a_replica_bears_though_long_prompts_come_late_by_themselves() -> (
+    None
+):
+    timed = msgspec.structs.replace(learning, target_inter_token_s=0.15)
+    counts = [0] * (len(first_token_bounds_s) + 1)
+    counts[first_token_bounds_s.index(learning.target_first_token_s)] = 50  # in time, and not early
+    seen = {"tokens_per_s": 4000.0, "in_flight_requests": 40, "first_tokens": tuple(counts)}
+    untold, told = Trace(learning, replicas=4), Trace(timed, replicas=4)
+    for _ in range(20):
+        by_first_tokens = untold.look(**seen)
+        by_both = told.look(**seen, inter_tokens=streams(steady=50))
+    assert borne_at(by_both) > 1.2 * borne_at(by_first_tokens)
+
+
+def test_a_load_that_was_too_much_is_not_tried_again_for_half_an_hour() -> None:
+    timed = msgspec.structs.replace(learning, target_inter_token_s=0.15)
+    trace = Trace(timed, replicas=4)
+    loaded = {"tokens_per_s": 4000.0, "in_flight_requests": 40, "active_replicas": 4}
+    for _ in range(7):  # a start's time passes before the first cut
+        trace.look(
+            **loaded, first_tokens=first_tokens(early=100), inter_tokens=streams(steady=80, slow=20)
+        )
+
+    def capacity_after(looks: int) -> float:
+        for _ in range(looks):
+            proposal = trace.look(
+                **loaded,
+                first_tokens=first_tokens(early=50),
+                inter_tokens=streams(steady=50),
+            )
+        return borne_at(proposal)
+
+    assert capacity_after(300) == pytest.approx(0.95 * 1000.0)
+    assert capacity_after(100) > 1000.0
 
 
 def test_late_first_tokens_and_full_kv_ask_for_more() -> None:

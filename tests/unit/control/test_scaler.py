@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from headrace.control.scaler import Scaler
+from headrace.control.scaler import Scaler, added
 from headrace.control.traffic import TrafficBook
 from headrace.sim.clock import ManualClock
 from headrace.spec.autoscaling import Autoscaling
@@ -82,3 +82,18 @@ def test_totals_survive_restarts_losses_and_repeats() -> None:
     book.hear(signals("b", in_flight=4), 3.0)
     assert book.load("dep_1", 3.0).in_flight_requests == 4
     assert book.load("dep_1", 300.0).in_flight_requests == 0
+
+
+def test_counts_of_times_are_added_over_gateways_and_compared_look_by_look() -> None:
+    book = TrafficBook()
+
+    def told(gateway: str, *counts: int) -> None:
+        generation = GenerationSignals(deployment_id="dep_1", generation=1, inter_tokens=counts)
+        book.hear(GatewaySignals(gateway_id=gateway, generations=(generation,)), 0.0)
+
+    told("a", 1, 0)
+    told("a", 3, 2, 1)  # one that was updated counts finer
+    told("b", 0, 5)
+    told("b", 0, 5)
+    assert book.totals_of("dep_1").inter_tokens == [3, 7, 1]
+    assert added([3, 7, 1], [1, 7]) == (2, 0, 1)

@@ -33,6 +33,8 @@ def test_each_generation_has_its_own_counts_and_what_is_gone_has_none() -> None:
     counts.first_output(old, 0.25)
     clock.advance(3.0)
     counts.used(old, TokenUsage(100, 40, 7))
+    counts.streamed(old, 0.6, 7)
+    counts.streamed(old, 0.0, 1)  # one token has no time to another
     Lease(endpoints.pool("ver_1")[0], Work(1000, 10), 0.0)
     view = counts.view(endpoints, room)
     first, second = view.generations
@@ -40,6 +42,8 @@ def test_each_generation_has_its_own_counts_and_what_is_gone_has_none() -> None:
     assert (first.attempts_total, first.failures_total, first.queued_tokens) == (2, 0, 1000)
     assert (first.prompt_tokens_total, first.cached_tokens_total) == (100, 40)
     assert sum(first.first_tokens) == first.first_tokens[3] == 1
+    assert sum(first.inter_tokens) == first.inter_tokens[8] == 1  # up to 0.1 s
+    assert sum(second.inter_tokens) == 0
     assert (second.generation, second.attempts_total, second.failures_total) == (2, 1, 1)
     (model,) = view.models
     assert (model.arrived_requests_total, model.arrived_tokens_total) == (1, 120)

@@ -245,9 +245,13 @@ class SimGateway:
     def _on_complete(self, attempt: Attempt) -> None:
         if attempt.lease is None:
             return
-        attempt.produced_tokens = attempt.request.output_tokens
+        request = attempt.request
+        attempt.produced_tokens = request.output_tokens
+        if request.deployment in self.signals:
+            streamed_s = self._loop.now_s - request.first_token_s
+            self.signals[request.deployment].streamed(streamed_s, request.output_tokens)
         self._release(attempt)
-        self._finish(attempt.request, attempt, Outcome.FINISHED)
+        self._finish(request, attempt, Outcome.FINISHED)
 
     def _timed_out(self, attempt: Attempt) -> None:
         """The message never came through: it says nothing of whether anybody lives there."""

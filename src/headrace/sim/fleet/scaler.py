@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from headrace.control.autoscale import Sample
+from headrace.control.load_evidence import Sample
 from headrace.control.scale_loop import look_interval_s
+from headrace.control.scaler import added
 from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.gateway import SimGateway
 from headrace.sim.fleet.replicas import Replica, Replicas
@@ -22,6 +23,7 @@ class Scaled:
     signals: TrafficSignals
     arrived_tokens: int = 0  # as of the last look
     first_tokens: list[int] = field(default_factory=list)
+    inter_tokens: list[int] = field(default_factory=list)
     wanted: list[int] = field(default_factory=list)  # of every look
 
 
@@ -98,7 +100,6 @@ class Scaler:
         waiting_requests, waiting_tokens = self._gateway.waiting(deployment)
         found = [self._replicas.endpoints.find(replica.name) for replica in serving]
         endpoints = [endpoint for endpoint in found if endpoint is not None]
-        before = scaled.first_tokens or [0] * len(signals.first_tokens)
         sample = Sample(
             time_s=self._loop.now_s,
             tokens_per_s=(signals.arrived_tokens - scaled.arrived_tokens) / look_interval_s,
@@ -106,14 +107,14 @@ class Scaler:
             waiting_tokens=waiting_tokens + sum(e.queued_prefill_tokens for e in endpoints),
             in_flight_requests=sum(e.in_flight_requests for e in endpoints),
             kv_share=sum(e.kv_share() for e in endpoints) / max(1, len(endpoints)),
-            first_tokens=tuple(
-                now - then for now, then in zip(signals.first_tokens, before, strict=True)
-            ),
+            first_tokens=added(signals.first_tokens, scaled.first_tokens),
+            inter_tokens=added(signals.inter_tokens, scaled.inter_tokens),
             active_replicas=len(serving),
             lead_s=self._start_s,
         )
         scaled.arrived_tokens = signals.arrived_tokens
         scaled.first_tokens = list(signals.first_tokens)
+        scaled.inter_tokens = list(signals.inter_tokens)
         return sample
 
 

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
-from headrace.control.autoscale import Outlook, Sample, propose
+from headrace.control.autoscale import Outlook, propose
+from headrace.control.load_evidence import Sample
 from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.scenario import Objective, Scaling
 from headrace.spec.autoscaling import Autoscaling
@@ -106,6 +107,7 @@ class Headrace:
             target_tokens_per_s=scaling.tokens_per_s,
             target_utilisation=context.knob,
             target_first_token_s=context.objective.ttft_s,
+            target_inter_token_s=context.objective.tpot_s,
         )
 
     def wanted(self, look: Look) -> int:

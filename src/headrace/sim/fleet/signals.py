@@ -8,7 +8,7 @@ from bisect import bisect_left
 
 from headrace.gateway.admission import expected_output_tokens
 from headrace.sim.fleet.request import SimRequest
-from headrace.spec.signals import first_token_bounds_s
+from headrace.spec.signals import first_token_bounds_s, inter_token_bounds_s
 
 
 class TrafficSignals:
@@ -18,6 +18,7 @@ class TrafficSignals:
         self.arrived_requests = 0
         self.arrived_tokens = 0
         self.first_tokens = [0] * (len(first_token_bounds_s) + 1)
+        self.inter_tokens = [0] * (len(inter_token_bounds_s) + 1)
 
     def arrived(self, request: SimRequest) -> None:
         """A request was admitted."""
@@ -28,3 +29,8 @@ class TrafficSignals:
     def first_output(self, seconds: float) -> None:
         """A replica's first output came so long after it was asked."""
         self.first_tokens[bisect_left(first_token_bounds_s, seconds)] += 1
+
+    def streamed(self, seconds: float, tokens: int) -> None:
+        """A replica's stream ended, so long after its first token, with so many in all."""
+        if tokens >= 2:
+            self.inter_tokens[bisect_left(inter_token_bounds_s, seconds / (tokens - 1))] += 1

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from headrace.control.autoscale import Sample
+from headrace.control.load_evidence import Sample
 from headrace.sim.fleet.lengths import Length
 from headrace.sim.fleet.report import Report
 from headrace.sim.fleet.scaler import direction_changes
