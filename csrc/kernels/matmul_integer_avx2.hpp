@@ -5,6 +5,7 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/kernel_table.hpp"
@@ -16,7 +17,13 @@
 namespace headrace {
 namespace {
 
-constexpr int avx2_rows = 6;   // whose sums fill the registers, two for each row
+// Rows whose sums fill the registers, two for each row; nibbles take one register more to unpack.
+constexpr int block_rows(WeightType type) { return weight_bits(type) == 4 ? 5 : 6; }
+
+// Groups whose integer sums are kept until the floats have their turn: sums of floats then stay in
+// registers, and multiplications of floats do not come between those of integers. With bytes, whose
+// unpacking takes the loads that keeping would, it does not pay.
+constexpr int kept_groups(WeightType type) { return weight_bits(type) == 4 ? 16 : 1; }
 
 inline __m256i broadcast_pair(const std::int16_t* x) {
   std::int32_t pair;
@@ -76,14 +83,39 @@ template <WeightType type, int rows, int p, int end, bool first = true>
   }
 }
 
-// sums += the part of group g that has one scale: the whole group, or one half of it.
-template <WeightType type, int rows, int part>
-[[gnu::always_inline]] inline void add_part(const std::uint8_t* quants, const std::int16_t* const* x,
-                     const GroupScale* const* scales, int g, const GroupScales& group_scales,
-                     __m256 (&sums)[rows][2]) {
-  constexpr int count = group_pairs / scale_parts(type);
-  __m256i dots[rows][2];
-  dot_pairs<type, rows, part * count, (part + 1) * count>(quants, x, dots);
+template <int rows>
+using RowDots = __m256i[rows][2];   // of both halves of the 16 columns
+
+template <int rows>
+[[gnu::always_inline]] inline void keep_dots(const RowDots<rows>& dots, RowDots<rows>& out) {
+  for (int r = 0; r < rows; ++r)
+    for (int h = 0; h < 2; ++h) out[r][h] = dots[r][h];
+}
+
+// The exact sums of `count` groups, a part with a scale of its own after the other; moves `x` on.
+template <WeightType type, int rows>
+[[gnu::always_inline]] inline void dot_groups(const std::uint8_t* quants, int count, bool prefetch,
+                                              const std::int16_t** x, RowDots<rows>* kept) {
+  constexpr int pairs = group_pairs / scale_parts(type);
+  for (int g = 0; g < count; ++g, quants += quant_bytes(type)) {
+    if (prefetch) prefetch_group(quants, quant_bytes(type));
+    __m256i dots[rows][2];
+    dot_pairs<type, rows, 0, pairs>(quants, x, dots);
+    keep_dots<rows>(dots, *kept++);
+    if constexpr (scale_parts(type) == 2) {
+      dot_pairs<type, rows, pairs, 2 * pairs>(quants, x, dots);
+      keep_dots<rows>(dots, *kept++);
+    }
+    for (int r = 0; r < rows; ++r) x[r] += group_values;
+  }
+}
+
+// sums += one part of a group.
+template <WeightType type, int rows>
+[[gnu::always_inline]] inline void scale_part(const RowDots<rows>& dots,
+                                              const GroupScale* const* scales, int g, int part,
+                                              const GroupScales& group_scales,
+                                              __m256 (&sums)[rows][2]) {
   for (int h = 0; h < 2; ++h) {
     const __m256 scale = load_scale<SimdAvx2, type>(group_scales, part, h * 8);
     __m256 minimum = _mm256_setzero_ps();
@@ -91,11 +123,11 @@ template <WeightType type, int rows, int part>
       minimum = load_minimum<SimdAvx2, type>(group_scales, part, h * 8);
     for (int r = 0; r < rows; ++r) {
       const GroupScale& row_scale = scales[r][g];
+      __m256i dot = dots[r][h];
       if constexpr (weight_offset(type) != 0)
-        dots[r][h] = _mm256_add_epi32(
-            dots[r][h], _mm256_set1_epi32(offset_correction<type>(row_scale, part)));
+        dot = _mm256_add_epi32(dot, _mm256_set1_epi32(offset_correction<type>(row_scale, part)));
       const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(row_scale.scale));
-      sums[r][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r][h]), factor, sums[r][h]);
+      sums[r][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), factor, sums[r][h]);
       if constexpr (has_minimum(type))
         sums[r][h] = _mm256_fmadd_ps(
             minimum, _mm256_set1_ps(minimum_factor<type>(row_scale, part)), sums[r][h]);
@@ -107,24 +139,26 @@ template <WeightType type, int rows>
 inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& input,
                               std::size_t row_first, int out_row, bool prefetch,
                               const TileOutput& output) {
+  constexpr int parts = scale_parts(type);
   const int groups = input.inputs / group_values;
   const std::uint8_t* quants = tile + quants_offset(type, groups);
   const std::int16_t* x[rows];
   const GroupScale* scales[rows];
-  __m256 sums[rows][2];   // lives in memory: the registers hold the integer sums
+  RowDots<rows> kept[kept_groups(type) * parts];
+  __m256 sums[rows][2];
   for (int r = 0; r < rows; ++r) {
     x[r] = input.values + (row_first + r) * input.inputs;
     scales[r] = input.scales + (row_first + r) * groups;
     for (int h = 0; h < 2; ++h) sums[r][h] = _mm256_setzero_ps();
   }
-  for (int g = 0; g < groups; ++g) {
-    if (prefetch) prefetch_group(quants, quant_bytes(type));
-    const GroupScales group_scales = scales_of<type>(tile, g);
-    add_part<type, rows, 0>(quants, x, scales, g, group_scales, sums);
-    if constexpr (scale_parts(type) == 2)
-      add_part<type, rows, 1>(quants, x, scales, g, group_scales, sums);
-    for (int r = 0; r < rows; ++r) x[r] += group_values;
-    quants += quant_bytes(type);
+  for (int first = 0; first < groups; first += kept_groups(type)) {
+    const int count = std::min(kept_groups(type), groups - first);
+    dot_groups<type, rows>(quants, count, prefetch, x, kept);
+    quants += static_cast<std::size_t>(count) * quant_bytes(type);
+    for (int i = 0; i < count * parts; ++i) {
+      const int g = first + i / parts;
+      scale_part<type, rows>(kept[i], scales, g, i % parts, scales_of<type>(tile, g), sums);
+    }
   }
   for (int r = 0; r < rows; ++r)
     for (int h = 0; h < 2; ++h)
@@ -134,7 +168,7 @@ inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& in
 template <WeightType type>
 inline void matmul_narrow_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                                int row_count, const TileOutput& output) {
-  for_row_blocks<avx2_rows>(row_count, [&](auto rows, int first) {
+  for_row_blocks<block_rows(type)>(row_count, [&](auto rows, int first) {
     matmul_block_avx2<type, rows()>(tile, input, static_cast<std::size_t>(row_first + first), first,
                                     first == 0, output);
   });

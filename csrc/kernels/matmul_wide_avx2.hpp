@@ -10,10 +10,14 @@
 namespace headrace {
 namespace {
 
-constexpr int wide_rows_min = 32;    // from here on it pays for every type
+// From here on it pays; bytes without minimums are cheap to widen each time.
+constexpr int wide_rows_min(WeightType type) { return type == WeightType::q8_0 ? 32 : 24; }
 constexpr int wide_rows_max = 128;   // of one pass: their sums are kept beside the weights
 constexpr int wide_rows = 4;         // of a register block
 constexpr int wide_groups = 16;      // 16 KiB of weights, half of the first cache
+
+template <int rows>
+using RowDots = __m256i[rows][2];   // of both halves of the 16 columns
 
 template <WeightType type>
 struct WideGroups {
@@ -38,7 +42,7 @@ template <WeightType type, int p = 0>
 
 // Groups [first, first + count) of a tile, without the offset of stored weights.
 template <WeightType type>
-inline void widen_groups(const std::uint8_t* tile, int groups, int first, int count, bool prefetch,
+inline void widen_groups(const std::uint8_t* tile, int groups, int first, int count,
                          WideGroups<type>& out) {
   using S = SimdAvx2;
   const std::uint8_t* quants =
@@ -46,7 +50,6 @@ inline void widen_groups(const std::uint8_t* tile, int groups, int first, int co
   float* scale_out = out.scales;
   float* minimum_out = out.minimums;
   for (int g = 0; g < count; ++g, quants += quant_bytes(type)) {
-    if (prefetch) prefetch_group(quants, quant_bytes(type));
     widen_pairs<type>(quants, out.weights + g * group_values * tile_columns);
     const GroupScales scales = scales_of<type>(tile, first + g);
     for (int part = 0; part < scale_parts(type); ++part) {
@@ -69,7 +72,8 @@ template <int rows, int pairs>
 #pragma GCC unroll 16
   for (int p = 0; p < pairs; ++p) {
     const auto* at = reinterpret_cast<const __m256i*>(weights + p * 2 * tile_columns);
-    const __m256i pair[2] = {_mm256_load_si256(at), _mm256_load_si256(at + 1)};
+    __m256i pair[2] = {_mm256_load_si256(at), _mm256_load_si256(at + 1)};
+    for (int h = 0; h < 2; ++h) settle(pair[h]);   // loaded once, not for each row
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
       const __m256i inputs = broadcast_pair(x[r] + 2 * p);
@@ -82,41 +86,53 @@ template <int rows, int pairs>
   }
 }
 
-// sums += `count` groups, for `rows` rows.
+// sums += what `count` groups' integer sums are worth: of each part of a group, part after part.
+template <WeightType type, int rows>
+inline void scale_wide(const WideGroups<type>& wide, int count, const RowDots<rows>* kept,
+                       const GroupScale* const* row_scales, float (*sums)[tile_columns]) {
+  using S = SimdAvx2;
+  constexpr int parts = scale_parts(type);
+  __m256 totals[rows][2];
+  for (int r = 0; r < rows; ++r)
+    for (int h = 0; h < 2; ++h) totals[r][h] = S::load(sums[r] + h * 8);
+  const float* scales = wide.scales;
+  const float* minimums = wide.minimums;
+  for (int i = 0; i < count * parts; ++i, scales += tile_columns, minimums += tile_columns) {
+    for (int r = 0; r < rows; ++r) {
+      const GroupScale& row_scale = row_scales[r][i / parts];
+      const __m256 scale = S::set1(row_scale.scale);
+      for (int h = 0; h < 2; ++h) {
+        const __m256 factor = S::mul(S::load(scales + h * 8), scale);
+        totals[r][h] = S::fma(_mm256_cvtepi32_ps(kept[i][r][h]), factor, totals[r][h]);
+        if constexpr (has_minimum(type))
+          totals[r][h] = S::fma(S::load(minimums + h * 8),
+                                S::set1(minimum_factor<type>(row_scale, i % parts)), totals[r][h]);
+      }
+    }
+  }
+  for (int r = 0; r < rows; ++r)
+    for (int h = 0; h < 2; ++h) S::store(sums[r] + h * 8, totals[r][h]);
+}
+
+// sums += `count` groups, for `rows` rows: the integer sums of all groups first, then the floats.
 template <WeightType type, int rows>
 inline void multiply_wide(const WideGroups<type>& wide, int count,
                           const std::int16_t* const* row_values,
                           const GroupScale* const* row_scales, float (*sums)[tile_columns]) {
-  using S = SimdAvx2;
   constexpr int parts = scale_parts(type);
+  RowDots<rows> kept[wide_groups * parts];
   const std::int16_t* weights = wide.weights;
-  const float* scales = wide.scales;
-  const float* minimums = wide.minimums;
   const std::int16_t* x[rows];
   for (int r = 0; r < rows; ++r) x[r] = row_values[r];
-  for (int g = 0; g < count; ++g) {
-    for (int part = 0; part < parts; ++part) {
-      __m256i dots[rows][2];
-      dot_wide<rows, group_pairs / parts>(weights, x, dots);
-      for (int h = 0; h < 2; ++h) {
-        const __m256 scale = S::load(scales + h * 8);
-#pragma GCC unroll 4
-        for (int r = 0; r < rows; ++r) {
-          const GroupScale& row_scale = row_scales[r][g];
-          const __m256 factor = S::mul(scale, S::set1(row_scale.scale));
-          __m256 sum = S::fma(_mm256_cvtepi32_ps(dots[r][h]), factor, S::load(sums[r] + h * 8));
-          if constexpr (has_minimum(type))
-            sum = S::fma(S::load(minimums + h * 8),
-                         S::set1(minimum_factor<type>(row_scale, part)), sum);
-          S::store(sums[r] + h * 8, sum);
-        }
-      }
-      weights += group_values / parts * tile_columns;
-      scales += tile_columns;
-      minimums += tile_columns;
-      for (int r = 0; r < rows; ++r) x[r] += group_values / parts;
-    }
+  for (int i = 0; i < count * parts; ++i) {
+    __m256i dots[rows][2];
+    dot_wide<rows, group_pairs / parts>(weights, x, dots);
+    for (int r = 0; r < rows; ++r)
+      for (int h = 0; h < 2; ++h) kept[i][r][h] = dots[r][h];
+    weights += group_values / parts * tile_columns;
+    for (int r = 0; r < rows; ++r) x[r] += group_values / parts;
   }
+  scale_wide<type, rows>(wide, count, kept, row_scales, sums);
 }
 
 // Up to wide_rows_max rows.
@@ -128,11 +144,14 @@ inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& inp
   std::fill_n(sums[0], row_count * tile_columns, 0.0f);
   const int groups = input.inputs / group_values;
   const int passes = (groups + wide_groups - 1) / wide_groups;
+  const int blocks = (row_count + wide_rows - 1) / wide_rows;
+  ReadAhead ahead(tile, tile_bytes(type, input.inputs), passes * blocks);
   for (int pass = 0; pass < passes; ++pass) {
     const int first = groups * pass / passes;
     const int count = groups * (pass + 1) / passes - first;
-    widen_groups<type>(tile, groups, first, count, row_count <= prefetch_rows_max, wide);
+    widen_groups<type>(tile, groups, first, count, wide);
     for_row_blocks<wide_rows>(row_count, [&](auto rows, int block) {
+      ahead.ask();
       const std::int16_t* x[rows()];
       const GroupScale* scales[rows()];
       for (int r = 0; r < rows(); ++r) {
@@ -151,7 +170,7 @@ inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& inp
 template <WeightType type>
 void matmul_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                  int row_count, const TileOutput& output) {
-  if (row_count < wide_rows_min) {
+  if (row_count < wide_rows_min(type)) {
     matmul_narrow_avx2<type>(tile, input, row_first, row_count, output);
     return;
   }

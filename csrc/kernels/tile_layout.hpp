@@ -190,15 +190,42 @@ inline std::int32_t offset_correction(const GroupScale& scale, int part) {
 constexpr std::size_t prefetch_far_bytes = 16384;
 constexpr std::size_t prefetch_near_bytes = 2048;
 constexpr int prefetch_rows_max = 64;   // with more rows the time goes into multiplying
+constexpr std::size_t read_line_bytes = 64;
 
 // Asks for the lines ahead of one group's; past the end of a matrix it does no harm.
 inline void prefetch_group(const std::uint8_t* quants, std::size_t byte_count) {
 #if defined(__GNUC__)
-  for (std::size_t line = 0; line < byte_count; line += 64) {
+  for (std::size_t line = 0; line < byte_count; line += read_line_bytes) {
     __builtin_prefetch(quants + prefetch_far_bytes + line, 0, 2);
     __builtin_prefetch(quants + prefetch_near_bytes + line, 0, 3);
   }
 #endif
 }
+
+// Asks for what lies behind a tile, as many bytes as the tile has, in equal parts: one in each of the
+// `turns` in which it is multiplied. A kernel that unpacks weights in bursts would wait for memory in
+// each, and leave it idle in between.
+class ReadAhead {
+ public:
+  ReadAhead(const std::uint8_t* tile, std::size_t byte_count, int turns)
+      : line_count_((byte_count / read_line_bytes + static_cast<std::size_t>(turns) - 1) /
+                    static_cast<std::size_t>(turns)),
+        at_(tile + prefetch_far_bytes),
+        end_(at_ + byte_count) {}
+
+  void ask() {
+    if (at_ >= end_) return;
+#if defined(__GNUC__)
+    for (std::size_t line = 0; line < line_count_; ++line)
+      __builtin_prefetch(at_ + line * read_line_bytes, 0, 2);
+#endif
+    at_ += line_count_ * read_line_bytes;
+  }
+
+ private:
+  std::size_t line_count_;   // of each turn
+  const std::uint8_t* at_;
+  const std::uint8_t* end_;
+};
 
 }  // namespace headrace
