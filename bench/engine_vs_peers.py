@@ -10,9 +10,9 @@ and prints the medians of the runs and each peer's ratio, and where headrace los
 A peer's Python is an environment of its own with `xllamacpp`, `openvino-genai`, or `transformers`
 (with `torch`, `accelerate`, `gguf`); one that is not there is left out, with the reason. llama.cpp
 is a server over HTTP, as headrace is; the other two are libraries, without HTTP (see
-`peer_engines.py`). The peers' wheels are built for AVX2; `--isa avx2` holds headrace to the same
-instructions. `--short` asks for fewer tokens, so that a model of a billion weights is through in
-minutes. `--plot` writes PNG and SVG.
+`peer_engines.py`). llama.cpp's wheel is built for AVX2, the libraries choose at run time:
+`--isa avx2` holds headrace and the libraries to the same instructions. `--short` asks for fewer
+tokens, so that a model of a billion weights is through in minutes. `--plot` writes PNG and SVG.
 """
 
 import argparse
@@ -45,6 +45,15 @@ peers_path = Path(__file__).parent / "peers"
 libraries = {  # a library's program, and what its Python must have
     "openvino": ("openvino_batching.py", ("openvino_genai", "openvino_tokenizers")),
     "transformers": ("transformers_generate.py", ("torch", "transformers", "accelerate", "gguf")),
+}
+# What holds the libraries to an instruction set: their own variables.
+library_limits = {
+    "avx2": {
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "OV_CPU_MAX_ISA": "AVX2",  # OpenVINO's own, without which it fails under oneDNN's
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    }
 }
 
 
@@ -122,7 +131,8 @@ def start_engines(arguments: argparse.Namespace, stack: ExitStack) -> list[Engin
         if reason is None:
             command = [str(python), str(peers_path / program), *rest]
             try:
-                engines.append(stack.enter_context(library(name, command)))
+                limits = library_limits.get(arguments.isa, {})
+                engines.append(stack.enter_context(library(name, command, limits)))
             except SystemExit as error:  # it does not read this file
                 reason = str(error)
         if reason is not None:
@@ -162,7 +172,7 @@ def main() -> None:
         parser.add_argument(f"--{peer}-python", type=Path)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--isa", help="cap headrace's instruction set: portable, avx2, avx512")
+    parser.add_argument("--isa", choices=("avx2", "avx512"), help="cap the instruction set")
     parser.add_argument("--short", action="store_true", help="ask for fewer tokens")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="path of the plots, without an ending")

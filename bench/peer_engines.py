@@ -150,7 +150,7 @@ def served(name: str, command: list[str], environment: dict[str, str]) -> Iterat
 
 
 @contextmanager
-def library(name: str, command: list[str]) -> Iterator[LibraryEngine]:
+def library(name: str, command: list[str], environment: dict[str, str]) -> Iterator[LibraryEngine]:
     """Start a library's process, wait until its model is loaded, and end it at the end."""
     log = _log_path(name)
     with log.open("wb") as errors:
@@ -160,7 +160,11 @@ def library(name: str, command: list[str]) -> Iterator[LibraryEngine]:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},  # for `peers.questions`
+            env={
+                **os.environ,
+                **environment,
+                "PYTHONPATH": str(Path(__file__).parent),  # for `peers.questions`
+            },
         )
         try:
             engine = LibraryEngine(name, process, log)
