@@ -3,6 +3,7 @@
 Whole UTC days come from the daily sums; a range that cuts a day is summed from settlements.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -89,7 +90,13 @@ sum_names = (
 
 def day_of(time_s: float) -> str:
     """The UTC day of a time."""
-    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d")
+    return _named_day(int(time_s // day_s))
+
+
+@functools.lru_cache(maxsize=16)  # all of a batch are of one day, or two
+def _named_day(number: int) -> str:
+    """A day by how many were before it since 1970."""
+    return datetime.fromtimestamp(number * day_s, UTC).strftime("%Y-%m-%d")
 
 
 def settlement_sums() -> list[ColumnElement[int]]:
