@@ -82,6 +82,7 @@ def furnish(platform: Platform) -> list[str]:
     platform.admin("PATCH", f"/models/{model['id']}",
                    {"objectives": {"ttft_s": 2.0, "inter_token_s": 0.5}})  # fmt: skip
     platform.admin("POST", "/device-prices", {"prices": {"CPU": {"usd_per_hour": "0.04"}}})
+    furnish_prices(platform)
     furnish_seller(platform)
     keys = []
     for tenant, credit, projects in (
@@ -98,6 +99,24 @@ def furnish(platform: Platform) -> list[str]:
             keys.append(made["key"])
     furnish_billing(platform)
     return keys
+
+
+def furnish_prices(platform: Platform) -> None:
+    """Say what tokens cost, dearer for long prompts, and what is not sold by token."""
+    platform.admin("POST", "/prices", {
+        "prices": {
+            platform.model: {
+                "input_usd_per_million": "0.10", "cached_input_usd_per_million": "0.02",
+                "output_usd_per_million": "0.40",
+                "context_tiers": [{"over_prompt_tokens": 4096, "input_usd_per_million": "0.20",
+                                   "output_usd_per_million": "0.60"}],
+            },
+            "painter": {"usd_per_image": "0.04"},
+            "listener": {"usd_per_second": "0.0001"},
+            "reranker": {"usd_per_request": "0.002"},
+        },
+        "priority_percent": {"interactive": 150}, "region_percent": {"eu": 110},
+    })  # fmt: skip
 
 
 def furnish_seller(platform: Platform) -> None:
@@ -235,7 +254,7 @@ def shoot_pages(page: Page) -> None:
     page.click("#by-key")
     page.wait_for_timeout(settle_ms)
     page.screenshot(path=folder / "usage.png")
-    for name in ("models", "requests", "keys", "limits", "nodes", "costs", "invoices"):
+    for name in ("models", "requests", "keys", "limits", "nodes", "costs", "invoices", "prices"):
         shoot(page, name)
     for name in ("terms", "payments"):
         shoot(page, name, whole=True)

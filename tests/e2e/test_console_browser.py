@@ -626,6 +626,24 @@ def test_axe_finds_nothing_serious_on_what_a_customer_sees(
     page.context.close()
 
 
+def test_the_audit_log_goes_back_to_its_first_record(browser: Browser, console_url: str) -> None:
+    page, watch = new_page(browser)
+    page.goto(f"{console_url}/#token={token}")
+    page.get_by_role("heading", name="Overview").wait_for()
+    for number in range(105):
+        post(page, console_url, "/tenants", {"name": f"tenant-{number}"})
+    show(page, "audit")
+    expect(page.locator("#page-back")).to_have_count(0)
+    page.click("#page-older")
+    expect(page.locator("#page-back")).to_be_visible()
+    expect(page.locator("td", has_text="open session").first).to_be_visible()
+    check(page, axe_script.read_text(), "audit")
+    page.click("#page-back")
+    expect(page.locator("#page-older")).to_be_visible()
+    watch.check(console_url)
+    page.context.close()
+
+
 def test_a_payment_that_is_unknown_is_resolved_by_a_person(
     browser: Browser, console_url: str, database: Database
 ) -> None:

@@ -125,6 +125,13 @@ export function button(text, act, { id, look = "", label } = {}) {
     click: act }, text);
 }
 
+/** The way to a list's older part, `next`, and back from one that begins `after` something. */
+export function pager(page, parameters, after, next) {
+  return element("div", { class: "buttons pages" },
+    after ? button("Back", () => history.back(), { id: "page-back" }) : null,
+    next ? to("Older", page, { ...parameters, after: next }, { class: "button", id: "page-older" }) : null);
+}
+
 /** Make a bar that shows how much of something is used; the words beside it say the same. */
 export function meter(share, label) {
   const tone = share >= 0.97 ? "bad" : share >= 0.8 ? "warn" : "good";

@@ -2,7 +2,7 @@
 
 import { change, get, list } from "./api.js";
 import { ask, reveal } from "./dialog.js";
-import { badge, button, card, element, table } from "./dom.js";
+import { badge, button, card, element, pager, table } from "./dom.js";
 import { age, count, moment } from "./format.js";
 
 const auditRecordsMax = 100;
@@ -68,19 +68,20 @@ function createWebhook(refresh) {
 
 export const audit = {
   title: "Audit log", group: "Platform", needs: "audit.read",
-  async load(caller) {
-    return (await get(`/audit?newest_first=true&limit=${auditRecordsMax}&${caller.view.tenant}`)).items;
+  async load(caller, { after = "" }) {
+    const page = await get(`/audit?newest_first=true&limit=${auditRecordsMax}`
+      + `&after=${encodeURIComponent(after)}&${caller.view.tenant}`);
+    return { ...page, after };
   },
 
-  render(records, _, caller) {
+  render({ items: records, next, after }, _, caller) {
     const verdict = element("span", { id: "audit-verdict", role: "status" });
     const check = button("Check the chain", async () => {
       const { sound, findings, records: total } = await get("/audit/verify");
       verdict.replaceChildren(badge(sound ? `${count(total)} records, every hash is right`
         : findings[0], sound ? "good" : "bad"));
     }, { id: "check-audit" });
-    return card("Audit log", `the newest ${count(auditRecordsMax)}; each record is chained to the `
-      + "one before by its hash", caller.is_operator ? [verdict, check] : null,
+    return card("Audit log", "the newest first; each record is chained to the one before by its hash", caller.is_operator ? [verdict, check] : null,
     table("Audit log", [
       { label: "Action", title: true, value: (row) => [
         element("strong", {}, row.action.replaceAll("_", " ")),
@@ -91,6 +92,7 @@ export const audit = {
         row.outcome === "done" ? "good" : "bad") },
       { label: "Hash", value: (row) => element("span", { class: "mono muted", title: row.hash },
         `${row.hash.slice(0, 10)}…`) },
-    ], records, "Nothing was changed yet."));
+    ], records, after ? "Nothing older." : "Nothing was changed yet."),
+    pager("audit", {}, after, next));
   },
 };

@@ -2,7 +2,7 @@
 
 import { change, get } from "./api.js";
 import { ask } from "./dialog.js";
-import { badge, button, card, element, table, to } from "./dom.js";
+import { badge, button, card, element, pager, table, to } from "./dom.js";
 import { count, dollars, period, thisMonth, today } from "./format.js";
 import { nameSeller } from "./seller.js";
 
@@ -46,10 +46,7 @@ export const invoices = {
         caller.is_operator && row.state === "draft"
           ? button("Finalize", () => finalize(row, refresh), { id: `finalize-${row.id}` }) : null) },
     ], page.items, "No invoices yet. Draw drafts from the ledger at any time."),
-    element("div", { class: "buttons pages" },
-      after ? button("Back", () => history.back(), { id: "page-back" }) : null,
-      page.next ? to("Older", "invoices", { after: page.next, ...(tenant ? { tenant } : {}) },
-        { class: "button", id: "page-older" }) : null));
+    pager("invoices", tenant ? { tenant } : {}, after, page.next));
   },
 };
 

@@ -2,7 +2,7 @@
 
 import { change, get, list } from "./api.js";
 import { ask } from "./dialog.js";
-import { button, card, element, table, to } from "./dom.js";
+import { button, card, element, pager, table, to } from "./dom.js";
 import { age, count, dollars, moment } from "./format.js";
 
 export const wallets = {
@@ -55,10 +55,7 @@ export const statement = {
       { label: "Amount", number: true, value: (row) => element("span",
         { title: `$${row.amount.usd}` }, dollars(row.amount.nanousd)) },
     ], page.items, "Nothing was booked yet beside requests."),
-    element("div", { class: "buttons pages" },
-      after ? button("Back", () => history.back(), { id: "page-back" }) : null,
-      page.next ? to("Older", "statement", { tenant: wallet.tenant_id, after: page.next },
-        { class: "button", id: "page-older" }) : null));
+    pager("statement", { tenant: wallet.tenant_id }, after, page.next));
   },
 };
 

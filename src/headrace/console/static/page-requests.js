@@ -1,7 +1,7 @@
 // The rows behind every sum: settled requests one by one, the newest first.
 
 import { get } from "./api.js";
-import { badge, button, card, element, table, to } from "./dom.js";
+import { badge, card, element, pager, table, to } from "./dom.js";
 import { count, dollars, moment } from "./format.js";
 
 const rowsMax = 100;
@@ -44,10 +44,7 @@ export const requests = {
             dollars(row.cost.nanousd)) : badge("unrated", "warn")) },
         { label: "Counted by", value: (row) => (row.counted_by === "engine" ? "engine" : "gateway") },
       ], page.items, "No requests here."),
-      element("div", { class: "buttons pages" },
-        parameters.after ? button("Back", () => history.back(), { id: "page-back" }) : null,
-        page.next ? to("Older", "requests", { ...parameters, after: page.next },
-          { class: "button", id: "page-older" }) : null));
+      pager("requests", parameters, parameters.after, page.next));
   },
 };
 
