@@ -235,3 +235,19 @@ async def test_a_field_is_not_sent_as_a_file(
             assert answer.status == 400
             assert (await answer.json())["error"]["param"] == name
     assert site.engines[0].seen == []
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
+async def test_nothing_that_manages_an_engine_is_passed_on(
+    site: GatewaySite, client: aiohttp.ClientSession, method: str
+) -> None:
+    for path in (
+        "/update_weights_from_tensor", "/update_weights", "/flush_cache", "/start_profile",
+        "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/collective_rpc", "/sleep", "/wake_up",
+        "/slots/0", "/props", "/lora-adapters", "/reset_prefix_cache", "/server_info", "/api/pull",
+        "/api/create", "/admin/v1/keys", "/v1/internal/usage/req_1", "/internal/usage/req_1",
+        "/config/update", "/generate", "/invocations", "/pooling", "/is_sleeping", "/version",
+    ):  # fmt: skip
+        async with client.request(method, path, json={"model": model_name}) as answer:
+            assert answer.status == 404, path
+    assert site.engines[0].seen == []
