@@ -77,6 +77,7 @@ def _engine_values(engine: EngineClient, stats: Stats) -> list[tuple[MetricDecla
         (names.kv_usage_ratio, used / total if total else 0.0),
         (names.kv_blocks, {"used": used, "free": total - used}),
         (names.kv_block_size_tokens, block_size_tokens),
+        (names.cache_config_info, Info((str(block_size_tokens), str(total)), 1)),
         (names.preemptions_total, stats.preemptions_total),
         (names.leaked_kv_blocks_total, stats.leaked_blocks_total),
         (names.recomputed_tokens_total, stats.recomputed_tokens_total),

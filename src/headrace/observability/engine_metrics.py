@@ -46,6 +46,14 @@ kv_blocks = MetricDeclaration(
 kv_block_size_tokens = MetricDeclaration(
     "headrace_engine_kv_block_size_tokens", gauge, "Tokens that one KV block holds."
 )
+cache_config_info = MetricDeclaration(
+    "headrace_engine_cache_config_info",
+    gauge,
+    "The KV cache: tokens of a block, and blocks in all, of any memory (the names are vLLM's). "
+    "The value is 1.",
+    alias="vllm:cache_config_info",
+    info_labels=("block_size", "num_gpu_blocks"),
+)
 prompt_tokens_total = MetricDeclaration(
     "headrace_engine_prompt_tokens_total",
     counter,

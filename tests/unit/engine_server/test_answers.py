@@ -133,6 +133,16 @@ async def test_queues_copies_and_bandwidth_are_told(run_server: Any) -> None:
         assert "headrace_engine_achieved_bytes_per_second 0.0" in text  # the fake reads nothing
 
 
+async def test_what_kubernetes_inference_gateway_reads_of_vllm_is_there(run_server: Any) -> None:
+    async with run_server() as server:
+        blocks = server.service.engine.ready.kv_blocks
+        lines = (await server.get("/metrics")).body.decode().splitlines()
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+            assert f'vllm:{name}{{model_name="bytes"}} 0.0' in lines
+        labels = f'block_size="16",model_name="bytes",num_gpu_blocks="{blocks}"'
+        assert f"vllm:cache_config_info{{{labels}}} 1.0" in lines
+
+
 async def test_a_request_of_several_prompts_is_one_in_the_books(run_server: Any) -> None:
     async with run_server() as server:
         body = text_body(prompt=["one", "two"], n=2, max_tokens=3)
