@@ -19,7 +19,7 @@ from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError, Conflict, SetupError
 from headrace.launchers.kubernetes.launcher import KubernetesLauncher, KubernetesSite
 from headrace.launchers.process import ProcessLauncher
-from headrace.launchers.protocol import Launch, Launcher, LaunchSpec, LaunchState, Resources
+from headrace.launchers.protocol import Launch, Launcher, LaunchSpec, LaunchState, Place, Resources
 from headrace.sim.kubernetes_cluster import FakeCluster
 from headrace.sim.kubernetes_server import KubernetesServer
 from headrace.sim.launcher import FakeLauncher, FakeMachine, missing_program
@@ -348,6 +348,41 @@ def test_a_launch_on_ray_ends_with_its_node_and_starts_on_another(ray_site: Any)
     assert launcher.list() == [Launch(launch_id, "a", LaunchState.RUNNING)]
     launcher.stop(launch_id, 1.0)
     assert launcher.list() == []
+
+
+@pytest.mark.e2e
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.timeout(300)
+def test_a_launch_that_ray_has_no_room_for_keeps_nobody_waiting_and_gets_the_room_that_comes(
+    ray_site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headrace.launchers import ray_launcher  # noqa: PLC0415 -- an extra
+    from headrace.sim.ray_cluster import add_node  # noqa: PLC0415 -- an extra
+
+    launcher = ray_launcher.RayLauncher(ray_site.address, SystemClock())
+    large = Resources(cpu_count=50)
+    monkeypatch.setattr(ray_launcher, "place_timeout_s", 0.2)
+    with pytest.raises(SetupError, match="no node of the Ray cluster has room for large"):
+        launcher.place("large", large)
+
+    monkeypatch.setattr(ray_launcher, "place_timeout_s", 240.0)
+    placed: list[Place] = []
+    waiting = threading.Thread(target=lambda: placed.append(launcher.place("large", large)))
+    waiting.start()
+    command = ("/bin/sh", "-c", "sleep 600")
+    launch_id = launcher.start(LaunchSpec("small", command, watches_lifeline=False))
+    assert launcher.list() == [Launch(launch_id, "small", LaunchState.RUNNING)]
+    launcher.stop(launch_id, 1.0)
+    assert waiting.is_alive()
+
+    node = add_node(ray_site, cpu_count=50)
+    waiting.join()
+    (place,) = placed
+    assert place.port
+    large_id = launcher.start(LaunchSpec("large", command, watches_lifeline=False, resources=large))
+    assert launcher.list() == [Launch(large_id, "large", LaunchState.RUNNING)]
+    launcher.stop(large_id, 1.0)
+    ray_site.remove_node(node)
 
 
 @pytest.mark.e2e

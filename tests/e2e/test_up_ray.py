@@ -100,7 +100,6 @@ def test_what_ran_on_a_lost_node_is_made_anew_once_there_is_room(site: Site) -> 
     site.cluster.remove_node(site.node)
     wait_until(lambda: len(active(site)) == 1)
     assert site.ask() == before
-    wait_until(lambda: any("no node of the Ray cluster has room" in why for why in details(site)))
 
     site.node = add_node(site.cluster)
     site.platform.wait_active(3)
@@ -114,7 +113,3 @@ def test_what_ran_on_a_lost_node_is_made_anew_once_there_is_room(site: Site) -> 
 
 def active(site: Site) -> list[str]:
     return [one.id for one in site.platform.replicas() if one.state is ReplicaState.ACTIVE]
-
-
-def details(site: Site) -> list[str]:
-    return [one.detail for one in site.platform.replicas()]

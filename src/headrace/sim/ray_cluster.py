@@ -38,6 +38,6 @@ def ray_cluster(cpu_count: int = head_cpu_count) -> Iterator[Any]:
         made.shutdown()
 
 
-def add_node(cluster: Any) -> Any:
+def add_node(cluster: Any, cpu_count: int = 2) -> Any:
     """A second node, with a label of its own."""
-    return cluster.add_node(num_cpus=2, labels=worker_label, object_store_memory=80 << 20)
+    return cluster.add_node(num_cpus=cpu_count, labels=worker_label, object_store_memory=80 << 20)
