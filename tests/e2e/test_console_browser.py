@@ -702,10 +702,10 @@ def test_prices_by_unit_and_for_longer_prompts_are_added_and_shown(
     fill(page, "add-prices", {"model": "studio", "image": "0.04", "request": "0.002"})
     for text in ("$0.04 an image", "$0.002 a request"):
         expect(page.get_by_text(text, exact=True)).to_be_visible()
-    tiers = "32000 = 0.20, 0.60\n128000 = 0.40, 0.80"
+    tiers = "32000 = 0.20, 0.60\n128000 = 0.40, 0.80, 0.03"
     by_token_too = {"model": "studio", "input": "0.10", "output": "0.40", "tiers": tiers}
     fill(page, "add-prices", by_token_too)
-    for text in ("prompts over 32,000 tokens", "prompts over 128,000 tokens", "$0.80"):
+    for text in ("prompts over 32,000 tokens", "prompts over 128,000 tokens", "$0.80", "$0.03"):
         expect(page.get_by_text(text, exact=True)).to_be_visible()
     by_image, by_token = (
         price for book in database.store.list(PriceBook) for price in book.prices.values()

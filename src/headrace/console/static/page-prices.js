@@ -37,7 +37,7 @@ export const prices = {
         { label: "Input", number: true, value: byToken("input") },
         { label: "Cached input", number: true, value: byToken("cached_input") },
         { label: "Output", number: true, value: byToken("output") },
-        { label: "And", value: (row) => also(row).map((text) => element("div", {}, text)) },
+        { label: "Also", value: (row) => also(row).map((text) => element("div", {}, text)) },
         { label: "For", value: (row) => (row.book.tenant_id ? nameOf(row.book.tenant_id) : "everybody") },
         { label: "From (UTC)", value: (row) => [moment(row.book.effective_time),
           Date.parse(row.book.effective_time) > Date.now() ? [" ", badge("later", "idle")] : null] },
@@ -84,7 +84,7 @@ function add(models, tenants, refresh) {
     ...Object.entries(units).map(([name, text]) => (
       { name, label: `$ ${text}`, ...usd, hint: "empty: not sold so" })),
     { name: "tiers", label: "Longer prompts", wide: true, lines: 2, placeholder: "32000 = 0.20, 0.60",
-      hint: "a line each: over so many tokens = input, output" },
+      hint: "a line each: over so many tokens = input, output, and cached input if it costs less" },
   ], "Add", async ({ model, tenant, from, ...fields }) => {
     await change("POST", "/prices", {
       tenant: tenant || null, effective_time: from ? `${from}Z` : null,
@@ -109,8 +109,8 @@ function priceOf({ input, cached, output, tiers, ...byUnit }) {
 }
 
 function tierOf(line) {
-  const found = /^(\d+)\s*=\s*([\d.]+)\s*,\s*([\d.]+)$/.exec(line);
+  const found = /^(\d+)\s*=\s*([\d.]+)\s*,\s*([\d.]+)(?:\s*,\s*([\d.]+))?$/.exec(line);
   if (!found) throw new Error(`“${line}”: write it as TOKENS = INPUT, OUTPUT.`);
   return { over_prompt_tokens: Number(found[1]), input_usd_per_million: found[2],
-    output_usd_per_million: found[3] };
+    output_usd_per_million: found[3], cached_input_usd_per_million: found[4] ?? null };
 }
