@@ -33,8 +33,13 @@ class Guess:
 
 
 def answer(
-    request: EngineRequest, *, guessed: list[int] | None = None, step_rows: int = 32
+    request: EngineRequest,
+    *,
+    guessed: list[int] | None = None,
+    step_rows: int = 32,
+    before: EngineRequest | None = None,
 ) -> Answer:
+    """What a new engine answers; `before` was answered by it already."""
     spec = tiny_spec
     runner = NumpyRunner(spec, tiny_tensors(spec), num_blocks=16)
     config = SchedulerConfig(
@@ -44,6 +49,10 @@ def answer(
         draft_tokens_max=4 if guessed else 0,
     )
     core = EngineCore(runner, config, ManualClock(), Guess(guessed) if guessed else None)
+    if before is not None:
+        core.submit(before)
+        while core.has_work():
+            core.step()
     core.submit(request)
     tokens: list[int] = []
     logprobs: list[float] = []
@@ -113,3 +122,17 @@ def test_a_prompt_can_be_scored_without_an_output() -> None:
     assert len(first.prompt_logprobs) == len(prompt) - 1
     assert first.usage.completion_tokens == 0
     assert np.isfinite([token.logprob for token in first.prompt_logprobs]).all()
+
+
+def test_a_prompt_that_is_cached_has_its_log_probabilities_all_the_same() -> None:
+    long_prompt = prompt * 4
+    sampling = SamplingParams(temperature=0, max_tokens=2)
+    plain = EngineRequest("plain", long_prompt, sampling)
+    scored = EngineRequest("scored", long_prompt, replace(sampling, prompt_logprobs=1))
+    again = answer(replace(plain, request_id="again"), before=plain)
+    assert again[2].usage.cached_tokens > 0
+    tokens, _, first = answer(scored, before=plain)
+    assert tokens == again[0]
+    alone = answer(scored)[2]
+    assert len(first.prompt_logprobs) == len(long_prompt) - 1
+    assert first.prompt_logprobs == alone.prompt_logprobs
