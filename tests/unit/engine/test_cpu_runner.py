@@ -6,6 +6,7 @@ on chunking or on threads at all: those tests compare bits.
 """
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -75,6 +76,20 @@ def test_quantized_logits_are_near_the_reference(isa: str, name: str, type_name:
         _, logits = runner.execute_logits(step([Work(tokens, 0, blocks_of(2))]))
     expected = forward(model.spec, model.values, tokens)[-1]
     assert_close(logits[0], expected, 1e-2)
+
+
+@pytest.mark.parametrize("head_dim", [16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 256])
+@pytest.mark.parametrize(("kind", "tolerance"), [("f16", 1e-2), ("q8", 0.2)])
+def test_heads_of_every_width_are_right_in_every_kind_of_kv(
+    isa: str, head_dim: int, kind: Literal["f16", "q8"], tolerance: float
+) -> None:
+    spec = replace(base_spec, head_dim=head_dim, rope_dimensions=head_dim, num_layers=1)
+    model = small_model(spec)
+    tokens = tokens_of(40, vocab_size=spec.vocab_size)
+    with runner_of(model, kv_cache_dtype=kind) as runner:
+        runner.execute(step([Work(tokens[:39], 0, blocks_of(3))]))
+        _, logits = runner.execute_logits(step([Work(tokens[39:], 39, blocks_of(3))]))
+    assert_close(logits[0], forward(spec, model.values, tokens)[-1], tolerance)
 
 
 def test_contexts_past_a_split_are_right(isa: str) -> None:
