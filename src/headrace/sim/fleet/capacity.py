@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.base.errors import InvalidRequest
 from headrace.sim.fleet.device import DeviceModel
-from headrace.sim.fleet.scenario import Scenario
+from headrace.sim.fleet.scenario import Demand, Scenario
 from headrace.sim.fleet.simulation import Simulation
 
 replicas_max = 16_384
@@ -80,12 +80,20 @@ def fewest(attempt: Try, target: float) -> tuple[int, tuple[Point, ...]]:
     return high, tuple(points[count] for count in sorted(points))
 
 
-def simulated(scenario: Scenario, device: DeviceModel, seed: int) -> Try:
-    """Tries fleets of a device under a scenario's traffic, without its faults."""
+def simulated(demand: Demand, device: DeviceModel, seed: int) -> Try:
+    """Tries fleets of a device under some traffic; a scenario's faults and scaling are left out."""
 
     def attempt(replicas: int) -> Point:
-        fleet = msgspec.structs.replace(scenario.fleet, deployments=1, replicas=replicas)
-        chosen = msgspec.structs.replace(scenario, fleet=fleet, device=device, faults=[])
+        chosen = Scenario(
+            title=demand.title,
+            duration_s=demand.duration_s,
+            policy=demand.policy,
+            fleet=msgspec.structs.replace(demand.fleet, deployments=1, replicas=replicas),
+            device=device,
+            traffic=demand.traffic,
+            network=demand.network,
+            objective=demand.objective,
+        )
         report = Simulation(chosen, seed).run()
         return Point(
             replicas=replicas,
@@ -98,13 +106,12 @@ def simulated(scenario: Scenario, device: DeviceModel, seed: int) -> Try:
     return attempt
 
 
-def alone(scenario: Scenario, device: DeviceModel, seed: int) -> Point:
+def alone(demand: Demand, device: DeviceModel, seed: int) -> Point:
     """How requests fare that have a replica each: no fleet does better."""
-    arrivals = sum(traffic.rate_per_s for traffic in scenario.traffic) * scenario.duration_s
+    arrivals = sum(traffic.rate_per_s for traffic in demand.traffic) * demand.duration_s
     share = min(1.0, lone_requests / arrivals)
     traffic = [
-        msgspec.structs.replace(each, rate_per_s=each.rate_per_s * share)
-        for each in scenario.traffic
+        msgspec.structs.replace(each, rate_per_s=each.rate_per_s * share) for each in demand.traffic
     ]
-    quiet = msgspec.structs.replace(scenario, traffic=traffic)
+    quiet = msgspec.structs.replace(demand, traffic=traffic)
     return simulated(quiet, device, seed)(lone_requests)

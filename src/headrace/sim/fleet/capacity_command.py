@@ -13,7 +13,7 @@ from headrace.control.planning.precision import find_precision
 from headrace.sim.fleet.capacity import Need, alone, fewest, simulated
 from headrace.sim.fleet.command import as_json_option
 from headrace.sim.fleet.device_speeds import ReplicaDevice, derive
-from headrace.sim.fleet.scenario import Scenario, load
+from headrace.sim.fleet.scenario import Demand, Scenario, load_demand
 
 plot_inches = (7, 4.5)
 own_device = "the scenario's"
@@ -52,13 +52,18 @@ def capacity(
     as_json: Annotated[bool, as_json_option] = False,
 ) -> None:
     """Simulate growing fleets of each type until the objective is met; the cheapest comes first."""
-    chosen = load(scenario)
+    chosen = load_demand(scenario)
     if duration_s is not None:
         chosen = msgspec.structs.replace(chosen, duration_s=duration_s)
     if (model is None) != (device is None):
         raise InvalidRequest("give both --model and --device, or neither", param="model")
     candidates: list[tuple[ReplicaDevice, float | None]]
     if model is None:
+        if not isinstance(chosen, Scenario):
+            raise InvalidRequest(
+                f"{scenario} describes no device: give --model and --device, or add a [device]",
+                param="model",
+            )
         candidates = [(ReplicaDevice(own_device, 1, chosen.device), None)]
     else:
         shape = find_model(model)
@@ -104,10 +109,10 @@ def priced(text: str) -> tuple[str, float | None]:
 
 
 def need(
-    scenario: Scenario, replica: ReplicaDevice, price: float | None, target: float, seed: int
+    demand: Demand, replica: ReplicaDevice, price: float | None, target: float, seed: int
 ) -> Need:
     """What a type comes to."""
-    lone = alone(scenario, replica.model, seed)
+    lone = alone(demand, replica.model, seed)
     if lone.objective_share < target:
         return Need(
             device=replica.name,
@@ -117,7 +122,7 @@ def need(
             usd_per_hour=None,
             points=(lone,),
         )
-    replicas, points = fewest(simulated(scenario, replica.model, seed), target)
+    replicas, points = fewest(simulated(demand, replica.model, seed), target)
     devices = replicas * replica.devices
     return Need(
         device=replica.name,
@@ -148,7 +153,7 @@ def row(each: Need) -> tuple[str, ...]:
     )
 
 
-def draw(needs: list[Need], scenario: Scenario, target: float, path: Path) -> None:
+def draw(needs: list[Need], demand: Demand, target: float, path: Path) -> None:
     """The share within the objective against the devices, a line a type."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
@@ -167,7 +172,7 @@ def draw(needs: list[Need], scenario: Scenario, target: float, path: Path) -> No
     axes.set_xlabel("devices")
     axes.set_ylabel("requests within the objective, %")
     axes.xaxis.set_major_formatter("{x:g}")
-    goal = scenario.objective
+    goal = demand.objective
     axes.set_title(
         f"first token within {goal.ttft_s:g} s, {goal.tpot_s * 1000:g} ms a token", fontsize=10
     )

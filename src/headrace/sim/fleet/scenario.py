@@ -4,7 +4,7 @@ The shipped ones lie beside this module in `scenarios/`, one file each, and name
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -15,6 +15,7 @@ from headrace.sim.fleet.policies import headrace, policies
 
 scenario_dir = Path(__file__).parent / "scenarios"
 file_bytes_max = 1 << 20
+Decoded = TypeVar("Decoded")
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,25 +102,31 @@ class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     tpot_s: float = 0.1
 
 
-class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that a run needs but the seed."""
+class Demand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What comes and what counts as good: all that `headrace capacity` asks of a file."""
 
-    title: str
+    title: str = "traffic"
     duration_s: float  # of arrivals; then all that runs may end
     policy: str = headrace
-    fleet: Fleet
-    device: DeviceModel
+    fleet: Fleet = Fleet(replicas=1)
     traffic: list[Traffic]
-    faults: list[Fault] = []
     network: NetworkSpec = NetworkSpec()
-    money: Money | None = None
-    scaling: Scaling | None = None
     objective: Objective = Objective()
 
     def __post_init__(self) -> None:
         if self.policy != headrace and self.policy not in policies:
             names = ", ".join([headrace, *policies])
             raise ValueError(f"policy {self.policy!r} is unknown; there are {names}")
+
+
+class Scenario(Demand, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that a run needs but the seed."""
+
+    fleet: Fleet
+    device: DeviceModel
+    faults: list[Fault] = []
+    money: Money | None = None
+    scaling: Scaling | None = None
 
 
 def names() -> list[str]:
@@ -131,6 +138,18 @@ def load(reference: str) -> Scenario:
     """A shipped scenario by its name, or one from a file that ends with .toml.
 
     NotFound names those there are; InvalidRequest names the field that is wrong."""
+    return decoded(reference, content_of(reference), Scenario)
+
+
+def load_demand(reference: str) -> Demand:
+    """The same, or a file that describes traffic and no device; same errors."""
+    content = content_of(reference)
+    whole = decoded(reference, content, dict[str, object])
+    return decoded(reference, content, Scenario if "device" in whole else Demand)
+
+
+def content_of(reference: str) -> bytes:
+    """The file of a scenario."""
     is_file = reference.endswith(".toml")
     path = Path(reference) if is_file else scenario_dir / f"{reference}.toml"
     if not is_file and reference not in names():
@@ -140,12 +159,16 @@ def load(reference: str) -> Scenario:
         )
     try:
         with path.open("rb") as file:
-            content = file.read(file_bytes_max)
+            return file.read(file_bytes_max)
     except OSError as error:
         raise NotFound(f"The scenario {path} cannot be read: {error.strerror}.") from None
+
+
+def decoded(reference: str, content: bytes, kind: type[Decoded]) -> Decoded:
+    """What a file says; InvalidRequest if it is no such thing."""
     try:
-        return msgspec.toml.decode(content, type=Scenario)
+        return msgspec.toml.decode(content, type=kind)
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidRequest(
-            f"The scenario {path} is not valid: {error}", param="scenario"
+            f"The scenario {reference} is not valid: {error}", param="scenario"
         ) from None

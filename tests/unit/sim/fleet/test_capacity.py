@@ -95,6 +95,22 @@ def test_the_command_finds_a_fleet_and_draws_the_curve(
     assert "requests within the objective" in plot.read_text()
 
 
+def test_traffic_and_an_objective_are_enough_for_a_known_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "traffic.toml"
+    file.write_text("duration_s = 10.0\n" + small[small.index("[[traffic]]") :])
+    chosen = ("--model", "smollm2-1.7b", "--device", "L4=0.5")
+    assert main(["capacity", str(file), *chosen, "--json"]) == 0
+    [need] = json.loads(capsys.readouterr().out)
+    assert need["device"] == "L4"
+    assert need["usd_per_hour"] == need["devices"] * 0.5
+    assert main(["capacity", str(file)]) == 1
+    assert "give --model and --device, or add a [device]" in capsys.readouterr().err
+    assert main(["sim", "run", str(file)]) == 1
+    assert "missing required field" in capsys.readouterr().err
+
+
 def test_a_device_on_which_one_request_is_too_slow_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
