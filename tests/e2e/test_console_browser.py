@@ -23,7 +23,7 @@ from headrace.control.admin import create_admin_app
 from headrace.control.payments.provider import Answer, ChargeOrder, RefundOrder, Verdict
 from headrace.sim.platform_process import PlatformProcess
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
-from headrace.spec.invoices import Invoice, InvoiceTax, Party
+from headrace.spec.invoices import Invoice, InvoiceLine, InvoiceTax, Party, TokenClass
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
 from headrace.spec.payments import Payment, PaymentPurpose, PaymentState
 from headrace.spec.prices import PriceBook
@@ -540,7 +540,28 @@ def bill(database: Database) -> Invoice:
         last_day="2026-01-31",
         seller=Party(name="Mill GmbH"),
         buyer=Party(name="Acme AG"),
-        lines=(),
+        lines=(
+            InvoiceLine(
+                model="painter",
+                token_class=TokenClass.IMAGES,
+                price_book_id="prb_1",
+                requests=900,
+                tokens=0,
+                price_nanousd_per_million=None,
+                amount_nanousd=40 * 10**9,
+                units="1000",
+                price_nanousd_per_unit=40_000_000,
+            ),
+            InvoiceLine(
+                model="small",
+                token_class=TokenClass.OUTPUT,
+                price_book_id="prb_1",
+                requests=7,
+                tokens=150_000_000,
+                price_nanousd_per_million=400_000_000,
+                amount_nanousd=60 * 10**9,
+            ),
+        ),
         subtotal_nanousd=100 * 10**9,
         rounding_nanousd=0,
         taxes=(InvoiceTax(name="VAT", rate_ppm=190_000, amount_nanousd=19 * 10**9),),
@@ -570,6 +591,8 @@ def test_an_invoice_is_credited_and_paid_in_parts_and_each_is_in_the_statement(
     expect(page.locator("td .badge")).to_have_text("overdue")
     page.get_by_role("link", name="INV-000001").click()
     page.get_by_role("heading", name="Invoice INV-000001").wait_for()
+    for text in ("images", "1,000", "$0.04 each", "output tokens", "$0.40 a million"):
+        expect(page.get_by_text(text, exact=True)).to_be_visible()
     fill(page, "credit-note", {"amount": "10", "reason": "an outage"})
     expect(page.get_by_text("$0.00 paid, $107.10 open")).to_be_visible()
     fill(page, "record-transfer", {"reference": "DE-1", "amount": "7.10"})

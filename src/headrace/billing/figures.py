@@ -1,7 +1,7 @@
 """How amounts are printed on an invoice: dollars with a fixed number of digits, and rates."""
 
 from headrace.base.money import format_usd
-from headrace.spec.invoices import InvoiceLine, Payable
+from headrace.spec.invoices import InvoiceLine, Payable, TokenClass
 
 
 def dollars(amount_nanousd: int) -> str:
@@ -27,6 +27,12 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def counted(line: InvoiceLine) -> str:
+    """What a line counts, in words: `output tokens`, `images`."""
+    says_it = line.units or line.token_class in (TokenClass.DRAFT, TokenClass.WAIVED)
+    return line.token_class.value if says_it else f"{line.token_class.value} tokens"
+
+
 def quantity(line: InvoiceLine) -> str:
     """What a line counts; empty where that says nothing."""
     if line.units:
@@ -40,7 +46,7 @@ def price(line: InvoiceLine) -> str:
     if line.price_nanousd_per_unit is not None:
         return f"{dollars(line.price_nanousd_per_unit)} each"
     each = line.price_nanousd_per_million
-    return "" if each is None else dollars(each)
+    return "" if each is None else f"{dollars(each)} a million"
 
 
 def in_currency(units: int, payable: Payable) -> str:

@@ -31,6 +31,7 @@ def _environment() -> jinja2.Environment:
         dollars=figures.dollars,
         named_rate=figures.named_rate,
         count=figures.count,
+        counted=figures.counted,
         quantity=figures.quantity,
         price=figures.price,
         in_currency=figures.in_currency,

@@ -20,7 +20,7 @@ unicode_fonts = (
     Path("/Library/Fonts/Arial Unicode.ttf"),
 )
 line_height_mm = 5.0
-column_widths_mm = (58, 28, 30, 32, 32)
+column_widths_mm = (52, 36, 28, 36, 28)
 
 
 def invoice_pdf(invoice: Invoice, font_path: str = "") -> bytes:
@@ -119,12 +119,12 @@ def draw_lines(pdf: "FPDF", family: str, invoice: Invoice) -> None:
         borders_layout="HORIZONTAL_LINES",
         line_height=line_height_mm,
     ) as table:
-        table.row(("Model", "Tokens of", "Tokens", "Price a million", "Amount"))
+        table.row(("Model", "What", "Quantity", "Price", "Amount"))
         for line in invoice.lines:
             table.row(
                 (
                     line.model,
-                    line.token_class.value,
+                    figures.counted(line),
                     figures.quantity(line),
                     figures.price(line),
                     figures.dollars(line.amount_nanousd),

@@ -36,6 +36,8 @@ def test_the_page_says_it_all_and_escapes_names(invoice: Invoice) -> None:
     assert page == invoice_page(invoice).decode()
     for text in ("INV-000007", "1,234,567", "$0.12", "VAT (19%)", "2026-12-15", "Pay soon."):
         assert text in page
+    for text in ("input tokens", "$0.10 a million", "waived"):
+        assert f">{text}<" in page
     assert "3 requests used models without a price" in page
     assert "Acme &lt;Łódź&gt;" in page
     assert "<Łódź>" not in page

@@ -51,12 +51,22 @@ function lines(item) {
   return card("What was used", "exact sums of what each request was charged", null,
     table("Lines", [
       { label: "Model", title: true, value: (row) => element("strong", {}, row.model) },
-      { label: "Tokens of", value: (row) => row.token_class },
+      { label: "What", value: (row) => row.counted },
       { label: "Requests", number: true, value: (row) => count(row.requests) },
-      { label: "Tokens", number: true, value: (row) => (row.tokens ? count(row.tokens) : "–") },
+      { label: "Quantity", number: true, value: (row) => (
+        row.units ? exactly(row.units) : row.tokens ? count(row.tokens) : "–") },
+      { label: "Price", number: true, value: priceOf },
       { label: "Amount", number: true, value: (row) => element("span",
         { title: `$${row.amount.usd}` }, dollars(row.amount.nanousd)) },
     ], item.lines, "Nothing was used in this period."));
+}
+
+const exactly = (decimal) => Number(decimal).toLocaleString("en", { maximumFractionDigits: 9 });
+
+/** What one price explains; none where tiers, priorities or regions made several of it. */
+function priceOf({ price_per_unit: each, price_per_million: million }) {
+  if (each) return `$${each.usd} each`;
+  return million ? `$${million.usd} a million` : "–";
 }
 
 function totals(item) {

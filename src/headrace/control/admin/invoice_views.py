@@ -5,6 +5,7 @@ from decimal import Decimal
 
 from pydantic import BaseModel
 
+from headrace.billing import figures
 from headrace.billing.standing import Standing
 from headrace.control.admin.values import Money
 from headrace.spec.invoices import (
@@ -34,10 +35,13 @@ class InvoiceLineView(BaseModel):
 
     model: str
     token_class: str
+    counted: str  # the same in words, as documents have it
     requests: int
     tokens: int
     price_book_id: str
     units: str = ""  # how many, where the line does not count tokens
+    price_per_million: Money | None  # of its tokens; null where no one price explains the amount
+    price_per_unit: Money | None  # of its units, likewise
     amount: Money
 
 
@@ -268,12 +272,20 @@ def line_view(line: InvoiceLine) -> InvoiceLineView:
     return InvoiceLineView(
         model=line.model,
         token_class=line.token_class.value,
+        counted=figures.counted(line),
         requests=line.requests,
         tokens=line.tokens,
         price_book_id=line.price_book_id,
         units=line.units,
+        price_per_million=optional_money(line.price_nanousd_per_million),
+        price_per_unit=optional_money(line.price_nanousd_per_unit),
         amount=Money.of(line.amount_nanousd),
     )
+
+
+def optional_money(amount_nanousd: int | None) -> Money | None:
+    """An amount where there is one."""
+    return None if amount_nanousd is None else Money.of(amount_nanousd)
 
 
 def note_view(note: CreditNote) -> CreditNoteView:
