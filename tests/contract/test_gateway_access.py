@@ -86,8 +86,9 @@ async def test_only_probes_and_local_metrics_are_open(site: GatewaySite) -> None
     async with aiohttp.ClientSession(site.url) as client:
         async with client.get("/metrics") as answer:
             assert answer.status == 200
-        async with client.get("/metrics", headers={"X-Forwarded-For": "10.0.0.1"}) as answer:
-            assert answer.status == 401
+        for headers in ({"X-Forwarded-For": "10.0.0.1"}, {"Host": "127.0.0.1.example"}):
+            async with client.get("/metrics", headers=headers) as answer:
+                assert answer.status == 401
 
 
 async def test_what_programs_ask_every_second_is_no_line_of_the_log(site: GatewaySite) -> None:

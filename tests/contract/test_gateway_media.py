@@ -159,6 +159,7 @@ async def test_an_engine_that_tells_no_length_leaves_its_work_unrated(tmp_path: 
         {"response_format": "json ", "stream": "false"},
         {"stream": "true"},
         {"stream": "True", "response_format": "json"},
+        {"stream": "t"},
     ],
 )
 async def test_a_caller_cannot_choose_that_a_price_by_the_second_finds_no_length(

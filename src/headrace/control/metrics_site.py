@@ -20,8 +20,8 @@ from headrace.adapters.protocol import EngineAdapter
 from headrace.base.errors import HeadraceError
 from headrace.control.probe import credential_of
 from headrace.http.asgi import header, json_header, send_bytes
+from headrace.http.callers import bearer_of, is_local
 from headrace.http.client import WholeAnswer
-from headrace.http.server import is_loopback
 from headrace.observability.metrics import content_type, openmetrics_content_type
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.nodes import Node
@@ -157,21 +157,3 @@ class MetricsSite:
         is_openmetrics = answer.body.endswith(openmetrics_end)
         kind = openmetrics_content_type if is_openmetrics else content_type
         await send_bytes(send, 200, answer.body, [(b"content-type", kind)])
-
-
-def bearer_of(scope: Scope) -> str:
-    """The token that was presented; empty if there was none."""
-    return (header(scope, b"authorization") or "").removeprefix("Bearer ")
-
-
-def is_local(scope: Scope) -> bool:
-    """Whether a program of this machine asks: not through a proxy, nor a page by another name."""
-    peer = scope.get("client")
-    host = (header(scope, b"host") or "").rpartition(":")[0]
-    return (
-        peer is not None
-        and is_loopback(peer[0])
-        and is_loopback(host.strip("[]"))
-        and header(scope, b"x-forwarded-for") is None
-        and header(scope, b"forwarded") is None
-    )

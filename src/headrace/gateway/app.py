@@ -18,8 +18,8 @@ from headrace.gateway.probe_routes import ProbeRoutes
 from headrace.gateway.route_table import Access, Call, ErrorBody, Route, RouteTable, answer_error
 from headrace.gateway.snapshot import Principal
 from headrace.gateway.state import GatewayState
-from headrace.http.asgi import Receive, Scope, Send, header
-from headrace.http.server import is_loopback
+from headrace.http.asgi import Receive, Scope, Send
+from headrace.http.callers import bearer_of, is_local
 from headrace.protocol.errors import error_body
 from headrace.spec.platform_token import is_metrics_token, is_platform_token
 
@@ -125,16 +125,3 @@ def check_platform(scope: Scope, pepper: bytes) -> None:
     """AuthenticationFailed unless the platform's own token was shown."""
     if not is_platform_token(pepper, bearer_of(scope)):
         raise AuthenticationFailed("This route is for the control plane of this platform.")
-
-
-def bearer_of(scope: Scope) -> str:
-    """The token that was presented; empty if there was none."""
-    return (header(scope, b"authorization") or "").removeprefix("Bearer ")
-
-
-def is_local(scope: Scope) -> bool:
-    """Whether the peer is this machine, and not a proxy on it that speaks for another."""
-    client = scope.get("client")
-    if client is None or not is_loopback(client[0]):
-        return False
-    return header(scope, b"x-forwarded-for") is None and header(scope, b"forwarded") is None

@@ -27,6 +27,7 @@ wave_channels_max = 32
 wave_rate_max = 768_000  # samples a second and channel
 wave_chunks_max = 16  # before the samples
 image_event_suffix = ".completed"
+words_for_no = ("", "false", "0", "off", "no", "f", "n")  # any other is a yes, or refused
 telling_formats = ("json", "verbose_json", "diarized_json")
 
 
@@ -66,8 +67,8 @@ def heard_units(form: MediaForm) -> Units:
 
 def tells_length(form: MediaForm) -> bool:
     """Whether the answer that a form asks for has a place for the length of its sound."""
-    streams = (form.field("stream") or "").strip().lower() in ("true", "1", "on", "yes")
-    return not streams and (form.field("response_format") or "json") in telling_formats
+    is_whole = (form.field("stream") or "").strip().lower() in words_for_no
+    return is_whole and (form.field("response_format") or "json") in telling_formats
 
 
 def wave_ms(beginning: bytes, file_bytes: int) -> int | None:

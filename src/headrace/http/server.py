@@ -12,6 +12,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from ipaddress import ip_address
 from typing import Any, TypeVar
 
 import uvicorn
@@ -69,8 +70,13 @@ def address_of(sock: socket.socket) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
-    return host in ("localhost", "::1", "ip6-localhost") or host.startswith("127.")
+    """Whether only this machine can reach `host`; of names only those that nobody else can give."""
+    if host in ("localhost", "ip6-localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 async def serve(

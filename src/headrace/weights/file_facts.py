@@ -13,6 +13,8 @@ from headrace.weights.model_file import open_model
 from headrace.weights.sources import ResolvedModel
 from headrace.weights.tensor import Tensor
 
+licence_characters_max = 100  # of a name; a file may have anything there
+
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
@@ -40,7 +42,7 @@ def facts_of(resolved: ResolvedModel) -> FileFacts:
         plain.format,
         quantization=most_of(tensors),
         parameters=sum(tensor.value_count for tensor in tensors) or None,
-        licence=licence if isinstance(licence, str) else "",
+        licence=licence[:licence_characters_max] if isinstance(licence, str) else "",
     )
 
 

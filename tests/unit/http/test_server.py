@@ -76,8 +76,9 @@ def test_an_impossible_address_is_a_setup_error(host: str, port: int) -> None:
 
 
 def test_loopback_hosts_are_known() -> None:
-    assert all(map(server.is_loopback, ("127.0.0.1", "localhost", "::1")))
-    assert not any(map(server.is_loopback, ("0.0.0.0", "::", "10.0.0.1")))
+    assert all(map(server.is_loopback, ("127.0.0.1", "127.8.0.1", "localhost", "::1")))
+    others = ("0.0.0.0", "::", "10.0.0.1", "127.0.0.1.example", "127.example", "")
+    assert not any(map(server.is_loopback, others))
 
 
 async def test_draining_finishes_a_running_request_and_accepts_no_other() -> None:

@@ -7,6 +7,7 @@ import pytest
 from headrace.sim.model_on_disk import write_model_file
 from headrace.weights.file_facts import FileFacts, facts_of
 from headrace.weights.gguf import open_gguf
+from headrace.weights.gguf_writer import write_gguf
 from headrace.weights.sources import ResolvedModel
 
 digest = "ab" * 32
@@ -43,3 +44,9 @@ def test_a_directory_of_a_family_that_nobody_knows_has_its_format(tmp_path: Path
     assert facts(tmp_path) == FileFacts(digest, "")
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert facts(tmp_path) == FileFacts(digest, "safetensors")
+
+
+def test_a_licence_is_a_name_and_no_book(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    write_gguf(path, {"general.license": "x" * 100_000}, [])
+    assert facts(path).licence == "x" * 100
