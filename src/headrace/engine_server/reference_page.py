@@ -41,8 +41,8 @@ access_words = {
 introduction = """# The API of `headrace serve`
 
 Made by `python -m headrace.engine_server.reference_page` from the types that parse requests; a test
-fails when this page is not what that command prints. The same as an OpenAPI document:
-`GET /openapi.json`.
+fails when this page is not what that command prints, another asks a real server for every cell of
+the table of parameters. The same as an OpenAPI document: `GET /openapi.json`.
 
 Every route but the public ones asks for the key in `HEADRACE_API_KEY`, if it is set, as
 `Authorization: Bearer KEY` or `x-api-key: KEY`. Errors have OpenAI's shape,
@@ -73,7 +73,9 @@ notes = """## What parameters mean where it is not plain
   tokens are counted once, all generated tokens are, also of answers that `best_of` does not send.
   Answer `i` of a seeded request is that of a request alone with `seed + i`.
 * Stop strings are looked for in all text that the model writes, its thoughts and calls included;
-  the earliest match ends the answer. `stop_reason` of the choice is the stop string that did.
+  the earliest match ends the answer, and nothing is computed after it. `stop_reason` of the choice
+  is the stop string that did.
+* `min_tokens` above the output limit is a 400. Stop strings do not match in the first `min_tokens`.
 * `tool_choice`: `required` and a named function are enforced by grammar, each call's arguments by
   the function's schema. With `parallel_tool_calls: false` an answer ends after its first call.
   Arguments without content are `{}`. `finish_reason` is `tool_calls` where calls were made and the
