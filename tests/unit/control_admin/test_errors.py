@@ -17,6 +17,24 @@ def test_a_body_that_is_not_json_is_explained(admin: TestClient) -> None:
     assert answer.json()["error"]["message"].startswith("the body is not JSON")
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "words"),
+    [
+        ("/tenants", {"nmae": "a", "name": "a"}, "nmae: there is no such field here"),
+        ("/tenants", {}, "name: this field is needed"),
+        ("/tenants", {"name": 7}, "name: text is expected; put it in quotes"),
+        ("/invoices", {"month": "2026-13"}, "month: a month is written as 2026-11"),
+        ("/tenants", {"name": "-a"}, "name: use letters"),
+    ],
+)
+def test_what_is_wrong_with_a_field_is_said_in_words(
+    admin: TestClient, path: str, body: dict[str, object], words: str
+) -> None:
+    answer = admin.post(path, json=body)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_body_over_the_limit_is_refused(admin: TestClient, declared: bool) -> None:
     body = b" " * (body_bytes_max + 1)

@@ -13,6 +13,11 @@ from headrace.base.errors import HeadraceError, InvalidRequest
 from headrace.control.admin.references import pattern_words
 from headrace.protocol.errors import error_body
 
+type_words = {
+    "extra_forbidden": "there is no such field here; see its spelling in the admin API's reference",
+    "missing": "this field is needed",
+    "string_type": "text is expected; put it in quotes",
+}
 credential_pattern = re.compile(rb"(hr[sn]?_[0-9a-z]{26}_)[0-9A-Za-z]{16,}")
 
 
@@ -46,8 +51,13 @@ def invalid_request(problems: Sequence[Any]) -> InvalidRequest:
     lines = []
     for problem in problems:
         path = ".".join(str(part) for part in problem["loc"][1:]) or str(problem["loc"][0])
-        pattern = problem.get("ctx", {}).get("pattern")
-        words = pattern_words.get(pattern) or problem["msg"].removeprefix("Value error, ")
-        lines.append(f"{path}: {words}")
+        lines.append(f"{path}: {words_of(problem)}")
     param = ".".join(str(part) for part in first["loc"][1:])
     return InvalidRequest("; ".join(lines), param=param or None)
+
+
+def words_of(problem: Any) -> str:
+    """What is wrong with one field, and what to write instead where that is known."""
+    pattern = problem.get("ctx", {}).get("pattern")
+    known = pattern_words.get(pattern) or type_words.get(problem["type"])
+    return known or str(problem["msg"]).removeprefix("Value error, ")

@@ -7,7 +7,13 @@ from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from headrace.control.admin.references import Reference
+from headrace.control.admin.references import (
+    Reference,
+    country_pattern,
+    currency_pattern,
+    month_pattern,
+    optional_currency_pattern,
+)
 from headrace.control.admin.values import Dollars, RequestBody
 from headrace.control.invoicing import Days
 from headrace.spec.invoices import (
@@ -17,11 +23,11 @@ from headrace.spec.invoices import (
 from headrace.storage.invoices import day_s, start_s
 
 Line = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-Currency = Annotated[str, StringConstraints(pattern=r"^([A-Z]{3})?$")]
-CurrencyCode = Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")]
+Currency = Annotated[str, StringConstraints(pattern=optional_currency_pattern)]
+CurrencyCode = Annotated[str, StringConstraints(pattern=currency_pattern)]
 ExchangeRate = Annotated[Decimal, Field(gt=0, le=1_000_000, decimal_places=6)]
-Country = Annotated[str, StringConstraints(pattern=r"^([A-Z]{2})?$")]
-Month = Annotated[str, StringConstraints(pattern=r"^20\d\d-(0[1-9]|1[0-2])$")]
+Country = Annotated[str, StringConstraints(pattern=country_pattern)]
+Month = Annotated[str, StringConstraints(pattern=month_pattern)]
 Prefix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,30}$")]
 
 

@@ -29,10 +29,19 @@ id_pattern = re.compile(rf"[a-z]+_[{alphabet}]{{{body_length}}}")
 
 name_pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 model_name_pattern = r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$"
+month_pattern = r"^20\d\d-(0[1-9]|1[0-2])$"
+currency_pattern = r"^[A-Z]{3}$"
+optional_currency_pattern = r"^([A-Z]{3})?$"
+country_pattern = r"^([A-Z]{2})?$"
+currency_words = "a currency is three capital letters, as EUR"
 pattern_words = {
     name_pattern: "use letters, digits, `.`, `_` and `-`, and begin with a letter or digit",
     model_name_pattern: "use letters, digits and `.`, `_`, `:`, `/`, `-`, and begin with a letter "
     "or digit",
+    month_pattern: "a month is written as 2026-11",
+    currency_pattern: currency_words,
+    optional_currency_pattern: currency_words,
+    country_pattern: "a country is two capital letters, as DE",
 }
 
 Name = Annotated[str, StringConstraints(pattern=name_pattern, min_length=1, max_length=63)]
