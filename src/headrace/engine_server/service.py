@@ -79,7 +79,9 @@ class ModelService:
         self._dialect = read_dialect(tokenizer, config.tool_parser, config.reasoning_parser)
         if config.engine.public_prompts is not None:
             self._public_prompts = await asyncio.to_thread(_read_public, config.engine, tokenizer)
-        self.engine.teach(await asyncio.to_thread(vocabulary_of, tokenizer))
+        vocabulary = await asyncio.to_thread(vocabulary_of, tokenizer)
+        if vocabulary is not None:
+            self.engine.teach(vocabulary)
         self._tokenizer = tokenizer
 
     async def close(self) -> None:

@@ -4,19 +4,25 @@ The HTTP process cuts the text (`choice_text.py`); here the same tokens go throu
 detokenizer and the same matcher, for the one question whether the output has ended.
 """
 
-from headrace.engine_server.messages import Submit, Vocabulary
+from headrace.engine_server.messages import Submit, Vocabulary, frame_bytes_max
 from headrace.tokenizer.detokenizer import IncrementalDetokenizer, TokenBytes
 from headrace.tokenizer.stop_matcher import StopMatcher
 from headrace.tokenizer.tokenizer import Tokenizer
 
+frame_share = 0.5  # of a frame, that the texts may fill: each has some bytes around it
+text_overhead_bytes = 5  # at most, of msgpack
 
-def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary:
-    """All tokens of a model as they are sent. Cost: O(vocabulary)."""
+
+def vocabulary_of(tokenizer: Tokenizer) -> Vocabulary | None:
+    """All tokens of a model as they are sent; None if they are more than a frame takes.
+
+    Without them stop strings end outputs all the same, some steps later. Cost: O(vocabulary)."""
     ids = range(tokenizer.vocab_size)
-    return Vocabulary(
-        texts=[tokenizer.token_bytes(token_id) for token_id in ids],
-        control_ids=[token_id for token_id in ids if not tokenizer.text_bytes(token_id)],
-    )
+    texts = [tokenizer.token_bytes(token_id) for token_id in ids]
+    if sum(len(text) + text_overhead_bytes for text in texts) > frame_share * frame_bytes_max:
+        return None
+    control_ids = [token_id for token_id in ids if not tokenizer.text_bytes(token_id)]
+    return Vocabulary(texts, control_ids)
 
 
 class TokenTexts:

@@ -1,5 +1,6 @@
 """Stop strings end outputs in the engine: nothing is computed after one."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -7,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.engine_server import stop_strings
 from headrace.engine_server.choice_text import ChoiceText
 from headrace.engine_server.messages import Output, Stats, Submit, Vocabulary
-from headrace.engine_server.stop_strings import TokenTexts
+from headrace.engine_server.stop_strings import TokenTexts, vocabulary_of
 from headrace.sim.served_app import chat_body, chat_path
+from headrace.tokenizer.tokenizer import Tokenizer
+from headrace.weights.model_file import open_model
 
 if TYPE_CHECKING:
     from tests.unit.engine_server.conftest import MakeSubmit
@@ -88,6 +92,18 @@ def test_each_choice_is_searched_for_itself(make_submit: "MakeSubmit") -> None:
 
 def test_a_request_without_stop_strings_is_not_searched(make_submit: "MakeSubmit") -> None:
     assert TokenTexts(vocabulary).end_of(make_submit()) is None
+
+
+def test_a_vocabulary_over_a_frame_is_not_sent(
+    byte_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_model(byte_model) as file:
+        tokenizer = Tokenizer.from_gguf_metadata(file.metadata)
+    sent = vocabulary_of(tokenizer)
+    assert sent is not None
+    assert (sent.texts[65], sent.control_ids) == (b"A", [256])
+    monkeypatch.setattr(stop_strings, "frame_bytes_max", 1000)
+    assert vocabulary_of(tokenizer) is None
 
 
 @pytest.mark.parametrize("stream", [False, True])
