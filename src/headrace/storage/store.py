@@ -90,16 +90,28 @@ class Store:
             return self._select(kind)
         return self._select(kind, resources.c.parent_id == parent_id)
 
+    def page(
+        self, kind: type[R], parent_id: str | None = None, *, after: str, limit: int
+    ) -> builtins.list[R]:
+        """The first `limit` of what `list` gives after the id `after`; the others are not read."""
+        conditions = [resources.c.id > after]
+        if parent_id is not None:
+            conditions.append(resources.c.parent_id == parent_id)
+        return self._select(kind, *conditions, limit=limit)
+
     def revision(self) -> int:
         """A number that grows with every committed change, by any process; one row is read."""
         with self._sessions.read() as connection:
             return cast(int, connection.execute(revision_query).scalar_one())
 
-    def _select(self, kind: type[R], *conditions: ColumnElement[bool]) -> builtins.list[R]:
+    def _select(
+        self, kind: type[R], *conditions: ColumnElement[bool], limit: int | None = None
+    ) -> builtins.list[R]:
         query = (
             select(resources.c.body)
             .where(resources.c.kind == kind.kind, *conditions)
             .order_by(resources.c.id)
+            .limit(limit)
         )
         with self._sessions.read() as connection:
             bodies = connection.execute(query).scalars().all()

@@ -2,6 +2,9 @@
 
 from fastapi.testclient import TestClient
 
+from headrace.spec.payments import Payment, PaymentPurpose
+from headrace.storage import Database
+
 
 def every_page(admin: TestClient, path: str, size: int) -> list[list[dict[str, object]]]:
     """The pages of a list."""
@@ -34,6 +37,33 @@ def test_prices_of_devices_come_in_pages(admin: TestClient) -> None:
     pages = every_page(admin, "/device-prices", 2)
     assert [len(page) for page in pages] == [2, 1]
     assert len({str(book["id"]) for page in pages for book in page}) == 3
+
+
+def test_payments_come_in_pages(admin: TestClient, database: Database) -> None:
+    for tenant in ("acme", "bolt"):
+        admin.post("/tenants", json={"name": tenant})
+    acme, bolt = (item["id"] for item in admin.get("/tenants").json()["items"])
+    for number in range(5):
+        payment = Payment(
+            id=f"pay_{number}",
+            name=f"pay_{number}",
+            parent_id=bolt if number == 1 else acme,
+            create_time=0.0,
+            purpose=PaymentPurpose.RECHARGE,
+            provider="stripe",
+            currency="USD",
+            amount_units=100,
+            credit_nanousd=10**9,
+        )
+        database.store.create(payment)
+    pages = every_page(admin, "/payments", 2)
+    assert [len(page) for page in pages] == [2, 2, 1]
+    assert [item["id"] for page in pages for item in page] == [f"pay_{n}" for n in range(5)]
+    pages = every_page(admin, f"/payments?tenant={acme}", 3)
+    assert [[item["id"] for item in page] for page in pages] == [
+        ["pay_0", "pay_2", "pay_3"],
+        ["pay_4"],
+    ]
 
 
 def test_limits_come_in_pages_and_none_twice(admin: TestClient) -> None:

@@ -64,6 +64,22 @@ def test_listing_is_by_kind_and_parent_in_the_order_of_ids(database: Database) -
     assert store.list(Tenant) == []
 
 
+def test_a_page_is_the_part_of_a_list_after_an_id(database: Database) -> None:
+    store = database.store
+    store.create(tenant)
+    for number in range(5):
+        parent = "ten_1" if number % 2 == 0 else "ten_2"
+        store.create(
+            Project(id=f"prj_{number}", name=f"{number}", parent_id=parent, create_time=1.0)
+        )
+    whole = store.list(Project)
+    assert store.page(Project, after="", limit=9) == whole
+    assert store.page(Project, after="", limit=2) == whole[:2]
+    assert store.page(Project, after="prj_1", limit=2) == whole[2:4]
+    assert store.page(Project, "ten_1", after="prj_0", limit=1) == [whole[2]]
+    assert store.page(Project, after="prj_4", limit=2) == []
+
+
 def test_an_update_raises_the_version_and_keeps_the_rest(database: Database) -> None:
     created = database.store.create(tenant)
     changed = database.store.update(msgspec.structs.replace(created, active=False))

@@ -163,9 +163,12 @@ def list_payments(
     """List the payments of a tenant, of an invoice, or all."""
     billed = None if query.invoice is None else context.database.invoices.get(query.invoice)
     one = access.one_tenant(query.tenant if billed is None else billed.tenant_id)
-    found = context.database.store.list(Payment, None if one is None else one.id)
-    if billed is not None:
-        found = [payment for payment in found if payment.invoice_id == billed.id]
+    tenant_id = None if one is None else one.id
+    store = context.database.store
+    if billed is None:  # one more than is shown says whether there are more
+        found = store.page(Payment, tenant_id, after=query.after, limit=query.limit + 1)
+    else:
+        found = [each for each in store.list(Payment, tenant_id) if each.invoice_id == billed.id]
     return page_of(found, query.after, query.limit, _view)
 
 
