@@ -2,7 +2,8 @@
 
 A wrong cut gives other tokens than the model was trained on, and quietly worse answers; so a name
 that is not here is refused. Each rule's patterns agree with llama.cpp's for the same name, tested
-token by token.
+token by token over a vocabulary that crosses all cuts (tests/golden/test_cuts.py); where
+llama.cpp's leave out combining marks, with those of the models' own files.
 """
 
 from collections.abc import Mapping
