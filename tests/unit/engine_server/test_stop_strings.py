@@ -1,5 +1,7 @@
 """Stop strings end outputs in the engine: nothing is computed after one."""
 
+import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +12,9 @@ from hypothesis import strategies as st
 
 from headrace.engine_server import stop_strings
 from headrace.engine_server.choice_text import ChoiceText
-from headrace.engine_server.messages import Output, Stats, Submit, Vocabulary
+from headrace.engine_server.messages import Output, Submit, Vocabulary
 from headrace.engine_server.stop_strings import TokenTexts, vocabulary_of
-from headrace.sim.served_app import chat_body, chat_path
+from headrace.sim.served_app import ServedApp, chat_body, chat_path
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.model_file import open_model
 
@@ -106,23 +108,38 @@ def test_a_vocabulary_over_a_frame_is_not_sent(
     assert vocabulary_of(tokenizer) is None
 
 
+async def computed(server: ServedApp) -> int:
+    """Output tokens of the engine so far, whoever was told of them."""
+    stats = await server.service.engine.stats(60)
+    assert stats is not None
+    return stats.completion_tokens_total
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fields", [{}, {"n": 3, "seed": 1, "temperature": 1}])
 async def test_no_token_after_a_stop_is_computed(
     run_server: Any, stream: bool, fields: dict[str, Any]
 ) -> None:
     async with run_server() as server:
-
-        async def computed() -> int:
-            stats: Stats | None = await server.service.engine.stats(60)
-            assert stats is not None
-            return stats.completion_tokens_total
-
         longer = (await server.post(chat_path, chat_body(**fields))).json
         text = longer["choices"][0]["message"]["content"]
-        before = await computed()
+        before = await computed(server)
         options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         answer = await server.post(chat_path, chat_body(**fields, **options, stop=[text[9:12]]))
         usage = answer.events[-2]["usage"] if stream else answer.json["usage"]
         assert usage["completion_tokens"] < longer["usage"]["completion_tokens"]
-        assert await computed() - before == usage["completion_tokens"]
+        assert await computed(server) - before == usage["completion_tokens"]
+
+
+async def test_an_engine_that_is_started_again_ends_outputs_too(run_server: Any) -> None:
+    async with run_server() as server:
+        whole = (await server.post(chat_path, chat_body())).json
+        engine = server.service.engine
+        os.kill(engine.pid, signal.SIGKILL)
+        while not engine.restart_count:
+            await engine.status_change()
+        await engine.wait_ready()
+        stop = whole["choices"][0]["message"]["content"][9:12]
+        answer = (await server.post(chat_path, chat_body(stop=[stop]))).json
+        assert answer["choices"][0]["finish_reason"] == "stop"
+        assert await computed(server) == answer["usage"]["completion_tokens"]
