@@ -21,7 +21,11 @@ class VersionOptions:
     quantization: Annotated[str | None, typer.Option(help="As in Q4_K_M, fp8.")] = None
     parameters: Annotated[int | None, typer.Option(help="How many it has.")] = None
     capability: Annotated[
-        list[str] | None, typer.Option(help="As in chat, tools, vision; repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="As in chat, tools, vision; of a model that writes no text embeddings, rerank, "
+            "transcription, speech, images. Repeatable."
+        ),
     ] = None
 
 

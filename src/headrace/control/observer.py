@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -89,9 +90,15 @@ class Observer:
     async def world(self, deployment_id: str) -> World:
         """One deployment and everything about it, as it is now."""
         deployment, replicas, launches, files = await asyncio.to_thread(self._read, deployment_id)
+        wordless = await asyncio.to_thread(self._wordless_ids, deployment, replicas)
         elsewhere = await asyncio.to_thread(self._files_on_nodes, deployment, replicas)
         seen = await asyncio.gather(
-            *(self._observe(replica, launches.get(replica.id)) for replica in replicas)
+            *(
+                self._observe(
+                    replica, launches.get(replica.id), writes_text=replica.id not in wordless
+                )
+                for replica in replicas
+            )
         )
         return World(
             now_s=self._clock.wall_s(),
@@ -131,6 +138,20 @@ class Observer:
                 found[replica.id] = state
         return found
 
+    def _wordless_ids(
+        self, deployment: Deployment | None, replicas: tuple[Replica, ...]
+    ) -> frozenset[str]:
+        """The replicas whose model generates no text, by what its version declares."""
+        found: dict[int, bool] = {}
+        for generation in {replica.generation for replica in replicas}:
+            template = deployment and deployment.template_of(generation)
+            if template is None:
+                continue
+            with suppress(NotFound):
+                version = self._store.get(ModelVersion, template.model_version_id)
+                found[generation] = version.writes_text
+        return frozenset(each.id for each in replicas if not found.get(each.generation, True))
+
     def _health_of(self, deployment: Deployment | None) -> Mapping[int, GenerationHealth]:
         if self._health is None or deployment is None or deployment.progress is None:
             return {}
@@ -163,7 +184,9 @@ class Observer:
             return ModelFileState(path=version.upstream_name or model.name)
         return replace(self._model_files.state(version.source, version.sha256), version=version)
 
-    async def _observe(self, replica: Replica, launch: Launch | None) -> ReplicaObservation:
+    async def _observe(
+        self, replica: Replica, launch: Launch | None, *, writes_text: bool
+    ) -> ReplicaObservation:
         ended = end_of(replica, launch)
         if ended is not None:
             return ended
@@ -176,14 +199,14 @@ class Observer:
         readiness = await self._probe.readiness(adapter, replica)
         if replica.state is ReplicaState.ACTIVE:
             self._silence.note(replica.id, is_silent=readiness is None)
-            if readiness is not None and self._is_hung(adapter, replica):
+            if readiness is not None and writes_text and self._is_hung(adapter, replica):
                 hung = Readiness(ReadinessState.HUNG, "it answers and generates nothing")
                 return ReplicaObservation(alive=True, readiness=hung)
         token_came = (
             replica.state is ReplicaState.LOADING
             and readiness is not None
             and readiness.state is ReadinessState.READY
-            and await self._probe.token_comes(adapter, replica)
+            and (not writes_text or await self._probe.token_comes(adapter, replica))
         )
         return ReplicaObservation(alive=True, readiness=readiness, token_came=token_came)
 

@@ -36,6 +36,10 @@ class Model(Resource, frozen=True, kw_only=True, tag="model"):
     objectives: Objectives | None = None  # None: what finishes is good
 
 
+# What models can that generate no text: whoever serves one asks it for no token.
+wordless = frozenset({"embeddings", "rerank", "transcription", "speech", "images"})
+
+
 class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):
     """An immutable version of a model; `parent_id` is the model."""
 
@@ -49,7 +53,12 @@ class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):
     format: str = ""  # gguf, safetensors
     quantization: str = ""  # Q4_K_M, fp8, ...
     parameters: int | None = None
-    capabilities: tuple[str, ...] = ()  # chat, tools, vision, embeddings
+    capabilities: tuple[str, ...] = ()  # chat, tools, vision, or some of `wordless`
+
+    @property
+    def writes_text(self) -> bool:
+        """Whether it generates tokens, which is taken for granted where nothing is declared."""
+        return not self.capabilities or not wordless.issuperset(self.capabilities)
 
     @property
     def upstream_name(self) -> str:

@@ -321,6 +321,40 @@ async def test_a_deployment_whose_model_was_deleted_is_not_hammered(
     assert 3 <= len(looks) <= 12, "doubling pauses, not one look each quarter of a second"
 
 
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])  # counts tokens; is asked for one
+async def test_a_model_without_words_serves_as_long_as_its_engine_is_ready(
+    site: Site, engine: str
+) -> None:
+    store = site.database.store
+    version = store.get(ModelVersion, "ver_1")
+    store.update(msgspec.structs.replace(version, capabilities=("transcription",)))
+    store.update(msgspec.structs.replace(store.get(Deployment, "dep_1"), engine=engine, replicas=1))
+    site.probe.generates, site.probe.running_requests = False, 1
+    reconciler = site.reconciler()
+    await site.settle(reconciler)
+    started = site.machine.start_count
+    for _ in range(60):
+        site.clock.advance(5.0)
+        await reconciler.reconcile(site.deployment_id)
+        await asyncio.sleep(0)
+    assert [each.state for each in site.replicas()] == [ReplicaState.ACTIVE]
+    assert site.machine.start_count == started
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "writes"),
+    [((), True), (("chat",), True), (("chat", "embeddings"), True), (("embeddings",), False),
+     (("speech", "transcription"), False), (("something",), True)],
+)  # fmt: skip
+def test_a_version_writes_text_unless_it_declares_other_things_alone(
+    capabilities: tuple[str, ...], writes: bool
+) -> None:
+    version = ModelVersion(
+        id="ver_1", name="v1", create_time=0, source="m.gguf", capabilities=capabilities
+    )
+    assert version.writes_text is writes
+
+
 @pytest.mark.parametrize(
     ("engine", "running", "is_hung"),
     [
