@@ -26,6 +26,7 @@ wave_bits = (8, 16, 24, 32, 64)  # of a sample
 wave_channels_max = 32
 wave_rate_max = 768_000  # samples a second and channel
 wave_chunks_max = 16  # before the samples
+wave_ms_min = 1  # 0 would say that there is no sound, and what the engine tells would not count
 image_event_suffix = ".completed"
 words_for_no = ("", "false", "0", "off", "no", "f", "n")  # any other is a yes, or refused
 telling_formats = ("json", "verbose_json", "diarized_json")
@@ -91,7 +92,8 @@ def wave_ms(beginning: bytes, file_bytes: int) -> int | None:
         elif name == b"data":
             if not bytes_per_second:
                 return None
-            return min(unit_count_max, (file_bytes - position) * ms_per_s // bytes_per_second)
+            found_ms = (file_bytes - position) * ms_per_s // bytes_per_second
+            return min(max(found_ms, wave_ms_min), unit_count_max)
         position += size + size % 2
     return None
 

@@ -31,6 +31,14 @@ def test_a_head_cannot_make_a_sound_shorter_than_its_bytes() -> None:
     assert wave_ms(bytes(data[:1024]), len(data)) == 2500
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.0004])
+def test_what_an_engine_tells_of_the_shortest_sound_counts(seconds: float) -> None:
+    data = recorded(seconds)
+    known = UnitCounts(1, 0, wave_ms(data, len(data)))
+    assert ToldUnits(audio_ms=3_000).over(known).audio_ms == 3_000
+    assert ToldUnits().over(known).audio_ms == 1
+
+
 @pytest.mark.parametrize(
     "data",
     [
