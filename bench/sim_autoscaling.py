@@ -109,9 +109,12 @@ def table(name: str, results: Sequence[Result]) -> str:
     for result in results:
         rows.setdefault(result.setting, []).append(result)
     best = min(
-        statistics.fmean(r.device_hours for r in runs)
-        for setting, runs in rows.items()
-        if setting.rule == "clairvoyant" and statistics.fmean(r.share for r in runs) >= target
+        (
+            statistics.fmean(r.device_hours for r in runs)
+            for setting, runs in rows.items()
+            if setting.rule == "clairvoyant" and statistics.fmean(r.share for r in runs) >= target
+        ),
+        default=None,
     )
     lines = [
         f"\n### {name}: {load(name).title}\n",
@@ -131,7 +134,7 @@ def table(name: str, results: Sequence[Result]) -> str:
             str(len(shares)),
             f"{mean(shares):.2%} ({min(shares):.2%} to {max(shares):.2%})",
             f"{mean(hours):.2f} ({min(hours):.2f} to {max(hours):.2f})",
-            f"{mean(hours) / best:.2f}",
+            "-" if best is None else f"{mean(hours) / best:.2f}",
             f"{mean(result.turns_per_hour for result in rows[setting]):.1f}",
         )
         lines.append("| " + " | ".join(cells) + " |")

@@ -107,7 +107,8 @@ class Headrace:
             target_tokens_per_s=scaling.tokens_per_s,
             target_utilisation=context.knob,
             target_first_token_s=context.objective.ttft_s,
-            target_inter_token_s=context.objective.tpot_s,
+            # Who declares what a replica bears has nothing to learn from the time between tokens.
+            target_inter_token_s=None if scaling.tokens_per_s else context.objective.tpot_s,
         )
 
     def wanted(self, look: Look) -> int:
