@@ -15,11 +15,12 @@ class ChoiceText:
         self,
         tokenizer: TokenBytes,
         submit: Submit,
-        stop_strings: tuple[str, ...],
+        matcher: StopMatcher | None,
         *,
         shows_stop: bool = False,
     ) -> None:
-        """`shows_stop`: the stop string that ends the text is part of it."""
+        """`matcher` finds the stop strings of this choice alone. `shows_stop`: the one that ends
+        the text is part of it."""
         self.finish_reason: str | None = None
         self.stop: str | None = None  # the stop string that ended it
         self._shows_stop = shows_stop
@@ -28,7 +29,7 @@ class ChoiceText:
         self._detokenizer = IncrementalDetokenizer(tokenizer)
         self._held = None if submit.top_logprobs is None else HeldTokens()
         self._characters = 0  # of the whole output, counted only for `_held`
-        self._matcher = StopMatcher(stop_strings) if stop_strings else None
+        self._matcher = matcher
         self._stop_matched = False
 
     @property

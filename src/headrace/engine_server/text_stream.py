@@ -16,6 +16,7 @@ from headrace.engine_server.logprobs import PlacedToken
 from headrace.engine_server.messages import Output, Submit, WireLogprobs
 from headrace.engine_server.prompts import Prompt
 from headrace.tokenizer.detokenizer import TokenBytes
+from headrace.tokenizer.stop_matcher import StopMatcher
 
 
 class TextPiece(NamedTuple):
@@ -51,8 +52,9 @@ class TextStream:
         self.prompts = prompts
         self._client = client
         self._request_id = submit.request_id
+        matcher = StopMatcher(stop_strings) if stop_strings else None  # built once for all choices
         self._choices = [
-            ChoiceText(tokenizer, submit, stop_strings, shows_stop=shows_stop)
+            ChoiceText(tokenizer, submit, matcher and matcher.fresh(), shows_stop=shows_stop)
             for _ in range(submit.choices)
         ]
         self._lasts: dict[int, Output] = {}  # the last output of each choice

@@ -15,6 +15,7 @@ from headrace.engine_server.choice_text import ChoiceText
 from headrace.engine_server.messages import Output, Submit, Vocabulary
 from headrace.engine_server.stop_strings import TokenTexts, vocabulary_of
 from headrace.sim.served_app import ServedApp, chat_body, chat_path
+from headrace.tokenizer.stop_matcher import StopMatcher
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.model_file import open_model
 
@@ -49,7 +50,8 @@ def length_in_engine(submit: Submit, token_ids: list[int]) -> int | None:
 
 def length_of_text(submit: Submit, token_ids: list[int]) -> int | None:
     """After how many tokens the text ends."""
-    choice = ChoiceText(Shown(submit.shown_ids), submit, submit.stop_strings)
+    matcher = StopMatcher(submit.stop_strings) if submit.stop_strings else None
+    choice = ChoiceText(Shown(submit.shown_ids), submit, matcher)
     for index, token_id in enumerate(token_ids):
         choice.read(Output("r", [token_id], None, 1, 0, index + 1))
         if choice.ended:

@@ -1,6 +1,6 @@
 """Choices as text: separate texts, stops by token, whole characters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,8 @@ import pytest
 from headrace.engine_server.choice_text import ChoiceText
 from headrace.engine_server.messages import Output
 from headrace.engine_server.text_stream import TextStream
+from headrace.tokenizer import stop_matcher
+from headrace.tokenizer.stop_matcher import StopMatcher
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.gguf import open_gguf
 
@@ -33,7 +35,7 @@ MakeChoice = Callable[..., ChoiceText]
 @pytest.fixture
 def make_choice(tokenizer: Tokenizer, make_submit: "MakeSubmit") -> MakeChoice:
     def make(*stops: str) -> ChoiceText:
-        return ChoiceText(tokenizer, make_submit(), stops)
+        return ChoiceText(tokenizer, make_submit(), StopMatcher(stops) if stops else None)
 
     return make
 
@@ -78,3 +80,24 @@ async def test_each_choice_has_its_own_text_and_the_usage_is_the_requests(
         assert reasons == dict.fromkeys(range(3), "length")
         assert token_counts == dict.fromkeys(range(3), 6)
         assert (piece.output.prompt_tokens, piece.output.completion_tokens) == (2, 18)
+
+
+async def test_stop_strings_are_read_once_for_all_choices(
+    run_engine: "RunEngine",
+    make_submit: "MakeSubmit",
+    tokenizer: Tokenizer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built: list[Sequence[str]] = []
+    build = stop_matcher._automaton
+
+    def counted(stops: Sequence[str]) -> stop_matcher._Node:
+        built.append(stops)
+        return build(stops)
+
+    monkeypatch.setattr(stop_matcher, "_automaton", counted)
+    stops = ("one", "other")
+    async with run_engine() as (client, usage):
+        usage.begin("r")
+        with TextStream(client, tokenizer, make_submit(choice_count=3), stops):
+            assert built.count(stops) == 1
