@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.adapters.protocol import ReadinessState
+from headrace.adapters.protocol import Readiness, ReadinessState
 from headrace.control.actions import (
     Action,
     ChangeDeployment,
@@ -39,6 +39,10 @@ from headrace.control.world import ReplicaObservation, World
 from headrace.spec.deployments import Deployment, Leaving, Replica, ReplicaState
 
 gone = ReplicaObservation(alive=False)
+wordless_hint = (
+    "its engine is ready, but gave no token; if the model writes no text, declare what it can "
+    "(`--capability`)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,15 +237,20 @@ def watch_loading(
         return [StopReplica(replica), failed(world, times, replica, seen.readiness.detail)]
     patience = patience_s(times, replica, seen)
     if world.now_s >= replica.state_time + patience:
-        words = "not ready" if seen.readiness is None else seen.readiness.detail or "not ready"
+        words = "not ready" if seen.readiness is None else words_of(seen.readiness) or "not ready"
         detail = f"{words}; ended after {patience:g} s of that"
         return [StopReplica(replica), failed(world, times, replica, detail)]
     if seen.readiness is None:
         return []
     told = msgspec.structs.replace(
-        replica, detail=seen.readiness.detail, progress=seen.readiness.progress
+        replica, detail=words_of(seen.readiness), progress=seen.readiness.progress
     )
     return [] if told == replica else [ChangeReplica(told)]
+
+
+def words_of(readiness: Readiness) -> str:
+    """What an engine that does not serve yet says of itself."""
+    return wordless_hint if readiness.state is ReadinessState.READY else readiness.detail
 
 
 def patience_s(times: ControlTimes, replica: Replica, seen: ReplicaObservation) -> float:

@@ -16,7 +16,7 @@ from headrace.control.actions import (
     LaunchReplica,
     StopReplica,
 )
-from headrace.control.decide import ControlTimes, decide
+from headrace.control.decide import ControlTimes, decide, wordless_hint
 from headrace.control.world import ModelFileState, ReplicaObservation, World
 from headrace.spec.deployments import Deployment, Leaving, Replica, ReplicaState
 from headrace.spec.models import ModelVersion
@@ -103,7 +103,10 @@ def test_a_process_left_by_an_earlier_control_plane_is_stopped_before_the_launch
 def test_loading_becomes_active_only_by_a_real_token() -> None:
     loading = replica(state=ReplicaState.LOADING, attempts=2, state_time=990)
     says_ready = {"rep_0": ReplicaObservation(alive=True, readiness=ready)}
-    assert due(loading, wanted=deployment(), seen=says_ready) == []
+    waiting = only_change(due(loading, wanted=deployment(), seen=says_ready))
+    assert waiting.state is ReplicaState.LOADING
+    assert "--capability" in waiting.detail
+    assert due(waiting, wanted=deployment(), seen=says_ready) == []
     token = {"rep_0": ReplicaObservation(alive=True, readiness=ready, token_came=True)}
     active = only_change(due(loading, wanted=deployment(), seen=token))
     assert (active.state, active.attempts, active.state_time) == (ReplicaState.ACTIVE, 2, 1000)
@@ -280,7 +283,7 @@ def test_a_replica_that_is_to_leave_serves_until_another_does() -> None:
     leaving = replica(0, state=ReplicaState.ACTIVE, leaving=Leaving.WHEN_REPLACED)
     seen = {name: ReplicaObservation(alive=True, readiness=ready) for name in ("rep_0", "rep_1")}
     assert due(leaving, wanted=wanted, seen=seen) == [CreateReplica(wanted, "d-1")]
-    loading = replica(1, state=ReplicaState.LOADING, state_time=999.0, detail=ready.detail)
+    loading = replica(1, state=ReplicaState.LOADING, state_time=999.0, detail=wordless_hint)
     assert due(leaving, loading, wanted=wanted, seen=seen) == []
     serving = msgspec.structs.replace(loading, state=ReplicaState.ACTIVE)
     drained = only_change(due(leaving, serving, wanted=wanted, seen=seen))
