@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 from headrace.base.clock import SystemClock
 from headrace.base.ids import new_id
 from headrace.billing.draft import finalized
+from headrace.billing.page import invoice_page
 from headrace.cli.admin_site import create_admin_site
 from headrace.console import create_console_app
 from headrace.control.admin import create_admin_app
@@ -679,6 +680,17 @@ def test_axe_finds_nothing_serious_on_what_a_customer_sees(
         show(page, name)
         check(page, axe_script.read_text(), name)
     watch.check(console_url)
+    page.context.close()
+
+
+def test_the_paper_of_an_invoice_fits_a_phone(browser: Browser, database: Database) -> None:
+    page, watch = new_page(browser, 390)
+    page.set_content(invoice_page(bill(database)).decode())
+    for text in ("painter", "150,000,000", "$0.40 a million", "$60.00"):
+        expect(page.get_by_text(text, exact=True)).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    check(page, axe_script.read_text(), "the paper")
+    assert watch.urls == []
     page.context.close()
 
 

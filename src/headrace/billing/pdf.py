@@ -21,6 +21,8 @@ unicode_fonts = (
 )
 line_height_mm = 5.0
 column_widths_mm = (52, 36, 28, 36, 28)
+cell_padding_mm = (0.6, 1.0)  # above and below, beside
+rule_grey = 190  # of 255
 
 
 def invoice_pdf(invoice: Invoice, font_path: str = "") -> bytes:
@@ -112,12 +114,15 @@ def draw_party(pdf: "FPDF", family: str, title: str, party: Party) -> None:
 def draw_lines(pdf: "FPDF", family: str, invoice: Invoice) -> None:
     """The table of what was used; its head is repeated on each page."""
     pdf.set_font(family, "", 9)
+    pdf.set_draw_color(rule_grey)
     alignments = ("LEFT", "LEFT", "RIGHT", "RIGHT", "RIGHT")
     with pdf.table(
         col_widths=column_widths_mm,
         text_align=alignments,
         borders_layout="HORIZONTAL_LINES",
         line_height=line_height_mm,
+        padding=cell_padding_mm,
+        v_align="TOP",
     ) as table:
         table.row(("Model", "What", "Quantity", "Price", "Amount"))
         for line in invoice.lines:

@@ -27,12 +27,11 @@ const views = new Map(); // by page and caption: what is looked for in a long ta
 
 /**
  * Make a table. Each column is `{label, value(row), number, title}`. On a phone a row is a card, its
- * `title` column first and the others labelled; a table with `totals` stays one and scrolls, since
- * its numbers are to be compared. `empty` replaces a table without rows. The roles say what the
- * elements are even where the style makes blocks of them. A long table shows its first rows, with
- * a field that finds others.
+ * `title` column first and the others labelled, and so are the `totals`. `empty` replaces a table
+ * without rows. The roles say what the elements are even where the style makes blocks of them. A
+ * long table shows its first rows, with a field that finds others.
  */
-export function table(caption, columns, rows, empty, totals = undefined) {
+export function table(caption, columns, rows, empty, totals = null) {
   if (rows.length === 0) {
     return element("div", { class: "empty" }, empty);
   }
@@ -75,8 +74,7 @@ function tableOf(caption, columns, rows, totals) {
     element("tr", { role: "row" }, columns.map((column) =>
       element("td", { role: "cell", class: kind(column), "data-label": column.label },
         element("div", {}, column.value(row)))));
-  const look = totals === undefined ? "cards" : null;
-  return element("div", { class: "scroll" }, element("table", { role: "table", class: look },
+  return element("div", { class: "scroll" }, element("table", { role: "table" },
     element("caption", {}, caption),
     element("thead", { role: "rowgroup" }, element("tr", { role: "row" }, columns.map((column) =>
       element("th", { role: "columnheader", scope: "col", class: kind(column) },
