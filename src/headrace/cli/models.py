@@ -42,6 +42,7 @@ class VersionView(msgspec.Struct, frozen=True):
     quantization: str
     parameters: int | None
     capabilities: list[str]
+    chat_template_sha256: str = ""
 
 
 class ModelView(msgspec.Struct, frozen=True):
@@ -205,16 +206,32 @@ def _delete(platform: Platform, path: str, name: str) -> None:
         output.note(f"deleted {name}")
 
 
-def show_catalogue(*, as_json: AsJson = False) -> None:
+def show_catalogue(
+    *,
+    search: Annotated[
+        str, typer.Option(help="Words that the name, licence or description must have.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
     """List the models that every command knows by name; nothing has to run for it."""
+    words = search.casefold().split()
+    entries = [entry for entry in catalogue.entries if has_words(entry, words)]
     if as_json:
-        output.write_json(catalogue.entries)
+        output.write_json(entries)
         return
     rows = [
         (entry.name, output.format_bytes(entry.size_bytes), entry.licence, entry.description)
-        for entry in catalogue.entries
+        for entry in entries
     ]
-    output.write_table(("NAME", ">SIZE", "LICENCE", "WHAT"), rows, empty="the catalogue is empty")
+    output.write_table(
+        ("NAME", ">SIZE", "LICENCE", "WHAT"), rows, empty="the catalogue has no such model"
+    )
+
+
+def has_words(entry: catalogue.CatalogueEntry, words: list[str]) -> bool:
+    """Whether every word of a search is in what the catalogue says of a model."""
+    text = f"{entry.name} {entry.licence} {entry.description}".casefold()
+    return all(word in text for word in words)
 
 
 def _fields(model: ModelView) -> list[tuple[str, str]]:
@@ -237,6 +254,8 @@ def _fields(model: ModelView) -> list[tuple[str, str]]:
         if version.parameters is not None:
             parts.append(f"{version.parameters / 1e9:.3g} billion parameters")
         parts += filter(None, [version.licence, version.format, version.quantization])
+        if version.chat_template_sha256:
+            parts.append(f"chat template {version.chat_template_sha256[:12]}")
         parts += version.capabilities
         fields.append((f"version {version.name}", ", ".join(parts)))
     return fields

@@ -19,4 +19,5 @@ def described(version: ModelVersion, facts: FileFacts) -> ModelVersion:
         quantization=version.quantization or facts.quantization,
         parameters=version.parameters or facts.parameters,
         licence=version.licence or facts.licence,
+        chat_template_sha256=version.chat_template_sha256 or facts.chat_template_sha256,
     )

@@ -53,6 +53,7 @@ class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):
     format: str = ""  # gguf, safetensors
     quantization: str = ""  # Q4_K_M, fp8, ...
     parameters: int | None = None
+    chat_template_sha256: str = ""  # of the file's own template, once the file is here
     capabilities: tuple[str, ...] = ()  # chat, tools, vision, or some of `wordless`
 
     @property

@@ -4,7 +4,9 @@ Only the header is read. A file that headrace's own engine cannot read has a dig
 and other engines may run it.
 """
 
+import hashlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +27,7 @@ class FileFacts:
     quantization: str = ""  # of most of its weights: Q4_K, BF16, ...
     parameters: int | None = None
     licence: str = ""
+    chat_template_sha256: str = ""  # of the template's text; empty: it has none
 
 
 def facts_of(resolved: ResolvedModel) -> FileFacts:
@@ -35,6 +38,7 @@ def facts_of(resolved: ResolvedModel) -> FileFacts:
         with open_model(path) as file:
             tensors = list(file.tensors.values())
             licence = file.metadata.get("general.license", "")
+            template = template_digest(file.metadata)
     except (ModelFileError, OSError):
         return plain if has_known_format(path) else FileFacts(resolved.sha256, "")
     return FileFacts(
@@ -43,7 +47,14 @@ def facts_of(resolved: ResolvedModel) -> FileFacts:
         quantization=most_of(tensors),
         parameters=sum(tensor.value_count for tensor in tensors) or None,
         licence=licence[:licence_characters_max] if isinstance(licence, str) else "",
+        chat_template_sha256=template,
     )
+
+
+def template_digest(metadata: Mapping[str, object]) -> str:
+    """Which chat template it is; empty without one."""
+    text = metadata.get("tokenizer.chat_template")
+    return hashlib.sha256(text.encode()).hexdigest() if isinstance(text, str) else ""
 
 
 def has_known_format(path: Path) -> bool:

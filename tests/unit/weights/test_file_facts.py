@@ -1,5 +1,6 @@
 """What a model's file says of itself."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def test_a_directory_of_a_family_that_nobody_knows_has_its_format(tmp_path: Path
     assert facts(tmp_path) == FileFacts(digest, "")
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert facts(tmp_path) == FileFacts(digest, "safetensors")
+
+
+def test_a_chat_template_is_known_by_its_digest(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    write_gguf(path, {"tokenizer.chat_template": "{{ messages }}"}, [])
+    assert facts(path).chat_template_sha256 == hashlib.sha256(b"{{ messages }}").hexdigest()
+    write_gguf(path, {}, [])
+    assert facts(path).chat_template_sha256 == ""
 
 
 def test_a_licence_is_a_name_and_no_book(tmp_path: Path) -> None:

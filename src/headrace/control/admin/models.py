@@ -99,6 +99,7 @@ class VersionView(BaseModel):
     format: str
     quantization: str
     parameters: int | None
+    chat_template_sha256: str  # of the file's own template; empty: none, or not read yet
     capabilities: list[str]
     weight: int  # its share of the model's traffic, against the other versions' weights
     create_time: datetime.datetime
@@ -342,6 +343,7 @@ def _version_view(version: ModelVersion, model: Model) -> VersionView:
         format=version.format,
         quantization=version.quantization,
         parameters=version.parameters,
+        chat_template_sha256=version.chat_template_sha256,
         capabilities=list(version.capabilities),
         weight=weights.get(version.id, 0),
         create_time=moment(version.create_time),
