@@ -389,7 +389,7 @@ def test_nobody_gets_in_with_a_wrong_token_and_a_signed_out_session_is_over(
 
 def tab_to(page: Page, selector: str) -> None:
     """Press Tab until something has the focus, as somebody without a mouse would."""
-    for _ in range(80):
+    for _ in range(200):
         if page.evaluate("at => document.activeElement.matches(at)", selector):
             return
         page.keyboard.press("Tab")
@@ -428,6 +428,104 @@ def test_a_tenant_is_made_and_limited_without_a_mouse(browser: Browser, console_
     page.keyboard.type("90")
     page.keyboard.press("Enter")
     expect(page.get_by_text("90 requests/min")).to_be_visible(timeout=patience_ms)
+    watch.check(console_url)
+    page.context.close()
+
+
+def focused(page: Page) -> str:
+    """What has the focus: its id, or its text."""
+    return str(
+        page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()")
+    )
+
+
+def walk(page: Page) -> None:
+    """Tab through the open dialog: it is named, its fields are, and they come in their order."""
+    named = page.evaluate(
+        "document.getElementById(document.querySelector('dialog').getAttribute('aria-labelledby'))"
+        ".textContent"
+    )
+    assert named
+    stops: list[str] = page.locator("dialog :is(input, select, textarea, button)").evaluate_all(
+        "nodes => nodes.map((node) => node.id || node.textContent.trim())"
+    )
+    for stop in stops:
+        for _ in range(8):  # a date has several stops
+            if focused(page) == stop:
+                break
+            page.keyboard.press("Tab")
+        assert focused(page) == stop, (named, stop)
+    labels: list[str] = page.locator("dialog :is(input, select, textarea)").evaluate_all(
+        "nodes => nodes.map((node) => node.labels[0]?.textContent.trim() ?? '')"
+    )
+    assert all(labels), named
+
+
+def send_by_keyboard(page: Page, opener: str, values: dict[str, str]) -> None:
+    """Open a dialog by its button, leave it by Escape, open it again, fill it and send it."""
+    tab_to(page, f"#{opener}")
+    page.keyboard.press("Enter")
+    page.locator("dialog").wait_for()
+    walk(page)
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).to_have_count(0)
+    expect(page.locator(f"#{opener}")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.locator("dialog").wait_for()
+    for name, value in values.items():
+        tab_to(page, f"#field-{name}")
+        page.keyboard.press("ControlOrMeta+a")
+        page.keyboard.type(value)
+    tab_to(page, "dialog button[type=submit]")
+    page.keyboard.press("Enter")
+
+
+@pytest.mark.timeout(240)
+def test_every_kind_of_dialog_is_filled_and_sent_by_keyboard(
+    browser: Browser, console_url: str, database: Database
+) -> None:
+    invoice = bill(database)
+    deployment = database.store.list(Deployment)[0]
+    clock = SystemClock()
+    database.store.create(Model(id=new_id("mod", clock), name="studio", create_time=0.0))
+    page, watch = new_page(browser)
+    page.goto(f"{console_url}/#token={token}")
+    page.get_by_role("heading", name="Overview").wait_for()
+    post(page, console_url, "/seller", {"name": "Mill GmbH"}, "PUT")
+    post(page, console_url, "/projects", {"tenant": invoice.tenant_id, "name": "web"})
+    of_tenant, secret = invoice.tenant_id, ""  # nothing to be seen but a secret
+    one_invoice, one_deployment = f"invoice?id={invoice.id}", f"deployment?id={deployment.id}"
+    for place, opener, values, seen in (
+        ("prices", "add-prices", {"model": "studio", "input": "0.1", "output": "0.4"}, "$0.40"),
+        ("payments", f"agree-{of_tenant}", {"customer": "cus_1", "most": "2"}, "cus_1"),
+        ("terms", f"terms-{of_tenant}", {"volume": "1000 = 5"}, "5% off what is over $1,000.00"),
+        ("terms", f"profile-{of_tenant}", {"name": "Acme Ltd", "country": "ie"}, "Acme Ltd"),
+        ("terms", "change-seller", {"name": "Mill Race GmbH"}, "Mill Race GmbH"),
+        ("terms", "add-tax", {"name": "VAT", "percent": "19", "countries": "at"}, "AT"),
+        ("terms", "set-rates", {"rates": "EUR = 0.92"}, "0.92"),
+        (one_invoice, "credit-note", {"amount": "10", "reason": "late"},
+         "$0.00 paid, $107.10 open"),
+        (one_invoice, "record-transfer", {"reference": "DE-1", "amount": "7.10"},
+         "$7.10 paid, $100.00 open"),
+        (one_deployment, "change-adapters", {"loras": "legal = /srv/legal"}, "/srv/legal"),
+        ("tenants", "create-project", {"name": "laboratory"}, "laboratory"),
+        ("webhooks", "create-webhook", {"url": "https://93.184.215.14/told"}, secret),
+        ("members", "create-user", {"login": "mara"}, secret),
+        ("service-accounts", "create-service-account", {"name": "deployer"}, secret),
+        ("keys", "create-key", {"name": "ci"}, secret),
+    ):  # fmt: skip
+        page.evaluate("place => { location.hash = `#/${place}`; }", place)
+        page.locator(f"#{opener}").wait_for()
+        send_by_keyboard(page, opener, values)
+        if seen == secret:
+            expect(page.locator("dialog #secret")).not_to_be_empty()
+            expect(page.locator("dialog")).to_have_count(1)
+            tab_to(page, "#done")
+            page.keyboard.press("Enter")
+        expect(page.locator("dialog")).to_have_count(0)
+        expect(page.locator(f"#{opener}")).to_be_focused()
+        if seen != secret:
+            expect(page.get_by_text(seen, exact=True).first).to_be_visible()
     watch.check(console_url)
     page.context.close()
 

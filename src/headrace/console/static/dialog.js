@@ -4,7 +4,8 @@ import { element, snippet } from "./dom.js";
 
 /**
  * Ask for values and do something with them. `fields` are `{name, label, type, value, options,
- * hint, required}`, and of several `lines` if they say so; `submit(values)` may throw, which keeps the dialog open with the reason.
+ * hint, required}`, and of several `lines` if they say so; `submit(values)` may throw, which keeps
+ * the dialog open with the reason.
  */
 export function ask(title, fields, verb, submit, { danger = false, text = "" } = {}) {
   const problem = element("p", { class: "problem", role: "alert" });
@@ -53,12 +54,15 @@ export function reveal(title, secret, text) {
   open(dialog);
 }
 
+let opener; // the id of what opened the first of the dialogs that are open
+
 function open(dialog) {
-  const opener = document.activeElement?.id;
+  if (!document.querySelector("dialog")) opener = document.activeElement?.id;
   dialog.addEventListener("close", () => {
     dialog.remove();
     // What opened it was drawn anew meanwhile, so that the browser's own way back is lost.
-    if (opener && document.activeElement === document.body) document.getElementById(opener)?.focus();
+    const isLost = document.activeElement === document.body && !document.querySelector("dialog");
+    if (opener && isLost) document.getElementById(opener)?.focus();
   });
   document.body.append(dialog);
   dialog.showModal();
