@@ -219,7 +219,7 @@ def router() -> Sheet:
         sheet.text(348, y + 31, cost, anchor="start", size=12,
                    colour=muted if colour is muted else ink)  # fmt: skip
     sheet.arrow(552, 224, 596, 224)
-    sheet.box(600, 190, 136, 66, "lease", teal, note="given back at the end")
+    sheet.box(600, 190, 136, 66, "lease", teal, note="until it ends")
     sheet.text(24, 372, "Own requests that are under way count at once, not when an engine is "
                "asked the next time.", anchor="start", colour=muted, size=12)  # fmt: skip
     return sheet
@@ -228,27 +228,30 @@ def router() -> Sheet:
 def planes() -> Sheet:
     """What wants, and what carries."""
     sheet = Sheet(760, 410, "Control plane and data plane meet in the store")
-    sheet.box(24, 40, 712, 120, "", violet)
-    sheet.text(40, 62, "control plane: what shall be", anchor="start", bold=True, colour=violet)
-    sheet.box(44, 80, 150, 60, "admin API", violet, note="CLI, console, files")
-    sheet.box(234, 80, 150, 60, "reconciler", violet, note="one step, again")
-    sheet.box(424, 80, 140, 60, "autoscaler", violet, note="how many")
-    sheet.box(584, 80, 134, 60, "placement", violet, note="where")
-    sheet.box(274, 186, 212, 56, "store and ledger", green, note="SQLite or PostgreSQL")
-    sheet.arrow(309, 142, 340, 184)
-    sheet.arrow(420, 184, 440, 142)
-    sheet.box(24, 270, 712, 120, "", teal)
-    sheet.text(40, 292, "data plane: what is asked", anchor="start", bold=True, colour=teal)
-    sheet.box(44, 310, 130, 60, "customer", muted)
-    sheet.box(254, 310, 190, 60, "gateway", teal, note="its own snapshot and journal")
-    sheet.box(534, 310, 180, 60, "replicas", teal, note="any engine")
-    sheet.arrow(176, 340, 250, 340)
-    sheet.arrow(446, 340, 530, 340)
-    sheet.arrow(360, 244, 350, 306, dashed=True)
-    sheet.text(40, 258, "If the control plane stops, requests go on", anchor="start", size=12,
+    sheet.box(24, 30, 712, 120, "", violet)
+    sheet.text(40, 52, "control plane: what shall be", anchor="start", bold=True, colour=violet)
+    for x, name, note in (
+        (44, "admin API", "CLI, console, files"), (218, "autoscaler", "how many"),
+        (392, "placement", "where"), (566, "reconciler", "one step, again"),
+    ):  # fmt: skip
+        sheet.box(x, 70, 150, 60, name, violet, note=note)
+    sheet.box(206, 186, 240, 56, "store and ledger", green, note="SQLite or PostgreSQL")
+    sheet.arrow(119, 132, 224, 184)
+    sheet.arrow(293, 132, 293, 184)
+    sheet.arrow(420, 184, 453, 132)
+    sheet.arrow(448, 208, 588, 132)
+    sheet.box(190, 280, 546, 110, "", teal)
+    sheet.text(206, 302, "data plane: what is asked", anchor="start", bold=True, colour=teal)
+    sheet.box(24, 316, 122, 60, "customer", muted)
+    sheet.box(206, 316, 210, 60, "gateway", teal, note="its own snapshot and journal")
+    sheet.box(566, 316, 150, 60, "replicas", teal, note="any engine")
+    sheet.arrow(148, 346, 202, 346)
+    sheet.arrow(418, 346, 562, 346)
+    sheet.arrow(406, 244, 406, 312, dashed=True)
+    sheet.text(24, 266, "If the control plane stops, requests go on.", anchor="start", size=12,
                colour=muted)  # fmt: skip
-    sheet.arrow(650, 142, 650, 306, dashed=True)
-    sheet.text(658, 258, "starts, probes", anchor="start", size=12, colour=muted)
+    sheet.arrow(641, 132, 641, 312, dashed=True)
+    sheet.text(650, 222, "starts, probes", anchor="start", size=12, colour=muted)
     return sheet
 
 
