@@ -9,11 +9,13 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
+from headrace.base.clock import SystemClock
 from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
 from headrace.protocol.sse import SseDecoder
 from headrace.sim.engine import Behaviour, FakeEngine
-from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name, pepper
+from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name, pepper, serving
 from headrace.spec.platform_token import platform_token
 from headrace.spec.signals import GatewaySignals
 from headrace.storage import open_sqlite
@@ -166,3 +168,42 @@ async def test_only_streams_tell_the_control_plane_of_the_time_between_tokens(
     (generation,) = signals.generations
     assert sum(generation.inter_tokens) == 1
     assert sum(generation.first_tokens) == 1
+
+
+class SkippingClock(SystemClock):
+    """This machine's time, and what was skipped of it."""
+
+    def __init__(self) -> None:
+        self.skipped_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.skipped_s
+
+
+async def test_a_slow_reader_is_no_slow_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SkippingClock()
+    monkeypatch.setattr("headrace.sim.gateway_site.SystemClock", lambda: clock)
+    engine = FakeEngine(default=Behaviour(tokens=100))
+    async with gateway_site(tmp_path, [engine]) as site:
+
+        async def held_up(scope: Scope, receive: Receive, send: Send) -> None:
+            async def slow_send(message: Message) -> None:
+                await send(message)
+                clock.skipped_s += 1000.0
+
+            await site.gateway.app(scope, receive, slow_send)
+
+        headers = {"Authorization": f"Bearer {site.api_key}"}
+        ours = {"Authorization": f"Bearer {platform_token(pepper)}"}
+        async with serving(held_up) as url, aiohttp.ClientSession(headers=headers) as session:
+            body = {"model": model_name, "messages": messages, "stream": True}
+            async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
+                assert len(events(await answer.read())) > 2
+            await site.settlements(1)
+            async with session.get(f"{site.url}/internal/signals", headers=ours) as answer:
+                signals = msgspec.json.decode(await answer.read(), type=GatewaySignals)
+    (generation,) = signals.generations
+    assert sum(generation.first_tokens) == 1
+    assert not any(generation.inter_tokens[1:])  # the first if all came in one piece

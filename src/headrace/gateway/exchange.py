@@ -28,6 +28,7 @@ from headrace.gateway.forwarding import EngineRequest, Forwarding
 from headrace.gateway.heartbeat import Heartbeat
 from headrace.gateway.hedging import Attempt, Race, Run, header_name
 from headrace.gateway.metering import Metering
+from headrace.gateway.pace import Pace
 from headrace.gateway.rewriter import StreamRewriter, WholeRewrite, rewrite_whole
 from headrace.gateway.split import prefilled_elsewhere
 from headrace.gateway.traces import attempt_attributes
@@ -66,7 +67,8 @@ class Exchange:
         self._race: Race[Any] | None = None  # there is one at most
         self._may_retry = True
         self.first_output_s: float | None = None  # seconds from the start
-        self.last_output_s: float | None = None  # the same, of a stream that ended well
+        # The same, of a stream that ended well, less what its reader held up since the first.
+        self.last_output_s: float | None = None
         self.attempts = 0
         self.endpoint_id = ""
 
@@ -294,11 +296,12 @@ class Exchange:
             usage_in_every_chunk=self._request.usage_in_every_chunk,
             created=self._created,
         )
-        timeouts = self._forwarding.timeouts
+        timeouts, pace = self._forwarding.timeouts, Pace(self._forwarding.clock)
         async with await self._open(attempt, timeouts.first_output_s) as answer:
             timeout_s = timeouts.first_output_s
             while not rewriter.is_done:
                 chunk = await self._read_chunk(lease, answer, timeout_s, rewriter.may_end)
+                pace.arrived()
                 events = rewriter.feed(chunk) if chunk else rewriter.finish()
                 if events and not attempt.has_output:
                     self._claim(attempt)
@@ -308,16 +311,15 @@ class Exchange:
                     out.add_headers(self.hedge_headers)
                 self._observe(rewriter, attempt)
                 if events:
-                    await out.write(events)
+                    await pace.write(out, events)
                     timeout_s = timeouts.stall_s
                 if rewriter.error_body is not None:
                     raise stream_error(rewriter.error_body)
-        self.last_output_s = self._forwarding.clock.monotonic_s() - self._start_s
+        streamed_s = self._note_last_output(pace)
         self._learn(lease, rewriter.usage, is_split=attempt.is_split)
-        if rewriter.usage is not None and self.first_output_s is not None:
-            streamed_s = self.last_output_s - self.first_output_s
+        if rewriter.usage is not None and streamed_s is not None:
             tokens = rewriter.usage.completion_tokens
-            self._forwarding.traffic.streamed(attempt.spec, streamed_s, tokens)
+            self._forwarding.traffic.streamed(attempt.spec, *streamed_s, tokens)
         return rewriter.usage is not None
 
     async def _open(self, attempt: Attempt, timeout_s: float) -> Answer:
@@ -404,6 +406,14 @@ class Exchange:
             attempt.spec, now_s - attempt.start_s, shows_progress=self._shows_progress
         )
         return now_s
+
+    def _note_last_output(self, pace: Pace) -> tuple[float, float] | None:
+        """A stream ended well; the least and the most seconds that the engine took for it."""
+        if self.first_output_s is None:
+            return None
+        least_s, most_s = pace.bounds_s(self._start_s + self.first_output_s)
+        self.last_output_s = self.first_output_s + least_s
+        return least_s, most_s
 
     def _learn(self, lease: Lease, usage: TokenUsage | None, *, is_split: bool = False) -> None:
         """An attempt ended well: what it used says how good the router's prediction was.

@@ -10,6 +10,7 @@ from headrace.base.errors import HeadraceError
 from headrace.gateway.exchange import Exchange, answer_bytes_max
 from headrace.gateway.hedging import Attempt
 from headrace.gateway.media_units import ToldUnits, told_units
+from headrace.gateway.pace import Pace
 from headrace.gateway.reported_usage import ReportedUsage
 from headrace.http.asgi import Header, Send
 from headrace.http.client import Answer
@@ -78,7 +79,7 @@ class Relay(Exchange):
         return await self._with_retries(run)
 
     async def _attempt_relay(self, attempt: Attempt, out: RelayedAnswer) -> TokenUsage | None:
-        timeout_s = self._forwarding.timeouts.whole_s
+        timeout_s, pace = self._forwarding.timeouts.whole_s, Pace(self._forwarding.clock)
         async with await self._open(attempt, timeout_s) as answer:
             content_type = answer.header("Content-Type") or content_type_default
             try:
@@ -89,16 +90,21 @@ class Relay(Exchange):
                     self._told = told_units(body)
                     await out.write(body)
                 else:
-                    usage = await self._pass_on(attempt, answer, out, content_type)
+                    usage = await self._pass_on(attempt, answer, out, content_type, pace)
             except HeadraceError:
                 self._eject(attempt.lease)
                 raise
-        self.last_output_s = self._forwarding.clock.monotonic_s() - self._start_s
+        self._note_last_output(pace)
         self._learn(attempt.lease, usage)
         return usage
 
     async def _pass_on(
-        self, attempt: Attempt, answer: Answer, out: RelayedAnswer, content_type: str
+        self,
+        attempt: Attempt,
+        answer: Answer,
+        out: RelayedAnswer,
+        content_type: str,
+        pace: Pace,
     ) -> TokenUsage | None:
         """Relay piece by piece; events are looked into for what they tell of use."""
         timeouts = self._forwarding.timeouts
@@ -107,6 +113,7 @@ class Relay(Exchange):
         decoder = SseDecoder(event_bytes_max) if is_events else None
         usage: TokenUsage | None = None
         while data := await answer.read_chunk(timeout_s):
+            pace.arrived()
             if not attempt.has_output:
                 self._begin_answer(attempt, out, content_type)
             if decoder is not None:
@@ -117,7 +124,7 @@ class Relay(Exchange):
                 for event in events:
                     usage = usage_of(event.data) or usage
                     self._told = self._told.and_event(event.data)
-            await out.write(data)
+            await pace.write(out, data)
             timeout_s = timeouts.stall_s
         if not attempt.has_output:
             self._begin_answer(attempt, out, content_type)

@@ -75,11 +75,18 @@ class TrafficCounts:
         self._of(spec).first_tokens[bisect_left(first_token_bounds_s, seconds)] += 1
         self.succeeded()
 
-    def streamed(self, spec: EndpointSpec, seconds: float, tokens: int) -> None:
-        """A replica's stream ended well, so long after its first token, with so many in all."""
+    def streamed(self, spec: EndpointSpec, least_s: float, most_s: float, tokens: int) -> None:
+        """A replica's stream of so many tokens ended well, so long after its first one.
+
+        Where its reader held it up, nobody knows how long the replica took: one whose bounds are
+        apart by more than the counts tell apart is left out."""
         if tokens >= 2:
-            mean_s = seconds / (tokens - 1)
-            self._of(spec).inter_tokens[bisect_left(inter_token_bounds_s, mean_s)] += 1
+            first, last = (
+                bisect_left(inter_token_bounds_s, seconds / (tokens - 1))
+                for seconds in (least_s, most_s)
+            )
+            if first == last:
+                self._of(spec).inter_tokens[first] += 1
 
     def succeeded(self) -> None:
         """Something came back to somebody: a first output, or a whole answer."""

@@ -33,8 +33,9 @@ def test_each_generation_has_its_own_counts_and_what_is_gone_has_none() -> None:
     counts.first_output(old, 0.25)
     clock.advance(3.0)
     counts.used(old, TokenUsage(100, 40, 7))
-    counts.streamed(old, 0.6, 7)
-    counts.streamed(old, 0.0, 1)  # one token has no time to another
+    counts.streamed(old, 0.57, 0.6, 7)
+    counts.streamed(old, 0.3, 0.6, 7)  # its reader held it up: it may have come in half the time
+    counts.streamed(old, 0.0, 0.0, 1)  # one token has no time to another
     Lease(endpoints.pool("ver_1")[0], Work(1000, 10), 0.0)
     view = counts.view(endpoints, room)
     first, second = view.generations
