@@ -11,13 +11,14 @@ programs of this machine and to whoever shows the metrics token.
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
 from headrace.adapters.protocol import EngineAdapter
-from headrace.base.errors import HeadraceError
+from headrace.base.errors import HeadraceError, NotFound
 from headrace.control.probe import credential_of
 from headrace.http.asgi import header, json_header, send_bytes
 from headrace.http.callers import bearer_of, is_local
@@ -27,6 +28,8 @@ from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.nodes import Node
 from headrace.spec.platform_token import is_metrics_token
 from headrace.storage.store import Store
+
+logger = logging.getLogger(__name__)
 
 path = "/metrics"
 targets_path = f"{path}/targets"
@@ -89,12 +92,28 @@ class MetricsSite:
         elif scope["path"] == path:
             text = await asyncio.to_thread(self._own_text)
             await send_bytes(send, 200, text, [(b"content-type", content_type)])
-        elif scope["path"] == targets_path:
-            found = await asyncio.to_thread(self._targets, header(scope, b"host") or "")
-            await send_bytes(send, 200, json.dumps(found).encode(), [json_header])
         else:
-            accepted = header(scope, b"accept") or "text/plain"
-            await self._relay(scope["path"].removeprefix(replicas_path), accepted, send)
+            await self._send_of_replicas(scope, send)
+
+    async def _send_of_replicas(self, scope: Scope, send: Send) -> None:
+        """What the store knows of them, or one's metrics; 503 while the store is away, so that no
+        scraper takes them to be gone."""
+        asked = scope["path"]
+        try:
+            if asked == targets_path:
+                found = await asyncio.to_thread(self._targets, header(scope, b"host") or "")
+                await send_bytes(send, 200, json.dumps(found).encode(), [json_header])
+                return
+            replica_id = asked.removeprefix(replicas_path)
+            replica = await asyncio.to_thread(self._store.get, Replica, replica_id)
+        except NotFound:
+            await send_bytes(send, 404, b"There is no such replica.\n", [text_header])
+        except HeadraceError as error:
+            logger.warning("%s is not told: %s", asked, error.message)
+            hint = b"The store does not answer; try again, and see the control plane's log.\n"
+            await send_bytes(send, 503, hint, [text_header])
+        else:
+            await self._relay(replica, header(scope, b"accept") or "text/plain", send)
 
     def _targets(self, host: str) -> list[dict[str, object]]:
         """One group a replica; the address is this one, by the name under which it was asked."""
@@ -124,13 +143,8 @@ class MetricsSite:
             return None
         return replica.address + adapter.metrics_path
 
-    async def _relay(self, replica_id: str, accepted: str, send: Send) -> None:
-        """What the engine says now: 404 if there is no such replica, 502 if it does not say."""
-        try:
-            replica = await asyncio.to_thread(self._store.get, Replica, replica_id)
-        except HeadraceError:
-            await send_bytes(send, 404, b"There is no such replica.\n", [text_header])
-            return
+    async def _relay(self, replica: Replica, accepted: str, send: Send) -> None:
+        """What its engine says now: 404 if it tells no metrics, 502 if it does not answer."""
         url, credential = self._metrics_url(replica), credential_of(replica)
         if url is None or credential is None:
             await send_bytes(send, 404, b"This replica tells no metrics now.\n", [text_header])

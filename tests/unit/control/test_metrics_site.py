@@ -14,7 +14,7 @@ from headrace.http.client import WholeAnswer
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.nodes import Node
 from headrace.spec.platform_token import metrics_token, platform_token
-from headrace.storage import open_sqlite
+from headrace.storage import Store, open_sqlite
 
 pepper = b"p" * 32
 engine_text = b"headrace_engine_steps_total 7.0\n"
@@ -131,6 +131,20 @@ def test_a_replica_that_says_nothing_is_down_for_prometheus(
     site: MetricsSite, replica: str, status: int
 ) -> None:
     assert client_of(site).get(f"/metrics/replicas/{replica}").status_code == status
+
+
+@pytest.mark.parametrize("path", ["/metrics/targets", "/metrics/replicas/rep_1"])
+def test_a_store_that_is_away_takes_no_replica_away(
+    site: MetricsSite, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise Unavailable("the database does not answer")
+
+    monkeypatch.setattr(Store, "get", away)
+    monkeypatch.setattr(Store, "list", away)
+    answer = client_of(site).get(path)
+    assert answer.status_code == 503
+    assert "The store does not answer" in answer.text
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/metrics/targets", "/metrics/replicas/rep_1"])
