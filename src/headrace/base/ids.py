@@ -22,7 +22,12 @@ os.register_at_fork(after_in_child=_random_parts.clear)  # or parent and child w
 
 def new_id(kind: str, clock: Clock) -> str:
     """Make a unique id `<kind>_<26 characters>`; any thread may."""
-    ms = int(clock.wall_s() * 1000) & (1 << 48) - 1
+    return f"{first_id(kind, clock.wall_s())}{_random_part()}"
+
+
+def first_id(kind: str, wall_s: float) -> str:
+    """What sorts before every id that was made at a time or later, and after every earlier one."""
+    ms = int(wall_s * 1000) & (1 << 48) - 1
     time_part = (
         _pairs[ms >> 40]
         + _pairs[ms >> 30 & 1023]
@@ -30,7 +35,7 @@ def new_id(kind: str, clock: Clock) -> str:
         + _pairs[ms >> 10 & 1023]
         + _pairs[ms & 1023]
     )
-    return f"{kind}_{time_part}{_random_part()}"
+    return f"{kind}_{time_part}"
 
 
 def _random_part() -> str:

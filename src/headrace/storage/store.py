@@ -91,9 +91,10 @@ class Store:
         return self._select(kind, resources.c.parent_id == parent_id)
 
     def page(
-        self, kind: type[R], parent_id: str | None = None, *, after: str, limit: int
+        self, kind: type[R], parent_id: str | None = None, *, after: str, limit: int | None
     ) -> builtins.list[R]:
-        """The first `limit` of what `list` gives after the id `after`; the others are not read."""
+        """The first `limit` of what `list` gives after the id `after`, `None`: all of that; the
+        others are not read."""
         conditions = [resources.c.id > after]
         if parent_id is not None:
             conditions.append(resources.c.parent_id == parent_id)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -56,6 +57,48 @@ def only(payments: Payments) -> Payment:
 
 def balance(database: Database) -> int:
     return database.ledger.balances().get(acme.id, 0)
+
+
+def test_what_ended_long_ago_is_not_read_again(
+    payments: Payments,
+    database: Database,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    payments.agree(acme, "cus_1", "", recharge)
+    read: list[int] = []
+    page = database.store.page
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        found = page(*arguments, **named)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(database.store, "page", counted)
+    for number in range(20):  # one a day
+        payments.look()
+        database.ledger.credit(acme.id, -balance(database), f"used-{number}", "used")
+        clock.advance(25 * 3600.0)
+    payments.look()
+    assert len(payments.of_tenant(acme.id)) == 21
+    assert {each.state for each in payments.of_tenant(acme.id)} == {PaymentState.SUCCEEDED}
+    assert max(read) <= 3
+
+
+def test_a_pending_payment_is_found_however_old_it_is(
+    payments: Payments, database: Database, clock: ManualClock, stripe: StripeServer
+) -> None:
+    payments.agree(acme, "cus_1", "", recharge)
+    payments.look()
+    database.ledger.credit(acme.id, -balance(database), "used", "used")
+    ordered = payments.recharge_due()
+    clock.advance(10 * 24 * 3600.0)  # the control plane was down
+    for looking in (
+        payments,
+        Payments(database, clock, StripeProvider(stripe.api_key, stripe.url)),
+    ):
+        assert looking.recharge_due() == []  # one is under way
+    assert payments.ask_pending() == len(ordered) == 1
 
 
 def test_a_low_balance_is_recharged_once(

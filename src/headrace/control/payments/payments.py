@@ -12,7 +12,7 @@ import msgspec
 
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest, Unavailable
-from headrace.base.ids import new_id
+from headrace.base.ids import first_id, new_id
 from headrace.base.money import format_usd, nanousd_per_cent
 from headrace.control.payments.invoice_payments import InvoicePayments
 from headrace.control.payments.provider import (
@@ -52,6 +52,10 @@ class Payments:
         self._clock = clock
         self._provider = provider
         self._invoices = InvoicePayments(database, clock)
+        # Up to this id every payment has ended and is older than a day, so that looking costs no
+        # more as years of them add up. A clock that is a day behind would be overlooked till the
+        # next start.
+        self._ended_until = ""
 
     def agreement(self, tenant_id: str) -> PaymentAgreement | None:
         """How a tenant pays; None: not by a provider."""
@@ -170,25 +174,26 @@ class Payments:
         if self._provider is None:
             return []
         balances = self._database.ledger.balances()
-        ordered = []
-        for agreement in self._database.store.list(PaymentAgreement):
-            recharge = agreement.recharge
-            if recharge is None:
-                continue
-            balance = balances.get(agreement.parent_id, 0)
-            if balance < recharge.below_nanousd and self._may_recharge(
-                agreement.parent_id, recharge
-            ):
-                ordered.append(
-                    self._ordered(
-                        agreement.parent_id,
-                        PaymentPurpose.RECHARGE,
-                        currency="USD",
-                        amount_units=recharge.amount_nanousd // nanousd_per_cent,
-                        credit_nanousd=recharge.amount_nanousd,
-                    )
-                )
-        return ordered
+        low = [
+            (agreement.parent_id, agreement.recharge)
+            for agreement in self._database.store.list(PaymentAgreement)
+            if agreement.recharge is not None
+            and balances.get(agreement.parent_id, 0) < agreement.recharge.below_nanousd
+        ]
+        recent = self._recent() if low else ()
+        return [
+            self._ordered(
+                tenant_id,
+                PaymentPurpose.RECHARGE,
+                currency="USD",
+                amount_units=recharge.amount_nanousd // nanousd_per_cent,
+                credit_nanousd=recharge.amount_nanousd,
+            )
+            for tenant_id, recharge in low
+            if self._may_recharge(
+                [each for each in recent if each.parent_id == tenant_id], recharge
+            )
+        ]
 
     def ask_pending(self) -> int:
         """Ask the provider for each payment whose time has come; how many ended."""
@@ -197,7 +202,7 @@ class Payments:
         now_s = self._clock.wall_s()
         due = [
             payment
-            for payment in self._database.store.list(Payment)
+            for payment in self._recent()
             if payment.state is PaymentState.PENDING and payment.next_attempt_time <= now_s
         ]
         return sum(self._ask(payment).state is not PaymentState.PENDING for payment in due)
@@ -207,11 +212,22 @@ class Payments:
         found = self._database.store.list(Payment, tenant_id)
         return sorted(found, key=lambda payment: (payment.create_time, payment.id))
 
-    def _may_recharge(self, tenant_id: str, recharge: Recharge) -> bool:
+    def _recent(self) -> Sequence[Payment]:
+        """Every payment that is pending or of the last day, with a few others, the oldest first."""
+        a_day_ago = first_id(Payment.id_prefix, self._clock.wall_s() - day_s)
+        found = self._database.store.page(Payment, after=self._ended_until, limit=None)
+        for payment in found:
+            if payment.state is PaymentState.PENDING or payment.id >= a_day_ago:
+                break
+            self._ended_until = payment.id
+        return found
+
+    def _may_recharge(self, payments: Sequence[Payment], recharge: Recharge) -> bool:
+        """Whether a tenant of these recent payments may be charged now."""
         now_s = self._clock.wall_s()
         recent = [
             payment
-            for payment in self.of_tenant(tenant_id)
+            for payment in payments
             if payment.purpose is PaymentPurpose.RECHARGE
             and (payment.state is PaymentState.PENDING or payment.create_time > now_s - day_s)
         ]
