@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from openai import AuthenticationError, OpenAI
+from openai import APIStatusError, OpenAI
 from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from headrace.base.clock import SystemClock
@@ -134,13 +134,15 @@ def empty_platform(tmp_path: Path) -> Iterator[PlatformProcess]:
 
 
 def has_answered(client: OpenAI) -> bool:
-    """Ask the demo model; False while the gateway has not heard of the key."""
+    """Ask the demo model; False while the gateway has not heard of the key or of the credit."""
     try:
         client.chat.completions.create(
             model=demo_model, messages=[{"role": "user", "content": "Say hello."}], max_tokens=8
         )
-    except AuthenticationError:
-        return False
+    except APIStatusError as refused:
+        if refused.status_code in {401, 402}:
+            return False
+        raise
     return True
 
 
