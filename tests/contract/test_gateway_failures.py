@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from headrace.base.clock import SystemClock
-from headrace.base.errors import ContextLengthExceeded, Unavailable
+from headrace.base.errors import ContextLengthExceeded, RequestAborted, Unavailable
 from headrace.gateway.forwarding import Timeouts
 from headrace.http.asgi import Message
 from headrace.ledger.admission import Admission
@@ -130,6 +130,27 @@ async def test_a_dying_replicas_503_is_retried_elsewhere(tmp_path: Path) -> None
         statuses = [(await chat(client))[0] for _ in range(6)]
     assert statuses == [200] * 6
     assert len(dying.seen) <= 1
+
+
+@pytest.mark.parametrize(
+    ("stream", "failure"),
+    [(False, Failure.STATUS), (True, Failure.STATUS), (True, Failure.ERROR_EVENT)],
+)
+async def test_a_request_that_its_engines_operator_ended_says_nothing_of_the_replica(
+    tmp_path: Path, stream: bool, failure: Failure
+) -> None:
+    ended = Behaviour(failure=failure, status=500, error=RequestAborted("by its operator"))
+    engines = [FakeEngine(), FakeEngine()]
+    engines[1].plan = engines[0].plan
+    engines[0].plan.append(ended)
+    async with gateway_site(tmp_path, engines) as site, connected(site) as client:
+        _, body = await chat(client, stream=stream)
+        (settlement,) = await site.settlements(1)
+        breakers = {endpoint.breaker.state for endpoint in site.gateway.endpoints}
+        assert len(engines[0].seen) + len(engines[1].seen) == 1, "nobody begins it anew"
+    assert b"request_aborted" in body
+    assert settlement.outcome is Outcome.FAILED
+    assert breakers == {BreakerState.CLOSED}
 
 
 async def test_a_stream_that_breaks_in_the_middle_ends_with_an_error_event(tmp_path: Path) -> None:

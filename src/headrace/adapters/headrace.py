@@ -4,6 +4,7 @@ import sys
 
 import msgspec
 
+from headrace.adapters.engine_errors import read_words
 from headrace.adapters.facts import (
     Ability,
     Abort,
@@ -28,7 +29,7 @@ from headrace.adapters.protocol import (
     ReadinessState,
     RequestExtras,
 )
-from headrace.base.errors import HeadraceError, InvalidRequest
+from headrace.base.errors import HeadraceError, InvalidRequest, RequestAborted
 from headrace.spec.public_prompts import lines_of
 from headrace.spec.settlements import TokenUsage
 
@@ -201,6 +202,8 @@ class HeadraceAdapter:
 
     def error(self, status: int, body: bytes) -> HeadraceError:
         """An unsuccessful answer as "the caller is wrong", "the engine is wrong" or "try again"."""
+        if status == RequestAborted.http_status and read_words(body).code == RequestAborted.code:
+            return RequestAborted("The operator of its engine ended this request.")
         return error_of(status, body)
 
     def url(self, address: str, path: str) -> str:

@@ -12,6 +12,7 @@
     ├── PayloadTooLarge          413 payload_too_large
     ├── RateLimited              429 rate_limit_exceeded   retryable
     ├── ClientClosed             499 client_closed
+    ├── RequestAborted           500 request_aborted
     ├── UpstreamFailed           502 upstream_failed       retryable
     ├── Unavailable              503 unavailable           retryable
     ├── DeadlineExceeded         504 deadline_exceeded     retryable
@@ -146,6 +147,12 @@ class ClientClosed(HeadraceError):
 
     code = "client_closed"
     http_status = 499
+
+
+class RequestAborted(HeadraceError):
+    """Whoever operates the engine ended this request; nothing is wrong with the engine."""
+
+    code = "request_aborted"
 
 
 class UpstreamFailed(HeadraceError):

@@ -173,14 +173,18 @@ class EngineClient:
         """Raise Unavailable, with what there is to know, where `submit` would."""
         check_available(self.status)
 
-    def abort(self, request_id: str) -> None:
-        """End a request whose reader is gone; its usage comes with the engine's answer."""
+    def abort(self, request_id: str, reason: HeadraceError | None = None) -> None:
+        """End a request; its usage comes with the engine's answer.
+
+        `reason` is for its reader, and None where the reader is gone."""
         stream = self._streams.get(request_id)
         if stream is None:
             return
         stream.abandoned = True
+        stream.abort_reason = stream.abort_reason or reason
         if not self._life.tell(messages.Abort(request_id)):
-            stream.fail(Unavailable("The request was ended before the engine was back."))
+            gone = Unavailable("The request was ended before the engine was back.")
+            stream.fail(stream.abort_reason or gone)
             self._end(stream, "abort")
 
     def stop(self, request_id: str, output: Output) -> bool:

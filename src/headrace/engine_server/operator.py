@@ -5,12 +5,13 @@ While it is paused or asleep, requests get 503 with a Retry-After; none is held 
 
 import asyncio
 
-from headrace.base.errors import Conflict, InvalidRequest
-from headrace.engine_server.generating import Generating
+from headrace.base.errors import Conflict, InvalidRequest, RequestAborted, Unavailable
+from headrace.engine_server.generating import Generating, paused_retry_after_s
 from headrace.engine_server.nap import levels
 from headrace.weights.lora.opening import check_adapter_name
 
 ends = ("wait", "abort")  # what becomes of requests that run
+aborted_words = "Whoever operates this server ended this request."
 wait_s_default = 60.0
 wait_s_max = 3600.0
 
@@ -58,7 +59,7 @@ class Operator:
 
     def abort(self, request_id: str) -> None:
         """End a request; unknown ids are ignored."""
-        self._engine.abort(request_id)
+        self._engine.abort(request_id, RequestAborted(aborted_words))
 
     def reset_cache(self, salt: str | None) -> None:
         """Forget what a salt's prompts left in the prefix cache; None: everyone's."""
@@ -121,8 +122,13 @@ class Operator:
         if not 0 <= wait_s <= wait_s_max:
             raise InvalidRequest(f"timeout_s is 0 to {wait_s_max:.0f}.", param="timeout_s")
         if end == "abort":
+            # Another replica may take them: this one refuses new requests with the same words.
+            pausing = Unavailable(
+                "The server was paused and ended this request; try again.",
+                retry_after_s=paused_retry_after_s,
+            )
             for stream in self._engine.streams:
-                self._engine.abort(stream.submit.request_id)
+                self._engine.abort(stream.submit.request_id, pausing)
         try:
             await asyncio.wait_for(self._engine.wait_idle(), wait_s)
         except TimeoutError:

@@ -5,7 +5,9 @@ All that changes the server itself is on the operator's own listener (admin_app.
 
 import msgspec
 
+from headrace.base.errors import RequestAborted
 from headrace.engine_server.generating import Generating
+from headrace.engine_server.operator import aborted_words
 from headrace.engine_server.routes import Access, Call, Route
 from headrace.http.asgi import send_json
 
@@ -45,5 +47,5 @@ class OperatorRoutes:
 
     async def _abort(self, call: Call) -> None:
         engine = self._generating.service.engine
-        engine.abort(call.values["request_id"])
+        engine.abort(call.values["request_id"], RequestAborted(aborted_words))
         await send_json(call.send, 200, _encode({"running_requests": len(engine.streams)}))

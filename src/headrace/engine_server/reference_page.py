@@ -57,9 +57,9 @@ otherwise, with a key of its own. Routes that vLLM has are named as there. While
 or asleep its API answers 503 with a `Retry-After`, and `/readyz` says so.
 
 * `/sleep` and `/pause` refuse new requests, and return when those that run have ended; with
-  `?mode=abort` they are ended. After `?timeout_s` (60) a sleep is given up with 409, and a pause
-  goes on with 409. `/sleep?level=1` gives the KV cache's memory back, `level=2` ends the engine
-  process; `/wake_up` returns when requests are taken again. `/pause` also forgets the prefix
+  `?mode=abort` they are ended with 503. After `?timeout_s` (60) a sleep is given up with 409, and
+  a pause goes on with 409. `/sleep?level=1` gives the KV cache's memory back, `level=2` ends the
+  engine process; `/wake_up` returns when requests are taken again. `/pause` also forgets the prefix
   cache, unless `?clear_cache=false`.
 * `/v1/load_lora_adapter` takes `lora_name` and `lora_path`, a GGUF file or a directory in PEFT's
   layout; with `load_inplace` the adapter takes a loaded one's name. Requests that run keep what

@@ -16,6 +16,7 @@ class RequestStream:
         "_outputs",
         "_waiter",
         "abandoned",
+        "abort_reason",
         "deadline_s",
         "is_sent",
         "sent_count",
@@ -27,7 +28,8 @@ class RequestStream:
         self.deadline_s = None if submit.timeout_s is None else now_s + submit.timeout_s
         self.sent_count = 0  # how often it went to an engine
         self.is_sent = False  # to the engine that runs
-        self.abandoned = False  # nobody reads it any more
+        self.abandoned = False  # nobody waits for more of it
+        self.abort_reason: HeadraceError | None = None  # what a reader that is there is told
         self._open = set(range(submit.choices))
         self._last: dict[int, Output] = {}
         self._outputs: list[Output] = []

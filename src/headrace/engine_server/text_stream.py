@@ -9,7 +9,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from headrace.base.errors import DeadlineExceeded, InvalidRequest, UpstreamFailed
+from headrace.base.errors import (
+    DeadlineExceeded,
+    HeadraceError,
+    InvalidRequest,
+    UpstreamFailed,
+)
 from headrace.engine_server.choice_text import ChoiceText
 from headrace.engine_server.engine_client import EngineClient
 from headrace.engine_server.logprobs import PlacedToken
@@ -96,7 +101,7 @@ class TextStream:
         """Make one piece for each choice that these outputs are of, in the order they came."""
         by_choice: dict[int, list[Output]] = {}
         for output in outputs:
-            _raise_failure(output)
+            _raise_failure(output, self._stream.abort_reason)
             by_choice.setdefault(output.index, []).append(output)
             if output.prompt_logprobs:
                 self.prompt_logprobs[output.index] = output.prompt_logprobs
@@ -133,7 +138,7 @@ class TextStream:
         )
 
 
-def _raise_failure(output: Output) -> None:
+def _raise_failure(output: Output, abort_reason: HeadraceError | None) -> None:
     if output.finish_reason == "timeout":
         raise DeadlineExceeded(output.error or "The request's deadline passed.")
     if output.error is not None and output.is_callers_error:
@@ -141,4 +146,4 @@ def _raise_failure(output: Output) -> None:
     if output.error is not None:
         raise UpstreamFailed(output.error)
     if output.finish_reason == "abort":
-        raise UpstreamFailed("The engine ended this request early; try again.")
+        raise abort_reason or UpstreamFailed("The engine ended this request early; try again.")

@@ -11,7 +11,13 @@ import msgspec
 from headrace.adapters.lora import lora_fields
 from headrace.adapters.protocol import Dialect
 from headrace.adapters.registry import find_adapter
-from headrace.base.errors import HeadraceError, NotFound, Unavailable, UpstreamFailed
+from headrace.base.errors import (
+    HeadraceError,
+    NotFound,
+    RequestAborted,
+    Unavailable,
+    UpstreamFailed,
+)
 from headrace.gateway.reported_usage import ReportedUsage
 from headrace.http.client import HttpClient
 from headrace.router.endpoint import EndpointSpec
@@ -151,4 +157,6 @@ def stream_error(body: bytes) -> HeadraceError:
         code = None
     if code == Unavailable.code:
         return Unavailable("The engine stopped; try again.", retry_after_s=retry_after_s_default)
+    if code == RequestAborted.code:
+        return RequestAborted("The operator of its engine ended this request.")
     return UpstreamFailed("The engine failed while it generated the answer.")

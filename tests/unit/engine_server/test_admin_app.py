@@ -290,7 +290,7 @@ async def test_a_sleep_does_not_end_requests_unless_it_is_told_to(run_site: Any)
         assert await site.text(), "it takes requests again"
         assert (await site.ask("/sleep?mode=abort")).json["sleep_level"] == 1
         await task
-        assert exchange.events[-1]["error"]["code"] == "upstream_failed"
+        assert exchange.events[-1]["error"]["code"] == "unavailable"
 
 
 async def test_a_paused_server_refuses_until_it_is_resumed(run_site: Any) -> None:
@@ -303,7 +303,7 @@ async def test_a_paused_server_refuses_until_it_is_resumed(run_site: Any) -> Non
         assert (refused.status, int(refused.headers["retry-after"]) >= 1) == (503, True)
         assert (await site.ask("/pause?mode=abort")).json["running_requests"] == 0
         await task
-        assert exchange.events[-1]["error"]["code"] == "upstream_failed"
+        assert exchange.events[-1]["error"]["code"] == "unavailable"
         assert (await site.ask("/resume")).json["paused"] is False
         assert await site.text()
 
@@ -322,7 +322,7 @@ async def test_a_request_is_ended_by_its_id(run_site: Any) -> None:
         await site.ask("/abort/unknown")
         await site.ask(f"/abort/{stream.submit.request_id}")
         await task
-        assert exchange.events[-1]["error"]["code"] == "upstream_failed"
+        assert exchange.events[-1]["error"]["code"] == "request_aborted"
 
 
 async def test_the_prefix_cache_is_forgotten_whole_or_by_salt(run_site: Any) -> None:
