@@ -120,6 +120,7 @@ class ModelService:
                 tokenizer=tokenizer,
                 dialect=self.dialect,
                 context_length=context_length,
+                vocab_size=self._vocab_size,
                 find_breakers=self._find_breakers,
                 cache_salt=cache_salt,
                 adapter=self.adapter_of(request.model),
@@ -211,6 +212,12 @@ class ModelService:
         if self._breakers is None:
             self._breakers = BreakerTokens(self.tokenizer)
         return self._breakers.find(texts)
+
+    @property
+    def _vocab_size(self) -> int:
+        ready = self.engine.ready
+        assert ready is not None, "no request is opened before the engine was ready"
+        return ready.vocab_size
 
     def _parts(self) -> tuple[Tokenizer, int]:
         ready = self.engine.ready

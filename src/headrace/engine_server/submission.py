@@ -39,12 +39,16 @@ def submission(
     tokenizer: Tokenizer,
     dialect: Dialect,
     context_length: int,
+    vocab_size: int,
     find_breakers: FindBreakers,
     cache_salt: str = "",
     adapter: str | None = None,
     shown_ids: frozenset[int] | None = frozenset(),
 ) -> Submit:
-    """The engine's request; ContextLengthExceeded if prompt and output do not fit the context."""
+    """The engine's request; ContextLengthExceeded if prompt and output do not fit the context.
+
+    `vocab_size` counts what the model can give: more than the tokenizer has, in some."""
+    _check_stops(request.stop_token_ids or (), vocab_size)
     longest = max(prompts, key=lambda prompt: len(prompt.token_ids))
     first, *more = (prompt.token_ids for prompt in prompts)
     stop_token_ids = set(request.stop_token_ids or ())
@@ -98,6 +102,18 @@ def submission(
             param="min_tokens",
         )
     return with_transfer(submit, request.kv_transfer_params)
+
+
+def _check_stops(token_ids: Sequence[int], vocab_size: int) -> None:
+    """InvalidRequest if a token is to end the output that this model cannot give.
+
+    The engine does not look: the ends that a model's file names may be beyond what it gives."""
+    if token_ids and max(token_ids) >= vocab_size:
+        raise InvalidRequest(
+            f"A token id of stop_token_ids is outside this model's vocabulary: ids go from 0 to "
+            f"{vocab_size - 1}.",
+            param="stop_token_ids",
+        )
 
 
 def _breakers(request: GenerationRequest, find_breakers: FindBreakers) -> tuple[int, ...]:

@@ -22,6 +22,13 @@ from headrace.sim.served_app import (
         (chat_path, b"\xff", 400, None, "invalid_request"),
         (chat_path, chat_body(max_tokens=40_000), 400, "messages", "context_length_exceeded"),
         (chat_path, chat_body(min_tokens=41), 400, "min_tokens", "invalid_request"),
+        (
+            chat_path,
+            chat_body(stop_token_ids=[5, 99_999]),
+            400,
+            "stop_token_ids",
+            "invalid_request",
+        ),
         (completions_path, text_body(prompt=""), 400, "prompt", "invalid_request"),
         (completions_path, text_body(prompt=[99_999]), 400, "prompt", "invalid_request"),
         ("/v1/nothing", b"", 404, None, "not_found"),

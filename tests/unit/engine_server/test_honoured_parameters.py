@@ -141,6 +141,7 @@ async def sent(request: Asked, tokenizer: Tokenizer) -> tuple[Submit, list[Promp
         tokenizer=tokenizer,
         dialect=dialect,
         context_length=4096,
+        vocab_size=tokenizer.vocab_size,
         find_breakers=lambda texts: (len(texts),) if len(texts) < 3 else (1,),
     )
     return submit, prompts
