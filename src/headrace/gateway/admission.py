@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from headrace.base.errors import InvalidRequest
 from headrace.gateway.context_room import Context, check_fits, output_left, unknown_context
 from headrace.ledger.limits import Room
 from headrace.ledger.rating import output_nanousd_per_million_max, worst_case_nanousd
@@ -121,6 +122,7 @@ def token_bounds(
     if asked is None and isinstance(request, CompletionRequest):
         asked = completion_tokens_default
     if asked is not None:
+        _check_least(request, asked)
         limit = asked if left is None else min(asked, left)
         sent = None if limit == request.output_limit else limit
         return TokenBounds(prompt_tokens, limit * count, sent)
@@ -131,6 +133,20 @@ def token_bounds(
         room.output_tokens,
     )
     return _unlimited_bounds(prompt_tokens, count, context, left, covered)
+
+
+def _check_least(request: TextRequest, limit: int) -> None:
+    """InvalidRequest if the caller wants more tokens than the caller's own limit, or its default.
+
+    Where we lower the limit, `min_tokens` is lowered with it (`upstream`)."""
+    least = request.min_tokens or 0
+    if least > limit:
+        is_default = "" if request.output_limit is not None else ", as max_tokens is not given"
+        raise InvalidRequest(
+            f"min_tokens is {least}, and the output may have {limit}{is_default}; "
+            "lower min_tokens, or raise max_tokens.",
+            param="min_tokens",
+        )
 
 
 def _unlimited_bounds(

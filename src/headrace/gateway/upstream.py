@@ -56,6 +56,7 @@ own_fields = ("service_tier", "priority")  # of a body; they are answered to in 
 _encode = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _error = msgspec.json.Decoder(ErrorBody)
+_count = msgspec.json.Decoder(int | None)
 _ended = msgspec.json.Decoder(EndedUsage)
 
 
@@ -81,7 +82,16 @@ def engine_body(
         for name in ("max_tokens", "max_completion_tokens"):  # two names of the same
             fields.pop(name, None)
         fields[find_adapter(spec.engine).output_limit_field] = output_limit
+        _lower_least(fields, output_limit)
     return _encode(fields)
+
+
+def _lower_least(fields: dict[str, object], output_limit: int) -> None:
+    """No more tokens are asked for at least than at most: engines refuse that, with a number that
+    the caller never sent."""
+    least = fields.get("min_tokens")
+    if isinstance(least, msgspec.Raw):
+        fields["min_tokens"] = min(_count.decode(least) or 0, output_limit)
 
 
 @functools.lru_cache(maxsize=cached_salts_max)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.base.errors import ContextLengthExceeded
+from headrace.base.errors import ContextLengthExceeded, InvalidRequest
 from headrace.gateway.admission import completion_tokens_default, prompt_bound, token_bounds
 from headrace.gateway.context_room import Context
 from headrace.ledger.rating import worst_case_nanousd
@@ -57,6 +57,21 @@ def test_an_asked_limit_is_reserved_and_left_as_it_came() -> None:
     ):
         bounds = token_bounds(request, context=Context(100), price=price, spendable_nanousd=None)
         assert (bounds.output_tokens_max, bounds.output_limit_sent) == (7, None)
+
+
+@pytest.mark.parametrize(
+    ("request_", "limit"),
+    [
+        (chat(max_tokens=7, min_tokens=8), "7;"),
+        (completion("x", min_tokens=17), "16, as max_tokens is not given;"),
+    ],
+)
+def test_more_tokens_at_least_than_at_most_are_refused(
+    request_: ChatRequest | CompletionRequest, limit: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=f"may have {limit}") as refused:
+        token_bounds(request_, price=price, spendable_nanousd=None)
+    assert refused.value.param == "min_tokens"
 
 
 def test_without_a_limit_the_context_is_reserved() -> None:

@@ -1,5 +1,6 @@
 """What engines are asked after a request, and how often."""
 
+import json
 from collections.abc import Mapping
 from typing import cast
 
@@ -7,7 +8,7 @@ import pytest
 
 from headrace.base.errors import HeadraceError, Unavailable
 from headrace.gateway import upstream
-from headrace.gateway.upstream import ask_usage, ask_usage_patiently
+from headrace.gateway.upstream import ask_usage, ask_usage_patiently, engine_body
 from headrace.http.client import HttpClient, WholeAnswer
 from headrace.router.endpoint import EndpointSpec
 from headrace.spec.settlements import TokenUsage
@@ -37,6 +38,15 @@ class ScriptedClient:
         if isinstance(answer, HeadraceError):
             raise answer
         return answer
+
+
+def test_a_lowered_limit_lowers_what_is_asked_for_at_least() -> None:
+    asked = b'{"model":"demo","max_tokens":90,"min_tokens":50}'
+    for limit, least in ((20, 20), (70, 50)):
+        sent = json.loads(engine_body(asked, spec, {}, limit))
+        assert (sent["max_tokens"], sent["min_tokens"]) == (limit, least)
+    assert json.loads(engine_body(asked, spec, {}, None))["min_tokens"] == 50
+    assert "min_tokens" not in json.loads(engine_body(b"{}", spec, {}, 20))
 
 
 async def test_an_engine_that_does_not_know_yet_is_asked_again_if_nobody_waits(
