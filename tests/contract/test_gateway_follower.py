@@ -11,7 +11,7 @@ from headrace.base.clock import SystemClock
 from headrace.gateway import follower as follower_module
 from headrace.gateway.follower import SnapshotFollower
 from headrace.router.endpoint_set import EndpointSet
-from headrace.sim.gateway_site import fill_store, make_id
+from headrace.sim.gateway_site import fill_store, make_id, pepper
 from headrace.spec.tenancy import ApiKey, KeyState
 from headrace.storage import Database, open_postgres
 
@@ -38,7 +38,7 @@ async def test_a_revoked_key_is_known_without_waiting_for_the_next_look(
     with closing(open_postgres(url)) as operators, closing(open_postgres(url)) as gateways:
         fill_store(operators, [], None)
         follower = SnapshotFollower(
-            gateways.store, EndpointSet(), SystemClock(), gateways.changes()
+            gateways.store, EndpointSet(), SystemClock(), pepper, gateways.changes()
         )
         task = asyncio.create_task(follower.follow())
         await until(lambda: bool(follower.snapshot.principals))  # the first wait returns at once

@@ -107,7 +107,7 @@ def test_no_secret_and_no_text_of_a_caller_is_in_a_trace(
     request_id = ask(platform)
     wait_until(lambda: any(request_id.encode() in body for body in collector.bodies))
     secrets = [platform.api_key, platform.api_key.rpartition("_")[2], canary]
-    secrets += [replica.engine_key for replica in platform.replicas()]
+    secrets += [platform.engine_key(replica) for replica in platform.replicas()]
     for body in collector.bodies:
         assert not [secret for secret in secrets if secret.encode() in body]
 
@@ -170,6 +170,6 @@ def test_a_debug_bundle_has_each_replicas_metrics_and_no_secret(
     assert b"headrace_engine_steps_total" in files["metrics/smollm2-135m-instruct-0.txt"]
     assert b"missing" not in files["MANIFEST.txt"], files["MANIFEST.txt"].decode()
     secrets = [platform.api_key, platform.api_key.rpartition("_")[2], platform.admin_token, canary]
-    secrets += [replica.engine_key for replica in platform.replicas()]
+    secrets += [platform.engine_key(replica) for replica in platform.replicas()]
     for name, content in files.items():
         assert not [secret for secret in secrets if secret.encode() in content], name

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,8 +14,10 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
+from headrace.adapters.headrace import HeadraceAdapter
 from headrace.sim.child_process import wait_until
 from headrace.sim.platform_process import PlatformProcess, command
+from headrace.spec.deployments import Replica
 
 pytestmark = pytest.mark.e2e
 
@@ -87,10 +90,27 @@ def test_secrets_are_for_the_owner_alone(platform: PlatformProcess) -> None:
 
     assert [path for path in paths if path.stat().st_mode & 0o077] == []
     logs = [path.read_text() for path in (directory / "logs").iterdir()]
-    keys = [replica.engine_key for replica in platform.replicas()]
+    keys = [platform.engine_key(replica) for replica in platform.replicas()]
     for secret in (platform.api_key, platform.admin_token, *keys):
         assert not any(secret in text for text in logs)
         assert not any(secret in " ".join(process.cmdline()) for process in platform.tree())
+
+
+def metrics_status(replica: Replica, key: str) -> int:
+    """What an engine says to a question under this key."""
+    url, headers = f"{replica.address}/metrics", HeadraceAdapter().headers(key)
+    return httpx.get(url, headers=headers, timeout=60).status_code
+
+
+def test_the_database_alone_opens_no_engine(platform: PlatformProcess) -> None:
+    found = re.findall(rb"[0-9a-f]{32,128}", platform.stored_bytes())
+    words = {word.decode() for word in found}
+    for replica in platform.replicas():
+        key = platform.engine_key(replica)
+        assert metrics_status(replica, key) == 200
+        assert replica.engine_key_salt in words, "keys would be found where this is"
+        assert key not in words
+        assert {metrics_status(replica, word) for word in words} == {401}
 
 
 def test_a_directory_in_use_is_refused_and_its_platform_goes_on(platform: PlatformProcess) -> None:

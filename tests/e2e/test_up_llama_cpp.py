@@ -73,7 +73,7 @@ class LlamaPlatform:
             replica = self.replica
             request = urllib.request.Request(
                 f"{replica.address}/metrics",
-                headers=llama_cpp.adapter.headers(replica.engine_key),
+                headers=llama_cpp.adapter.headers(self.platform.engine_key(replica)),
             )
             with urllib.request.urlopen(request, timeout=30) as answer:
                 load = llama_cpp.adapter.load(answer.read().decode())
@@ -215,7 +215,8 @@ def test_its_key_is_not_to_be_seen_and_asked_for(llama: LlamaPlatform) -> None:
     commands = [" ".join(process.cmdline()) for process in llama.platform.tree()]
 
     assert any("llama_server.py" in command for command in commands)
-    assert not any(replica.engine_key in command for command in commands)
+    key = llama.platform.engine_key(replica)
+    assert not any(key in command for command in commands)
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{replica.address}/v1/models", timeout=30)
     with refused.value as answer:

@@ -26,6 +26,7 @@ from headrace.sim.network import MachineNetwork, Network, hub_address, why_not
 from headrace.sim.platform_process import PlatformProcess
 from headrace.spec.deployments import Replica, ReplicaState
 from headrace.spec.nodes import Node
+from headrace.spec.prefix_key import prefix_cache_key
 from headrace.storage import open_sqlite
 
 pytestmark = pytest.mark.e2e
@@ -208,6 +209,15 @@ def test_replicas_have_the_region_of_their_node_and_placement_is_explained(fleet
         ("local", "a", "b"), ""
     )
     assert sorted(place["node"] for place in replicas) == ["a", "b", "local"]
+
+
+def test_no_key_of_a_machines_engine_is_in_the_database(fleet: Fleet) -> None:
+    platform = fleet.platform
+    stored = platform.stored_bytes()
+    for replica in platform.replicas():
+        assert replica.engine_key_salt.encode() in stored
+        assert platform.engine_key(replica).encode() not in stored
+    assert prefix_cache_key(platform.pepper()).hex().encode() not in stored
 
 
 def test_agents_that_vanish_together_move_nothing_and_new_ones_adopt_what_runs(

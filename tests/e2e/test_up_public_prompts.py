@@ -70,7 +70,7 @@ def test_two_tenants_share_the_public_part_alone(platform: PlatformProcess) -> N
         return count
 
     (replica,) = platform.replicas()
-    tokens = post(replica.address, replica.engine_key, "/tokenize", messages=messages)
+    tokens = post(replica.address, platform.engine_key(replica), "/tokenize", messages=messages)
     public = tokens["public_count"] // block_size_tokens * block_size_tokens
     assert 3 * block_size_tokens <= public < tokens["count"] - 3 * block_size_tokens
     assert cached("acme") == 0

@@ -59,8 +59,8 @@ def replica_of(platform: PlatformProcess, role: ReplicaRole) -> Replica:
     return found
 
 
-def metric(replica: Replica, name: str) -> float:
-    text, _ = call(replica.address, replica.engine_key, "GET", "/metrics")
+def metric(platform: PlatformProcess, replica: Replica, name: str) -> float:
+    text, _ = call(replica.address, platform.engine_key(replica), "GET", "/metrics")
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 
@@ -93,14 +93,15 @@ def test_a_split_answer_is_that_of_one_replica_and_is_billed_once(
     first, second = (
         replica_of(platform, role) for role in (ReplicaRole.PREFILL, ReplicaRole.DECODE)
     )
-    imported, settled = metric(second, "headrace_engine_imported"), settlement_count(platform)
+    imported = metric(platform, second, "headrace_engine_imported")
+    settled = settlement_count(platform)
     url, body = "/v1/chat/completions", chat(number, **fields)
     answer, told = call(platform.gateway_url, platform.api_key, "POST", url, body)
-    alone, _ = call(first.address, first.engine_key, "POST", url, body)
+    alone, _ = call(first.address, platform.engine_key(first), "POST", url, body)
     assert answer["choices"] == alone["choices"]
     for count in ("prompt_tokens", "completion_tokens"):
         assert answer["usage"][count] == alone["usage"][count]
-    moved = metric(second, "headrace_engine_imported") - imported
+    moved = metric(platform, second, "headrace_engine_imported") - imported
     assert moved == answer["usage"]["prompt_tokens"] - 1
     wait_until(lambda: settlement_count(platform) > settled)
     assert settlement_count(platform) == settled + 1
@@ -117,12 +118,12 @@ def test_a_replica_that_is_killed_while_it_computes_a_prompt_loses_no_request(
     victim = psutil.Process(launch.pid)
     texts = [{"role": "user", "content": f"{places} are cities. " * 70}]
     body = {"model": model, "messages": texts, "max_tokens": 4}
-    steps = metric(first, "headrace_engine_steps_total")
+    steps = metric(platform, first, "headrace_engine_steps_total")
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(
             call, platform.gateway_url, platform.api_key, "POST", "/v1/chat/completions", body
         )
-        wait_until(lambda: metric(first, "headrace_engine_steps_total") > steps)
+        wait_until(lambda: metric(platform, first, "headrace_engine_steps_total") > steps)
         victim.kill()
         answer, _ = asked.result()
     assert answer["choices"][0]["finish_reason"] in ("length", "stop")

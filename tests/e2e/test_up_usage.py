@@ -54,7 +54,8 @@ def engine_tokens(platform: PlatformProcess) -> Tokens:
     sums = {prompt_name: 0, cached_name: 0, completion_name: 0}
     for replica in platform.replicas():
         request = urllib.request.Request(
-            f"{replica.address}/metrics", headers=HeadraceAdapter().headers(replica.engine_key)
+            f"{replica.address}/metrics",
+            headers=HeadraceAdapter().headers(platform.engine_key(replica)),
         )
         with urllib.request.urlopen(request, timeout=10) as answer:
             samples = read_samples(answer.read().decode(), sums)

@@ -36,6 +36,7 @@ from headrace.spec.signals import first_token_bounds_s
 times = ControlTimes()
 tick_s = 0.25
 settle_ticks_max = 4000
+pepper = bytes(range(32))
 
 
 @dataclass
@@ -150,7 +151,7 @@ class Fleet:
 
     def follow(self) -> None:
         """The gateway takes the store's state."""
-        specs = endpoints_of(tuple(self.replicas.values()), {"dep": self.deployment})
+        specs = endpoints_of(tuple(self.replicas.values()), {"dep": self.deployment}, pepper)
         self.endpoints.update(specs)
 
     def serve(self, arrivals: int) -> None:

@@ -237,7 +237,7 @@ def make_reconciler(
     observer = Observer(
         store=seen,
         launcher=launcher,
-        probe=EngineProbe(client, clock),
+        probe=EngineProbe(client, clock, plane.pepper),
         model_files=ModelFiles(plane.cache_dir, clock),
         adapters=adapters,
         clock=clock,
@@ -251,6 +251,7 @@ def make_reconciler(
         clock=clock,
         times=times,
         cpu_count=len(os.sched_getaffinity(0)),
+        pepper=plane.pepper,
         prefix_key=prefix_cache_key(plane.pepper),
         kv_events_offset=plane.kv_events_offset,
         transaction=plane.database.transaction,
@@ -265,7 +266,7 @@ def make_sampler(
     return CounterSampler(
         store=seen,
         samples=plane.database.engine_samples,
-        probe=EngineProbe(client, clock),
+        probe=EngineProbe(client, clock, plane.pepper),
         adapters={adapter.name: adapter for adapter in all_adapters},
         clock=clock,
     )

@@ -34,7 +34,9 @@ from headrace.cli.platform_files import PlatformFiles
 from headrace.cli.redaction import Redactor
 from headrace.cli.settings import AdminToken, AdminUrl, CacheDir, DataDir
 from headrace.spec.deployments import Replica
+from headrace.spec.engine_key import engine_key_of
 from headrace.spec.platform_token import metrics_token, platform_token
+from headrace.spec.prefix_key import prefix_cache_key
 from headrace.storage import open_sqlite
 
 part_bytes_max = 512 * 1024  # of each file in it; of a log the end, of the rest the beginning
@@ -122,10 +124,11 @@ def known_secrets(files: PlatformFiles, admin_token: str | None) -> Iterator[byt
         yield pepper.hex().encode()
         yield platform_token(pepper).encode()
         yield metrics_token(pepper).encode()
-    if files.database.exists():
-        with closing(open_sqlite(files.database)) as database:
-            for replica in database.store.list(Replica):
-                yield replica.engine_key.encode()
+        yield prefix_cache_key(pepper).hex().encode()
+        if files.database.exists():
+            with closing(open_sqlite(files.database)) as database:
+                for replica in database.store.list(Replica):
+                    yield engine_key_of(pepper, replica).encode()
 
 
 def add_answers(

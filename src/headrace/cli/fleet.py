@@ -181,8 +181,8 @@ def open_fleet(
         store=store,
         pepper=pepper,
         book=book,
-        orders=OrderBook(store, times.report_interval_s),
+        orders=OrderBook(store, times.report_interval_s, pepper),
         clock=clock,
         leads=leads,
     )
-    return Fleet(FleetLauncher(store, book, local, clock), loop, reports)
+    return Fleet(FleetLauncher(store, book, local, clock, pepper), loop, reports)

@@ -1,7 +1,7 @@
 """Does what was decided: writes to the store, starts and stops processes. Blocks; run in a thread.
 
 What is written before a process starts is enough to find or forget it after a crash at any point:
-the replica is LOADING with its address and key before the launch, and a launch of a replica that
+the replica is LOADING with its address and salt before the launch, and a launch of a replica that
 nobody knows is stopped.
 """
 
@@ -30,6 +30,7 @@ from headrace.control.decide import ControlTimes
 from headrace.control.model_targets import follow_version
 from headrace.launchers.protocol import Launcher, LaunchSpec, Place, Resources
 from headrace.spec.deployments import Deployment, Replica, ReplicaState, Template, Upstream
+from headrace.spec.engine_key import engine_key_of, salt_bytes
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.node_groups import NodeGroup
 from headrace.spec.prefix_key import prefix_key_variable
@@ -50,13 +51,16 @@ class Applier:
         clock: Clock,
         times: ControlTimes,
         cpu_count: int,
+        pepper: bytes,
         prefix_key: bytes = b"",
         kv_events_offset: int = 0,
         transaction: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """What is written under one `transaction` is committed together.
 
-        Under one `prefix_key` all engines name KV blocks alike; empty: each has its own."""
+        Engines' keys follow from the `pepper`. Under one `prefix_key` all engines name KV blocks
+        alike; empty: each has its own."""
+        self._pepper = pepper
         self._prefix_key = prefix_key
         self._kv_events_offset = kv_events_offset
         self._transaction = transaction
@@ -137,7 +141,8 @@ class Applier:
                 state=ReplicaState.LOADING,
                 state_time=self._clock.wall_s(),
                 address=place.address,
-                engine_key=secrets.token_hex(32),
+                engine_key_salt=secrets.token_hex(salt_bytes),
+                engine_key="",
                 served_model_name=adapter.served_name(replica.model_name, model_path),
                 attempts=replica.attempts + 1,
                 launch_time=self._clock.wall_s(),
@@ -216,7 +221,7 @@ class Applier:
             served_model_name=replica.served_model_name,
             host=place.listen_host,
             port=place.port,
-            api_key=replica.engine_key,
+            api_key=engine_key_of(self._pepper, replica),
             threads=template.threads or share,
             context_length=version.context_length,
             tensor_parallel=template.resources.devices_together,

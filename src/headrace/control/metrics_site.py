@@ -145,7 +145,8 @@ class MetricsSite:
 
     async def _relay(self, replica: Replica, accepted: str, send: Send) -> None:
         """What its engine says now: 404 if it tells no metrics, 502 if it does not answer."""
-        url, credential = self._metrics_url(replica), credential_of(replica)
+        url = self._metrics_url(replica)
+        credential = credential_of(replica, self._pepper)
         if url is None or credential is None:
             await send_bytes(send, 404, b"This replica tells no metrics now.\n", [text_header])
             return

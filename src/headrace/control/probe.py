@@ -15,6 +15,7 @@ from headrace.base.errors import HeadraceError
 from headrace.base.secret_references import read_secret
 from headrace.http.client import HttpClient
 from headrace.spec.deployments import Replica
+from headrace.spec.engine_key import engine_key_of
 
 readiness_timeout_s = 2.0
 others_readiness_timeout_s = 10.0  # of an engine that others run, somewhere
@@ -52,7 +53,8 @@ class KnownAnswer(msgspec.Struct, frozen=True):
 class EngineProbe:
     """Questions to replicas, by the adapter of their engine."""
 
-    def __init__(self, client: HttpClient, clock: Clock) -> None:
+    def __init__(self, client: HttpClient, clock: Clock, pepper: bytes) -> None:
+        self._pepper = pepper
         self._client = client
         self._clock = clock
         self._known: dict[str, KnownAnswer] = {}  # APIs of others, by replica
@@ -66,7 +68,7 @@ class EngineProbe:
         now_s = self._clock.monotonic_s()
         self._known = {name: known for name, known in self._known.items() if known.until_s > now_s}
         known = self._known.get(replica.id)
-        credential = credential_of(replica)
+        credential = credential_of(replica, self._pepper)
         if known is not None and known.credential == credential:
             return known.readiness
         found = await self._ask_readiness(adapter, replica)
@@ -77,7 +79,7 @@ class EngineProbe:
         return found
 
     async def _ask_readiness(self, adapter: EngineAdapter, replica: Replica) -> Readiness | None:
-        credential = credential_of(replica)
+        credential = credential_of(replica, self._pepper)
         if credential is None:
             assert replica.upstream is not None, "engines of ours have their key"
             missing = f"the control plane has no {replica.upstream.key}; give it to it"
@@ -100,7 +102,7 @@ class EngineProbe:
     async def token_comes(self, adapter: EngineAdapter, replica: Replica) -> bool:
         """Whether the engine generates a token when asked as a customer is."""
         path, body = probing_request(adapter, replica.served_model_name)
-        credential = credential_of(replica)
+        credential = credential_of(replica, self._pepper)
         try:
             answer = await self._client.fetch(
                 "POST",
@@ -122,7 +124,7 @@ class EngineProbe:
         """The engine's live load; all None if it does not answer, or tells none."""
         if adapter.metrics_path is None:
             return EngineLoad()
-        credential = credential_of(replica)
+        credential = credential_of(replica, self._pepper)
         try:
             answer = await self._client.fetch(
                 "GET",
@@ -138,11 +140,11 @@ class EngineProbe:
         return adapter.load(answer.body.decode(errors="replace"))
 
 
-def credential_of(replica: Replica) -> str | None:
+def credential_of(replica: Replica, pepper: bytes) -> str | None:
     """What its engine asks for; empty: nothing, None: it is kept where this process cannot read."""
     upstream = replica.upstream
     if upstream is None:
-        return replica.engine_key
+        return engine_key_of(pepper, replica)
     return read_secret(upstream.key) if upstream.key else ""
 
 

@@ -33,10 +33,12 @@ class SnapshotFollower:
         store: ResourceReader,
         endpoints: EndpointSet,
         clock: Clock,
+        pepper: bytes,
         changes: Changes | None = None,
     ) -> None:
         """`changes` are the follower's own, and closed by it; None: it looks now and then."""
         self._store = store
+        self._pepper = pepper
         # What is polled anyway needs no thread for it.
         self._changes = None if isinstance(changes, PolledChanges) else changes
         self._endpoints = endpoints
@@ -112,7 +114,9 @@ class SnapshotFollower:
 
     def _read_if_changed(self) -> Snapshot | None:
         is_new = self._store.revision() != self.snapshot.revision
-        return read_snapshot(self._store) if is_new or self._keys_were_renewed() else None
+        if not is_new and not self._keys_were_renewed():
+            return None
+        return read_snapshot(self._store, self._pepper)
 
     def _keys_were_renewed(self) -> bool:
         now_s = self._clock.monotonic_s()

@@ -31,7 +31,9 @@ class Routing:
         self, database: Database, client: HttpClient, config: GatewayConfig, clock: Clock
     ) -> None:
         self.endpoints = EndpointSet()
-        self.follower = SnapshotFollower(database.store, self.endpoints, clock, database.changes())
+        self.follower = SnapshotFollower(
+            database.store, self.endpoints, clock, config.pepper, database.changes()
+        )
         rng, log = random.SystemRandom(), DecisionLog()
         self.picker = Picker(
             self.endpoints,

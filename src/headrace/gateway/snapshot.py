@@ -14,6 +14,7 @@ from headrace.router.picker import WeightedPool
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.disaggregation import ReplicaRole
 from headrace.spec.endpoints import endpoint_of
+from headrace.spec.engine_key import engine_key_of
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.prices import PriceBook
 from headrace.spec.public_prompts import PublicPrompt
@@ -130,7 +131,7 @@ class Snapshot:
         return self.models.get(name) or self.models.get(self.aliases.get(name, ""))
 
 
-def read_snapshot(store: ResourceReader) -> Snapshot:
+def read_snapshot(store: ResourceReader, pepper: bytes) -> Snapshot:
     """Read the store; children before their parents, so that no parent is missed.
 
     The revision is read first: a change meanwhile is seen by the next poll."""
@@ -143,7 +144,7 @@ def read_snapshot(store: ResourceReader) -> Snapshot:
     versions = store.list(ModelVersion)
     models = store.list(Model)
     books = store.list(PriceBook)
-    endpoints = tuple(endpoints_of(replicas, deployments, versions))
+    endpoints = tuple(endpoints_of(replicas, deployments, pepper, versions))
     return Snapshot(
         revision=revision,
         principals=join_principals(keys, projects, tenants),
@@ -229,6 +230,7 @@ def names_model(book: PriceBook, model_name: str) -> bool:
 def endpoints_of(
     replicas: Sequence[Replica],
     deployments: Mapping[str, Deployment],
+    pepper: bytes,
     versions: Iterable[ModelVersion] = (),
 ) -> list[EndpointSpec]:
     """The replicas that have an address, as the router knows them."""
@@ -240,7 +242,7 @@ def endpoints_of(
             address=replica.address.rstrip("/"),
             accepts_requests=replica.state is ReplicaState.ACTIVE,
             engine=replica.engine,
-            engine_key=engine_key_of(replica),
+            engine_key=credential_of(replica, pepper),
             served_model_name=replica.served_model_name,
             deployment_id=replica.parent_id,
             generation=replica.generation,
@@ -260,10 +262,10 @@ def endpoints_of(
     ]
 
 
-def engine_key_of(replica: Replica) -> str:
+def credential_of(replica: Replica, pepper: bytes) -> str:
     """The engine's credential; of one that others run it is kept where its reference says."""
     if replica.upstream is None:
-        return replica.engine_key
+        return engine_key_of(pepper, replica)
     return key_at(replica.upstream.key) if replica.upstream.key else ""
 
 

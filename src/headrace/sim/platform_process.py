@@ -15,9 +15,11 @@ from typing import Any
 
 import psutil
 
+from headrace.cli.platform_files import PlatformFiles
 from headrace.launchers.process import LaunchRecord, read_records
 from headrace.sim.child_process import ChildProcess, wait_until
 from headrace.spec.deployments import Replica, ReplicaState
+from headrace.spec.engine_key import engine_key_of
 from headrace.storage import open_sqlite
 
 # Every process of one tree has it in its environment; launches inherit names that begin like this.
@@ -115,12 +117,25 @@ class PlatformProcess(ChildProcess):
         return read_records(self.data_dir / "run" / "replicas")
 
     def replicas(self) -> list[Replica]:
-        """Its replicas with their credentials, as the store has them."""
+        """Its replicas, as the store has them."""
         database = open_sqlite(self.data_dir / "headrace.db")
         try:
             return database.store.list(Replica)
         finally:
             database.close()
+
+    def pepper(self) -> bytes:
+        """What its secrets follow from."""
+        return PlatformFiles(self.data_dir).read_pepper()
+
+    def engine_key(self, replica: Replica) -> str:
+        """What a replica's engine asks for."""
+        return engine_key_of(self.pepper(), replica)
+
+    def stored_bytes(self) -> bytes:
+        """Its database as it lies on the disk; the log first, whose pages move to the main file."""
+        files = sorted(self.data_dir.glob("headrace.db*"), reverse=True)
+        return b"\n".join(path.read_bytes() for path in files)
 
     def wait_active(self, count: int) -> None:
         """Wait until so many replicas serve."""

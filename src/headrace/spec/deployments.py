@@ -185,7 +185,8 @@ class Replica(Resource, frozen=True, kw_only=True, tag="replica"):
     generation: int = 1  # of the deployment that it was made for
     role: ReplicaRole = ReplicaRole.WHOLE  # where its deployment splits requests
     address: str = ""  # base URL, for the gateway alone
-    engine_key: str = ""  # the engine's own credential; never leaves store and gateway
+    engine_key_salt: str = ""  # of the present launch; its key follows (`spec.engine_key`)
+    engine_key: str = ""  # of a launch whose key was still stored; never leaves store and gateway
     engine: str = "headrace"
     upstream: Upstream | None = None  # others run it; None: a launcher does
     node_id: str = ""  # where it has its place; empty: none yet, or a platform that places itself

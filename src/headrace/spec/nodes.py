@@ -87,6 +87,13 @@ class Node(Resource, frozen=True, kw_only=True, tag="node"):
         return ""
 
 
+class LaunchSecret(StrEnum):
+    """A secret among a launch's variables."""
+
+    ENGINE_KEY = "engine_key"
+    PREFIX_KEY = "prefix_key"
+
+
 class NodeLaunch(Resource, frozen=True, kw_only=True, tag="node_launch"):
     """What an agent shall run; `parent_id` is the node, `name` the replica's id."""
 
@@ -94,7 +101,9 @@ class NodeLaunch(Resource, frozen=True, kw_only=True, tag="node_launch"):
     id_prefix = "nln"
 
     argv: tuple[str, ...]
-    environment: Mapping[str, str] = {}  # has the replica's key
+    environment: Mapping[str, str] = {}  # without what is secret
+    secrets: Mapping[str, LaunchSecret] = {}  # by variable
+    engine_key_salt: str = ""  # as the replica has it
     watches_lifeline: bool = True
     device_ids: tuple[str, ...] = ()
     cpu_count: float | None = None

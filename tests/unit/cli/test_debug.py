@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import debug
+from headrace.cli.platform_files import PlatformFiles
 from headrace.cli.redaction import Redactor
+from headrace.spec.deployments import Replica
+from headrace.spec.engine_key import engine_key_of
+from headrace.spec.prefix_key import prefix_cache_key
+
+from .conftest import RunningPlatform
 
 Run = Callable[..., int]
 canary = "canary9f2c71e0a4b8d6350f1e2d3c4b5a6978"
@@ -39,6 +45,17 @@ def leaky_logs(tmp_path: Path) -> None:
         f"an-admin-token-of-30-characters and {'p' * 32}\n"
     )
     (tmp_path / "pepper").write_bytes(b"p" * 32)
+
+
+def test_secrets_that_no_file_has_are_known(platform: RunningPlatform, tmp_path: Path) -> None:
+    pepper = b"p" * 32
+    (tmp_path / "pepper").write_bytes(pepper)
+    replica = platform.database.store.create(
+        Replica(id="rep_1", name="r", parent_id="dep_1", create_time=0, engine_key_salt="5a")
+    )
+    known = {*debug.known_secrets(PlatformFiles(tmp_path), None)}
+    assert engine_key_of(pepper, replica).encode() in known
+    assert prefix_cache_key(pepper).hex().encode() in known
 
 
 @pytest.mark.usefixtures("platform", "leaky_logs")

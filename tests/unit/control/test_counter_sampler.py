@@ -20,7 +20,7 @@ class TellingProbe(EngineProbe):
     """Says what each replica has counted; what is not named does not answer."""
 
     def __init__(self, client: HttpClient, loads: dict[str, EngineLoad]) -> None:
-        super().__init__(client, ManualClock())
+        super().__init__(client, ManualClock(), bytes(range(32)))
         self.loads = loads
 
     async def load(self, adapter: EngineAdapter, replica: Replica) -> EngineLoad:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,14 +25,18 @@ from headrace.launchers.protocol import LaunchSpec, LaunchState, Resources
 from headrace.sim.child_process import wait_until
 from headrace.sim.clock import ManualClock
 from headrace.sim.launcher import FakeLauncher, FakeMachine, missing_program
+from headrace.spec.deployments import Replica
+from headrace.spec.engine_key import engine_key_of
 from headrace.spec.nodes import (
     Inventory,
     Node,
     NodeDevice,
+    NodeLaunch,
     NodeOrders,
     NodeReport,
     NodeState,
 )
+from headrace.spec.prefix_key import prefix_cache_key
 from headrace.spec.token_format import node_tokens
 from headrace.storage import Database, open_sqlite
 
@@ -54,12 +58,12 @@ class Site:
     def __post_init__(self) -> None:
         store = self.database.store
         self.book = NodeBook(self.clock.monotonic_s())
-        self.launcher = FleetLauncher(store, self.book, FakeLauncher(self.here), self.clock)
+        self.launcher = FleetLauncher(store, self.book, FakeLauncher(self.here), self.clock, pepper)
         self.api = NodeReportApi(
             store=store,
             pepper=pepper,
             book=self.book,
-            orders=OrderBook(store, 1.0),
+            orders=OrderBook(store, 1.0, pepper),
             clock=self.clock,
             leads=lambda: self.leads,
         )
@@ -164,6 +168,38 @@ async def test_an_order_runs_on_its_node_and_ends_with_the_order(site: Site) -> 
     await site.round(node, worker)
     await worker.ended()
     assert not machine.launches
+
+
+async def test_an_order_has_the_secrets_that_its_record_has_not(site: Site) -> None:
+    node, machine, store = site.node(), FakeMachine(), site.database.store
+    replica = store.create(
+        Replica(id="rep_1", name="r", parent_id="dep_1", create_time=0, engine_key_salt="5a")
+    )
+    secrets = {"KEY": engine_key_of(pepper, replica), "PREFIX": prefix_cache_key(pepper).hex()}
+    wanted = replace(spec("rep_1", node), environment={**secrets, "OMP_NUM_THREADS": "4"})
+    launch_id = site.launcher.start(wanted)
+    (record,) = store.list(NodeLaunch)
+    assert record.environment == {"OMP_NUM_THREADS": "4"}
+    assert not [each for each in secrets.values() if each.encode() in msgspec.json.encode(record)]
+    store.update(msgspec.structs.replace(replica, engine_key_salt="6b"))  # the order keeps its own
+    await site.round(node, site.worker(machine))
+    given = machine.running(launch_id).spec.environment
+    assert {name: given[name] for name in wanted.environment} == wanted.environment
+
+
+async def test_an_order_that_was_written_with_its_key_still_runs(site: Site) -> None:
+    node, machine = site.node(), FakeMachine()
+    stored = NodeLaunch(
+        id=new_id(NodeLaunch.id_prefix, site.clock),
+        name="rep_1",
+        parent_id=node.id,
+        create_time=0,
+        argv=("/engine",),
+        environment={"KEY": "k" * 64},
+    )
+    site.database.store.create(stored)
+    await site.round(node, site.worker(machine))
+    assert machine.running(stored.id).spec.environment["KEY"] == "k" * 64
 
 
 async def test_a_new_agent_of_the_same_machine_adopts_what_runs(site: Site) -> None:

@@ -21,9 +21,11 @@ from headrace.launchers.protocol import LaunchSpec
 from headrace.sim.clock import ManualClock
 from headrace.sim.launcher import FakeLauncher, FakeMachine
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.engine_key import engine_key_of
 from headrace.spec.models import Model, ModelVersion
 from headrace.storage import Database, open_sqlite
 
+pepper = bytes(range(32))
 passes_max = 50
 
 
@@ -79,6 +81,7 @@ class Site:
             clock=self.clock,
             times=times,
             cpu_count=8,
+            pepper=pepper,
         )
         return Reconciler(observer, applier, self.clock, times, store.revision, leader=leader)
 
@@ -132,11 +135,13 @@ async def test_a_deployment_becomes_serving_replicas_with_keys_of_their_own(site
     await site.settle(site.reconciler())
     replicas = site.replicas()
     assert [r.state for r in replicas] == [ReplicaState.ACTIVE] * 2
-    assert len({r.address for r in replicas} | {r.engine_key for r in replicas}) == 4
-    for replica in replicas:
+    keys = [engine_key_of(pepper, replica) for replica in replicas]
+    assert len({r.address for r in replicas} | set(keys)) == 4
+    for replica, key in zip(replicas, keys, strict=True):
         spec = site.machine.running(replica.id).spec
-        assert replica.engine_key in spec.environment.values()
-        assert not any(replica.engine_key in word for word in spec.argv)
+        assert key in spec.environment.values()
+        assert not any(key in word for word in spec.argv)
+        assert key.encode() not in msgspec.json.encode(replica), "the store has no key"
         assert "4" in spec.argv, "each of two replicas has half of the eight cores"
 
 
@@ -152,7 +157,28 @@ async def test_an_ended_process_comes_back_under_another_key(site: Site) -> None
     await site.settle(reconciler)
     after = site.database.store.get(Replica, before.id)
     assert after.state is ReplicaState.ACTIVE
-    assert after.engine_key != before.engine_key
+    assert engine_key_of(pepper, after) != engine_key_of(pepper, before)
+    assert engine_key_of(pepper, after) in site.machine.running(after.id).spec.environment.values()
+
+
+async def test_what_runs_under_a_stored_key_is_kept_and_its_next_launch_stores_none(
+    site: Site,
+) -> None:
+    reconciler = site.reconciler()
+    await site.settle(reconciler)
+    store, started = site.database.store, site.machine.start_count
+    now = site.replicas()[0]
+    before = store.update(msgspec.structs.replace(now, engine_key="k" * 64, engine_key_salt=""))
+    await site.settle(reconciler)
+    assert site.machine.start_count == started
+    assert engine_key_of(pepper, store.get(Replica, before.id)) == "k" * 64
+    site.machine.end(before.id, -9, "killed")
+    await reconciler.reconcile(site.deployment_id)
+    await site.settle(reconciler)
+    after = store.get(Replica, before.id)
+    assert after.state is ReplicaState.ACTIVE
+    assert after.engine_key == ""
+    assert engine_key_of(pepper, after) in site.machine.running(after.id).spec.environment.values()
 
 
 async def test_a_new_control_plane_adopts_what_runs(site: Site) -> None:

@@ -21,6 +21,8 @@ from headrace.spec.deployments import Deployment, LoraSource, Replica, ReplicaSt
 from headrace.spec.models import ModelVersion
 from headrace.spec.resources import ReplicaResources
 
+pepper = bytes(range(32))
+
 api = Upstream(address="https://api.example.com/v1", key="env:EXAMPLE_API_KEY")
 
 
@@ -113,11 +115,11 @@ def test_its_replica_needs_no_node_no_launcher_and_no_file() -> None:
 def test_its_key_is_read_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     replica = Replica(id="rep_1", name="d-0", parent_id="dep_1", create_time=0, upstream=api)
     monkeypatch.delenv("EXAMPLE_API_KEY", raising=False)
-    assert credential_of(replica) is None
+    assert credential_of(replica, pepper) is None
     monkeypatch.setenv("EXAMPLE_API_KEY", "sk-1")
-    assert credential_of(replica) == "sk-1"
+    assert credential_of(replica, pepper) == "sk-1"
     keyless = msgspec.structs.replace(replica, upstream=Upstream(address=api.address))
-    assert credential_of(keyless) == ""
+    assert credential_of(keyless, pepper) == ""
 
 
 def test_a_missing_key_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +137,7 @@ def test_a_missing_key_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     async def look() -> str:
         client = HttpClient()
         try:
-            found = await EngineProbe(client, ManualClock()).readiness(
+            found = await EngineProbe(client, ManualClock(), pepper).readiness(
                 find_adapter("openai"), replica
             )
         finally:
@@ -162,7 +164,7 @@ def test_an_api_that_refuses_our_key_is_not_asked_every_second(
     monkeypatch.setattr(HttpClient, "fetch", refuse)
 
     async def look() -> None:
-        probe = EngineProbe(HttpClient(), clock)
+        probe = EngineProbe(HttpClient(), clock, pepper)
         for _ in range(20):
             found = await probe.readiness(find_adapter("openai"), replica)
             assert found is not None

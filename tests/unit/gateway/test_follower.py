@@ -13,6 +13,8 @@ from headrace.spec.deployments import Deployment, Replica, ReplicaState, Upstrea
 from headrace.spec.models import Model, ModelVersion
 from headrace.storage import Database, open_sqlite
 
+pepper = bytes(range(32))
+
 
 @pytest.fixture
 def key_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -57,7 +59,7 @@ async def test_a_renewed_key_is_read_although_the_store_did_not_change(
 ) -> None:
     clock = ManualClock()
     database = filled(open_sqlite(tmp_path / "state.db"), key_path)
-    follower = SnapshotFollower(database.store, EndpointSet(), clock)
+    follower = SnapshotFollower(database.store, EndpointSet(), clock, pepper)
 
     def keys() -> list[str]:
         return [spec.engine_key for spec in follower.snapshot.endpoints]

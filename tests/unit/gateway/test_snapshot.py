@@ -2,11 +2,14 @@
 
 import msgspec
 
+from headrace.control.probe import credential_of
 from headrace.gateway.snapshot import endpoints_of, join_principals, served_model
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
 from headrace.spec.prices import Price, PriceBook
 from headrace.spec.tenancy import ApiKey, Project, Tenant
+
+pepper = bytes(range(32))
 
 tenant = Tenant(id="ten_1", name="acme", create_time=0.0)
 project = Project(id="prj_1", name="chat", parent_id="ten_1", create_time=0.0)
@@ -76,13 +79,24 @@ def test_only_active_replicas_accept_requests() -> None:
     deployments = {"dep_1": deployment}
     for state in ReplicaState:
         changed = msgspec.structs.replace(replica, state=state)
-        (spec,) = endpoints_of([changed], deployments)
+        (spec,) = endpoints_of([changed], deployments, pepper)
         assert spec.accepts_requests is (state is ReplicaState.ACTIVE)
     assert spec.address == "http://127.0.0.1:9"
     assert (spec.pool, spec.engine_key, spec.served_model_name) == ("ver_1", "secret", "inner")
 
 
+def test_a_key_that_is_not_stored_is_that_which_the_control_plane_has() -> None:
+    launched = msgspec.structs.replace(replica, engine_key="", engine_key_salt="ab" * 16)
+    (spec,) = endpoints_of([launched], {"dep_1": deployment}, pepper)
+    assert spec.engine_key == credential_of(launched, pepper)
+    again = msgspec.structs.replace(launched, engine_key_salt="cd" * 16)
+    other = msgspec.structs.replace(launched, id="rep_2")
+    specs = endpoints_of([launched, again, other], {"dep_1": deployment}, pepper)
+    elsewhere = endpoints_of([launched], {"dep_1": deployment}, bytes(32))
+    assert len({each.engine_key for each in (*specs, *elsewhere)}) == 4
+
+
 def test_replicas_without_address_or_deployment_are_no_endpoints() -> None:
     nowhere = msgspec.structs.replace(replica, address="")
-    assert endpoints_of([nowhere], {"dep_1": deployment}) == []
-    assert endpoints_of([replica], {}) == []
+    assert endpoints_of([nowhere], {"dep_1": deployment}, pepper) == []
+    assert endpoints_of([replica], {}, pepper) == []

@@ -15,6 +15,7 @@ import pytest
 
 from headrace.spec import platform_token
 from headrace.spec.api_key_format import hash_secret
+from headrace.spec.engine_key import engine_key
 from headrace.spec.events import Webhook
 from headrace.spec.prefix_key import prefix_cache_key
 from headrace.spec.token_format import node_tokens, service_tokens
@@ -40,7 +41,7 @@ deciding = [
     "control/admin/guard.py", "control/admin/credentials.py", "control/admin/access.py",
     "control/admin/id_token.py", "control/admin/actors.py",
     "spec/api_key_format.py", "spec/token_format.py", "spec/purpose_key.py",
-    "spec/platform_token.py", "base/secret_references.py",
+    "spec/engine_key.py",    "spec/platform_token.py", "base/secret_references.py",
 ]  # fmt: skip
 
 
@@ -111,6 +112,7 @@ def test_each_secret_of_the_pepper_is_for_one_purpose() -> None:
         bytes.fromhex(platform_token.platform_token(pepper)),
         bytes.fromhex(platform_token.metrics_token(pepper)),
         prefix_cache_key(pepper),
+        bytes.fromhex(engine_key(pepper, "rep_1", "0" * 32)),
         webhook_secret(pepper, hook),
     ]
     assert len(set(made)) == len(made)

@@ -11,6 +11,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import NotFound, SetupError, Unavailable
 from headrace.base.ids import new_id
 from headrace.control.nodes.book import NodeBook
+from headrace.control.nodes.order_secrets import without_secrets
 from headrace.launchers.log_file import newest
 from headrace.launchers.protocol import (
     Launch,
@@ -22,6 +23,7 @@ from headrace.launchers.protocol import (
     check_one_node,
     no_resources,
 )
+from headrace.spec.deployments import Replica
 from headrace.spec.nodes import Node, NodeLaunch, NodeState
 from headrace.storage.store import Store
 
@@ -31,8 +33,11 @@ log_wait_s = 5.0  # for the second report from now
 class FleetLauncher:
     """Launches here by `local`, elsewhere by order; safe from any thread."""
 
-    def __init__(self, store: Store, book: NodeBook, local: Launcher, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, book: NodeBook, local: Launcher, clock: Clock, pepper: bytes
+    ) -> None:
         self._store = store
+        self._pepper = pepper
         self._book = book
         self._local = local
         self._clock = clock
@@ -59,6 +64,8 @@ class FleetLauncher:
                 self._store.delete(order)
         if node is None:
             return self._local.start(spec)
+        salt = self._salt_of(spec.name)
+        environment, secrets = without_secrets(self._pepper, spec.name, salt, spec.environment)
         order = self._store.create(
             NodeLaunch(
                 id=new_id(NodeLaunch.id_prefix, self._clock),
@@ -66,7 +73,9 @@ class FleetLauncher:
                 parent_id=node.id,
                 create_time=self._clock.wall_s(),
                 argv=spec.argv,
-                environment=spec.environment,
+                environment=environment,
+                secrets=secrets,
+                engine_key_salt=salt,
                 watches_lifeline=spec.watches_lifeline,
                 device_ids=spec.resources.device_ids,
                 cpu_count=spec.resources.cpu_count,
@@ -118,6 +127,13 @@ class FleetLauncher:
     def close(self) -> None:
         """Give back what the local launcher holds."""
         self._local.close()
+
+    def _salt_of(self, replica_id: str) -> str:
+        """Of the key of a replica's present launch; empty if there is no such replica."""
+        try:
+            return self._store.get(Replica, replica_id).engine_key_salt
+        except NotFound:
+            return ""
 
     def _remote(self, node_id: str) -> Node | None:
         """The node of that id, unless it is this machine. SetupError if it is gone."""

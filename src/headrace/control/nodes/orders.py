@@ -2,6 +2,7 @@
 
 import threading
 
+from headrace.control.nodes.order_secrets import whole_environment
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.models import ModelVersion
 from headrace.spec.nodes import LaunchOrder, ModelOrder, Node, NodeLaunch, NodeOrders
@@ -11,8 +12,9 @@ from headrace.storage.store import Store
 class OrderBook:
     """Orders by node; safe from any thread."""
 
-    def __init__(self, store: Store, report_interval_s: float) -> None:
+    def __init__(self, store: Store, report_interval_s: float, pepper: bytes) -> None:
         self._store = store
+        self._pepper = pepper
         self._report_interval_s = report_interval_s
         self._lock = threading.Lock()
         self._revision = -1
@@ -37,7 +39,8 @@ class OrderBook:
     def _read(self) -> None:
         self._launches = {}
         for order in self._store.list(NodeLaunch):
-            self._launches.setdefault(order.parent_id, []).append(launch_order(order))
+            ordered = launch_order(order, self._pepper)
+            self._launches.setdefault(order.parent_id, []).append(ordered)
         deployments = {deployment.id: deployment for deployment in self._store.list(Deployment)}
         versions = {version.id: version for version in self._store.list(ModelVersion)}
         self._models = {}
@@ -49,13 +52,13 @@ class OrderBook:
                 known[wanted.source, wanted.sha256] = wanted
 
 
-def launch_order(order: NodeLaunch) -> LaunchOrder:
+def launch_order(order: NodeLaunch, pepper: bytes) -> LaunchOrder:
     """An order as its agent gets it."""
     return LaunchOrder(
         launch_id=order.id,
         replica_id=order.name,
         argv=order.argv,
-        environment=order.environment,
+        environment=whole_environment(pepper, order),
         watches_lifeline=order.watches_lifeline,
         device_ids=order.device_ids,
         cpu_count=order.cpu_count,
