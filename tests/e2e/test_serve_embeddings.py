@@ -10,8 +10,10 @@ import numpy as np
 import openai
 import pytest
 
+from headrace.adapters.registry import find_adapter
 from headrace.base.errors import SourceError
 from headrace.cli.settings import default_cache_dir
+from headrace.control.probe import Question, probing_request
 from headrace.sim.progress import SilentProgress
 from headrace.sim.serve_process import ServeProcess
 from headrace.weights.sources import resolve
@@ -80,6 +82,15 @@ def test_what_means_the_same_is_nearest(served: ServeProcess) -> None:
     scored = post(served, "/v1/score", {"model": model, "text_1": query, "text_2": documents})
     best = ranked["results"][0]
     assert scored["data"][best["index"]]["score"] == pytest.approx(best["relevance_score"])
+
+
+@pytest.mark.parametrize("question", [Question.EMBEDDING, Question.RANKING])
+def test_the_control_plane_has_what_it_asks_before_the_model_serves(
+    served: ServeProcess, question: Question
+) -> None:
+    asked = probing_request(find_adapter("headrace"), model, question)
+    assert asked is not None
+    assert post(served, asked[0], json.loads(asked[1]))["model"] == model
 
 
 def test_ollama_clients_get_the_same_vectors(client: openai.OpenAI, served: ServeProcess) -> None:

@@ -40,8 +40,8 @@ from headrace.spec.deployments import Deployment, Leaving, Replica, ReplicaState
 
 gone = ReplicaObservation(alive=False)
 wordless_hint = (
-    "its engine is ready, but gave no token; if the model writes no text, declare what it can "
-    "(`--capability`)"
+    "its engine is ready, but gave no token, or no vector of a model that is declared to make "
+    "them; declare what the model can (`--capability`)"
 )
 
 

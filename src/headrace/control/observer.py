@@ -11,7 +11,7 @@ from headrace.base.clock import Clock
 from headrace.base.errors import NotFound
 from headrace.control.generation_watch import GenerationWatch
 from headrace.control.model_files import ModelFiles
-from headrace.control.probe import Probe
+from headrace.control.probe import Probe, Question, question_of
 from headrace.control.rollout_health import GenerationHealth
 from headrace.control.silence import SilenceWatch
 from headrace.control.world import ModelFileState, ReplicaObservation, World
@@ -90,13 +90,11 @@ class Observer:
     async def world(self, deployment_id: str) -> World:
         """One deployment and everything about it, as it is now."""
         deployment, replicas, launches, files = await asyncio.to_thread(self._read, deployment_id)
-        wordless = await asyncio.to_thread(self._wordless_ids, deployment, replicas)
+        questions = await asyncio.to_thread(self._questions, deployment, replicas)
         elsewhere = await asyncio.to_thread(self._files_on_nodes, deployment, replicas)
         seen = await asyncio.gather(
             *(
-                self._observe(
-                    replica, launches.get(replica.id), writes_text=replica.id not in wordless
-                )
+                self._observe(replica, launches.get(replica.id), questions[replica.id])
                 for replica in replicas
             )
         )
@@ -138,19 +136,19 @@ class Observer:
                 found[replica.id] = state
         return found
 
-    def _wordless_ids(
+    def _questions(
         self, deployment: Deployment | None, replicas: tuple[Replica, ...]
-    ) -> frozenset[str]:
-        """The replicas whose model generates no text, by what its version declares."""
-        found: dict[int, bool] = {}
+    ) -> Mapping[str, Question | None]:
+        """What each replica is asked before it serves, by what its model's version declares."""
+        found: dict[int, Question | None] = {}
         for generation in {replica.generation for replica in replicas}:
             template = deployment and deployment.template_of(generation)
             if template is None:
                 continue
             with suppress(NotFound):
                 version = self._store.get(ModelVersion, template.model_version_id)
-                found[generation] = version.writes_text
-        return frozenset(each.id for each in replicas if not found.get(each.generation, True))
+                found[generation] = question_of(version)
+        return {each.id: found.get(each.generation, Question.TOKEN) for each in replicas}
 
     def _health_of(self, deployment: Deployment | None) -> Mapping[int, GenerationHealth]:
         if self._health is None or deployment is None or deployment.progress is None:
@@ -185,7 +183,7 @@ class Observer:
         return replace(self._model_files.state(version.source, version.sha256), version=version)
 
     async def _observe(
-        self, replica: Replica, launch: Launch | None, *, writes_text: bool
+        self, replica: Replica, launch: Launch | None, question: Question | None
     ) -> ReplicaObservation:
         ended = end_of(replica, launch)
         if ended is not None:
@@ -197,6 +195,7 @@ class Observer:
             load = await self._probe.load(adapter, replica)
             return ReplicaObservation(alive=True, running_requests=requests_in(load))
         readiness = await self._probe.readiness(adapter, replica)
+        writes_text = question is Question.TOKEN
         if replica.state is ReplicaState.ACTIVE:
             self._silence.note(replica.id, is_silent=readiness is None)
             if readiness is not None and writes_text and self._is_hung(adapter, replica):
@@ -206,13 +205,13 @@ class Observer:
             replica.state is ReplicaState.LOADING
             and readiness is not None
             and readiness.state is ReadinessState.READY
-            and (not writes_text or await self._probe.token_comes(adapter, replica))
+            and (question is None or await self._probe.answers(adapter, replica, question))
         )
         return ReplicaObservation(alive=True, readiness=readiness, token_came=token_came)
 
     async def _generates(self, adapter: EngineAdapter, replica: Replica) -> bool:
         if adapter.metrics_path is None:
-            return await self._probe.token_comes(adapter, replica)
+            return await self._probe.answers(adapter, replica, Question.TOKEN)
         load = await self._probe.load(adapter, replica)
         return self._generation.progresses(replica.id, load)
 

@@ -1,9 +1,10 @@
-"""Asking an engine over its own HTTP interface: is it ready, does a token come, is it idle?
+"""Asking an engine over its own HTTP interface: is it ready, does an answer come, is it idle?
 
 The same address, key and route as the gateway uses, so that "ready" means what a customer would
 see. Every question is bounded in time and size, and no answer is an answer.
 """
 
+from enum import Enum, auto
 from typing import Protocol
 
 import msgspec
@@ -16,6 +17,7 @@ from headrace.base.secret_references import read_secret
 from headrace.http.client import HttpClient
 from headrace.spec.deployments import Replica
 from headrace.spec.engine_key import engine_key_of
+from headrace.spec.models import ModelVersion
 
 readiness_timeout_s = 2.0
 others_readiness_timeout_s = 10.0  # of an engine that others run, somewhere
@@ -26,6 +28,14 @@ token_timeout_s = 60.0  # the first token of a large model on a slow machine
 answer_bytes_max = 4 << 20
 
 
+class Question(Enum):
+    """What an engine is asked that is small, and tells that customers will have their answers."""
+
+    TOKEN = auto()
+    EMBEDDING = auto()
+    RANKING = auto()  # of a word among one
+
+
 class Probe(Protocol):
     """What the observer asks of engines; a simulation answers in their place."""
 
@@ -33,8 +43,8 @@ class Probe(Protocol):
         """What the engine says of itself; None if it does not answer."""
         ...
 
-    async def token_comes(self, adapter: EngineAdapter, replica: Replica) -> bool:
-        """Whether the engine generates a token when asked as a customer is."""
+    async def answers(self, adapter: EngineAdapter, replica: Replica, question: Question) -> bool:
+        """Whether the engine answers when it is asked as by a customer."""
         ...
 
     async def load(self, adapter: EngineAdapter, replica: Replica) -> EngineLoad:
@@ -99,9 +109,14 @@ class EngineProbe:
             return Readiness(ReadinessState.LOADING, f"it refuses our key ({answer.status})")
         return adapter.readiness(answer.status, answer.body)
 
-    async def token_comes(self, adapter: EngineAdapter, replica: Replica) -> bool:
-        """Whether the engine generates a token when asked as a customer is."""
-        path, body = probing_request(adapter, replica.served_model_name)
+    async def answers(self, adapter: EngineAdapter, replica: Replica, question: Question) -> bool:
+        """Whether the engine answers when it is asked as by a customer.
+
+        So it is taken to where it is not known to have a route for the question."""
+        asked = probing_request(adapter, replica.served_model_name, question)
+        if asked is None:
+            return True
+        path, body = asked
         credential = credential_of(replica, self._pepper)
         try:
             answer = await self._client.fetch(
@@ -148,8 +163,32 @@ def credential_of(replica: Replica, pepper: bytes) -> str | None:
     return read_secret(upstream.key) if upstream.key else ""
 
 
-def probing_request(adapter: EngineAdapter, served_model_name: str) -> tuple[str, bytes]:
-    """The path and the body that ask for one token, in a way that the engine has."""
+def question_of(version: ModelVersion) -> Question | None:
+    """What a replica of it is asked before it serves; None: no small question tells anything."""
+    if version.writes_text:
+        return Question.TOKEN
+    if "embeddings" in version.capabilities:
+        return Question.EMBEDDING
+    return Question.RANKING if "rerank" in version.capabilities else None
+
+
+def probing_request(
+    adapter: EngineAdapter, served_model_name: str, question: Question
+) -> tuple[str, bytes] | None:
+    """The path and the body of a question; None if the engine is not known to have a route."""
+    if question is Question.TOKEN:
+        return _token_request(adapter, served_model_name)
+    if adapter.dialect is not None or Ability.EMBEDDINGS not in adapter.facts.abilities:
+        return None
+    if question is Question.EMBEDDING:
+        asked: dict[str, object] = {"model": served_model_name, "input": "Hello"}
+        return "/v1/embeddings", msgspec.json.encode(asked)
+    asked = {"model": served_model_name, "query": "Hello", "documents": ["Hello"]}
+    return "/v1/rerank", msgspec.json.encode(asked)
+
+
+def _token_request(adapter: EngineAdapter, served_model_name: str) -> tuple[str, bytes]:
+    """One token, in a way that the engine has."""
     asked: dict[str, object] = {"model": served_model_name, adapter.output_limit_field: 1}
     if adapter.dialect is None and Ability.COMPLETIONS in adapter.facts.abilities:
         return "/v1/completions", msgspec.json.encode({**asked, "prompt": "Hello"})

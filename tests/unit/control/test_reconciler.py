@@ -16,6 +16,7 @@ from headrace.control.decide import ControlTimes
 from headrace.control.leader import Leader
 from headrace.control.model_files import ModelFiles
 from headrace.control.observer import Observer
+from headrace.control.probe import Question
 from headrace.control.reconciler import Reconciler
 from headrace.launchers.protocol import LaunchSpec
 from headrace.sim.clock import ManualClock
@@ -36,11 +37,13 @@ class MachineProbe:
     readiness_state: ReadinessState = ReadinessState.READY
     running_requests: int = 0
     generates: bool = True
+    asked: set[Question] = field(default_factory=set)
 
     async def readiness(self, adapter: EngineAdapter, replica: Replica) -> Readiness | None:
         return Readiness(self.readiness_state)
 
-    async def token_comes(self, adapter: EngineAdapter, replica: Replica) -> bool:
+    async def answers(self, adapter: EngineAdapter, replica: Replica, question: Question) -> bool:
+        self.asked.add(question)
         return self.generates
 
     async def load(self, adapter: EngineAdapter, replica: Replica) -> EngineLoad:
@@ -365,6 +368,23 @@ async def test_a_model_without_words_serves_as_long_as_its_engine_is_ready(
         await asyncio.sleep(0)
     assert [each.state for each in site.replicas()] == [ReplicaState.ACTIVE]
     assert site.machine.start_count == started
+
+
+async def test_a_model_of_embeddings_serves_once_it_gave_one(site: Site) -> None:
+    store = site.database.store
+    version = store.get(ModelVersion, "ver_1")
+    store.update(msgspec.structs.replace(version, capabilities=("embeddings",)))
+    store.update(msgspec.structs.replace(store.get(Deployment, "dep_1"), replicas=1))
+    site.probe.generates = False
+    reconciler = site.reconciler()
+    for _ in range(10):
+        site.clock.advance(1.0)
+        await reconciler.reconcile(site.deployment_id)
+    assert [each.state for each in site.replicas()] == [ReplicaState.LOADING]
+    site.probe.generates = True
+    await site.settle(reconciler)
+    assert [each.state for each in site.replicas()] == [ReplicaState.ACTIVE]
+    assert site.probe.asked == {Question.EMBEDDING}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,13 @@ from headrace.base.errors import InvalidRequest
 from headrace.control.actions import LaunchReplica
 from headrace.control.decide import ControlTimes, decide
 from headrace.control.nodes.node_loop import ours
-from headrace.control.probe import EngineProbe, credential_of, probing_request
+from headrace.control.probe import (
+    EngineProbe,
+    Question,
+    credential_of,
+    probing_request,
+    question_of,
+)
 from headrace.control.upstreams import check_upstream
 from headrace.control.world import ModelFileState, World
 from headrace.http.client import HttpClient, WholeAnswer
@@ -187,8 +193,33 @@ def test_an_api_that_refuses_our_key_is_not_asked_every_second(
     ],
 )
 def test_a_token_is_asked_for_as_the_engine_has_it(engine: str, path: str, field: str) -> None:
-    asked_path, body = probing_request(find_adapter(engine), "big-1")
+    asked = probing_request(find_adapter(engine), "big-1", Question.TOKEN)
+    assert asked is not None
+    asked_path, body = asked
     fields = msgspec.json.decode(body)
     assert asked_path == path
     assert fields["model"] == "big-1"
     assert fields[field] >= 1
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "path", "fields"),
+    [
+        (("embeddings", "rerank"), "/v1/embeddings", {"input": "Hello"}),
+        (("rerank",), "/v1/rerank", {"query": "Hello", "documents": ["Hello"]}),
+    ],
+)
+def test_a_model_without_words_is_asked_for_what_it_makes(
+    capabilities: tuple[str, ...], path: str, fields: dict[str, object]
+) -> None:
+    version = ModelVersion(
+        id="ver_1", name="v1", create_time=0, source="m.gguf", capabilities=capabilities
+    )
+    question = question_of(version)
+    assert question is not None
+    asked = probing_request(find_adapter("headrace"), "small", question)
+    assert asked is not None
+    assert (asked[0], msgspec.json.decode(asked[1])) == (path, {"model": "small", **fields})
+    for engine in ("anthropic", "transformers"):  # offer no such route
+        assert probing_request(find_adapter(engine), "small", question) is None
+    assert question_of(msgspec.structs.replace(version, capabilities=("speech",))) is None
