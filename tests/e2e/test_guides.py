@@ -32,6 +32,7 @@ not_run = (
     "headrace control",
     "headrace deployments create demo --replicas 2 --engine vllm",
 )
+named_file = r"with a `(\S+)` of\n```\w+\n(.*?)^```"
 others = ("curl", "export", "pip install", "kubectl")
 
 Run = Callable[[str], str]
@@ -85,12 +86,9 @@ def run(
 def test_the_guides_commands_do_what_their_pages_say(
     platform: PlatformProcess, tmp_path: Path, run: Run
 ) -> None:
-    for name, content in re.findall(
-        r"with a `(\S+)` of\n```\w+\n(.*?)^```",
-        (docs / read_first[0]).read_text(),
-        re.MULTILINE | re.DOTALL,
-    ):
-        (tmp_path / name).write_text(content)
+    for page in guides():
+        for name, content in re.findall(named_file, page.read_text(), re.MULTILINE | re.DOTALL):
+            (tmp_path / name).write_text(content)
     known = {"/var/lib/headrace-new": str(tmp_path / "restored")}
     last = ("headrace keys revoke", "headrace deployments delete")  # when all is done
     postponed = []
