@@ -32,9 +32,20 @@ import typer
 from headrace.base.errors import ConfigurationError
 from headrace.cli.admin_client import path_of
 from headrace.cli.files import read_fields
-from headrace.cli.output import format_count, format_dollars
+from headrace.cli.invoice_views import (
+    Addressed,
+    CreditNoteView,
+    InvoiceView,
+    TermsView,
+    address_fields,
+    invoice_columns,
+    invoice_fields,
+    invoice_row,
+    note_fields,
+    terms_fields,
+)
+from headrace.cli.output import format_dollars
 from headrace.cli.platform import Platform, platform_command, platform_group
-from headrace.cli.views import MoneyView
 
 InvoiceArgument = Annotated[str, typer.Argument(metavar="INVOICE", help="Its number or id.")]
 PartyFile = Annotated[Path, typer.Option("--file", "-f", help="YAML or JSON.")]
@@ -56,77 +67,6 @@ class Export(StrEnum):
 
     FOCUS = "focus"
     CLOUD_EVENTS = "cloudevents"
-
-
-class StandingView(msgspec.Struct, frozen=True):
-    """How far an invoice is paid."""
-
-    state: str
-    currency: str
-    credited: str
-    paid: str
-    open: str
-
-
-class InvoiceView(msgspec.Struct, frozen=True):
-    """What is shown of an invoice."""
-
-    id: str
-    number: str | None
-    state: str
-    tenant: str
-    first_day: str
-    last_day: str
-    issue_day: str | None
-    due_day: str | None
-    subtotal: MoneyView
-    total: MoneyView
-    paid_from_credit: MoneyView
-    due: MoneyView
-    standing: StandingView | None
-    unrated_requests: int
-
-
-class CreditNoteView(msgspec.Struct, frozen=True):
-    """What is shown of a credit note."""
-
-    number: str
-    invoice_number: str
-    issue_day: str
-    net: MoneyView
-    tax: MoneyView
-    total: MoneyView
-    reason: str
-
-
-class Address(msgspec.Struct, frozen=True):
-    """A name as it is printed."""
-
-    name: str
-
-
-class Addressed(msgspec.Struct, frozen=True):
-    """What is shown of a seller or a profile."""
-
-    id: str
-    party: Address
-
-
-class TermsView(msgspec.Struct, frozen=True):
-    """What is shown of terms."""
-
-    tenant_id: str | None
-    discount_percent: float
-    free_tokens: dict[str, int]
-    volume: list["VolumeStepView"]
-    minimum: MoneyView
-
-
-class VolumeStepView(msgspec.Struct, frozen=True):
-    """A discount on what a month's amount has above a bound."""
-
-    over: MoneyView
-    percent: float
 
 
 def register(app: typer.Typer) -> None:
@@ -179,7 +119,7 @@ def finalize(
     answer = platform.client.send(
         "POST", path, {"allow_unrated": allow_unrated, "allow_zero": allow_zero}
     )
-    platform.show(answer, InvoiceView, _fields)
+    platform.show(answer, InvoiceView, invoice_fields)
 
 
 def list_all(
@@ -212,7 +152,7 @@ def show(
     reference = invoice or _of_month(platform, tenant, month)
     if paper is None and out is None:
         answer = platform.client.get(f"/invoices/{path_of(reference)}")
-        platform.show(answer, InvoiceView, _fields)
+        platform.show(answer, InvoiceView, invoice_fields)
         return
     chosen = paper or _paper_of(out)
     content = platform.client.get(
@@ -241,7 +181,7 @@ def credit(
     """Take back a part of a final invoice by a credit note, into the tenant's balance."""
     path = f"/invoices/{path_of(invoice)}/credit-notes"
     body = {"amount_usd": amount_usd, "reason": reason}
-    platform.show(platform.client.send("POST", path, body), CreditNoteView, _note_fields)
+    platform.show(platform.client.send("POST", path, body), CreditNoteView, note_fields)
 
 
 def notes(
@@ -296,7 +236,7 @@ def export(
 def seller(platform: Platform, *, file: PartyFile) -> None:
     """Name who writes the invoices from now on."""
     platform.show(
-        platform.client.send("PUT", "/seller", read_fields(file)), Addressed, _address_fields
+        platform.client.send("PUT", "/seller", read_fields(file)), Addressed, address_fields
     )
 
 
@@ -308,7 +248,7 @@ def profile(
 ) -> None:
     """Say whom a tenant's invoices go to from now on."""
     path = f"/tenants/{path_of(tenant)}/billing-profile"
-    platform.show(platform.client.send("PUT", path, read_fields(file)), Addressed, _address_fields)
+    platform.show(platform.client.send("PUT", path, read_fields(file)), Addressed, address_fields)
 
 
 def terms(
@@ -327,24 +267,9 @@ def terms(
     if drop:
         platform.client.send("DELETE", path)
     elif file is None:
-        platform.show(platform.client.get(path), TermsView, _terms_fields)
+        platform.show(platform.client.get(path), TermsView, terms_fields)
     else:
-        platform.show(
-            platform.client.send("PUT", path, read_fields(file)), TermsView, _terms_fields
-        )
-
-
-def _terms_fields(terms: TermsView) -> list[tuple[str, str]]:
-    return [
-        ("of", terms.tenant_id or "everybody without own terms"),
-        ("discount", f"{terms.discount_percent:g}%"),
-        *((f"free tokens of {model}", format_count(n)) for model, n in terms.free_tokens.items()),
-        *(
-            (f"over {format_dollars(step.over.nanousd)} a month", f"-{step.percent:g}%")
-            for step in terms.volume
-        ),
-        ("least a month", format_dollars(terms.minimum.nanousd)),
-    ]
+        platform.show(platform.client.send("PUT", path, read_fields(file)), TermsView, terms_fields)
 
 
 def _of_month(platform: Platform, tenant: str | None, month: str | None) -> str:
@@ -380,64 +305,7 @@ def _show_invoices(platform: Platform, answer: bytes) -> None:
     platform.show_list(
         answer,
         InvoiceView,
-        ("NUMBER", "ID", "TENANT", "FROM", "TO", ">TOTAL", ">DUE", "PAID", ">OPEN", ">UNRATED"),
-        lambda invoice: (
-            invoice.number or invoice.state,
-            invoice.id,
-            invoice.tenant,
-            invoice.first_day,
-            invoice.last_day,
-            format_dollars(invoice.total.nanousd),
-            format_dollars(invoice.due.nanousd),
-            "-" if invoice.standing is None else invoice.standing.state,
-            "-" if invoice.standing is None else _open(invoice.standing),
-            format_count(invoice.unrated_requests),
-        ),
+        invoice_columns,
+        invoice_row,
         empty="no invoices yet; draw some with `headrace invoices draft --month 2026-11`",
     )
-
-
-def _fields(invoice: InvoiceView) -> list[tuple[str, str]]:
-    return [
-        ("number", invoice.number or "-"),
-        ("id", invoice.id),
-        ("state", invoice.state),
-        ("tenant", invoice.tenant),
-        ("period", f"{invoice.first_day} to {invoice.last_day}"),
-        ("issued", invoice.issue_day or "-"),
-        ("due on", invoice.due_day or "-"),
-        ("subtotal", format_dollars(invoice.subtotal.nanousd)),
-        ("total", format_dollars(invoice.total.nanousd)),
-        ("paid from credit", format_dollars(invoice.paid_from_credit.nanousd)),
-        ("due", format_dollars(invoice.due.nanousd)),
-        *([] if invoice.standing is None else _standing_fields(invoice.standing)),
-        ("unrated requests", format_count(invoice.unrated_requests)),
-    ]
-
-
-def _standing_fields(standing: StandingView) -> list[tuple[str, str]]:
-    return [
-        ("credited", f"{standing.credited} {standing.currency}"),
-        ("paid", f"{standing.paid} {standing.currency} ({standing.state})"),
-        ("open", _open(standing)),
-    ]
-
-
-def _open(standing: StandingView) -> str:
-    return f"{standing.open} {standing.currency}"
-
-
-def _note_fields(note: CreditNoteView) -> list[tuple[str, str]]:
-    return [
-        ("number", note.number),
-        ("invoice", note.invoice_number),
-        ("issued", note.issue_day),
-        ("net", format_dollars(note.net.nanousd)),
-        ("tax", format_dollars(note.tax.nanousd)),
-        ("total", format_dollars(note.total.nanousd)),
-        ("reason", note.reason),
-    ]
-
-
-def _address_fields(addressed: Addressed) -> list[tuple[str, str]]:
-    return [("name", addressed.party.name), ("id", addressed.id)]
