@@ -171,6 +171,7 @@ class Applier:
                     gateway_ports=tuple(filter(None, (request.kv_events_port,))),
                     peer_ports=tuple(filter(None, (request.kv_transfer_port,))),
                     worker_argv=command.worker_argv,
+                    engine_key_salt=loading.engine_key_salt,
                 )
             )
         except HeadraceError as error:

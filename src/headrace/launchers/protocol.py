@@ -58,6 +58,7 @@ class LaunchSpec:
     # On the nodes beside the first, where a launch spans several; empty: the same. Both may have
     # the words of `spec/node_groups.py`.
     worker_argv: tuple[str, ...] = ()
+    engine_key_salt: str = ""  # of the key in `environment`, for who writes orders down without it
 
 
 class LaunchState(StrEnum):

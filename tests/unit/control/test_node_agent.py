@@ -176,7 +176,11 @@ async def test_an_order_has_the_secrets_that_its_record_has_not(site: Site) -> N
         Replica(id="rep_1", name="r", parent_id="dep_1", create_time=0, engine_key_salt="5a")
     )
     secrets = {"KEY": engine_key_of(pepper, replica), "PREFIX": prefix_cache_key(pepper).hex()}
-    wanted = replace(spec("rep_1", node), environment={**secrets, "OMP_NUM_THREADS": "4"})
+    wanted = replace(
+        spec("rep_1", node),
+        environment={**secrets, "OMP_NUM_THREADS": "4"},
+        engine_key_salt=replica.engine_key_salt,
+    )
     launch_id = site.launcher.start(wanted)
     (record,) = store.list(NodeLaunch)
     assert record.environment == {"OMP_NUM_THREADS": "4"}

@@ -23,7 +23,6 @@ from headrace.launchers.protocol import (
     check_one_node,
     no_resources,
 )
-from headrace.spec.deployments import Replica
 from headrace.spec.nodes import Node, NodeLaunch, NodeState
 from headrace.storage.store import Store
 
@@ -64,8 +63,9 @@ class FleetLauncher:
                 self._store.delete(order)
         if node is None:
             return self._local.start(spec)
-        salt = self._salt_of(spec.name)
-        environment, secrets = without_secrets(self._pepper, spec.name, salt, spec.environment)
+        environment, secrets = without_secrets(
+            self._pepper, spec.name, spec.engine_key_salt, spec.environment
+        )
         order = self._store.create(
             NodeLaunch(
                 id=new_id(NodeLaunch.id_prefix, self._clock),
@@ -75,7 +75,7 @@ class FleetLauncher:
                 argv=spec.argv,
                 environment=environment,
                 secrets=secrets,
-                engine_key_salt=salt,
+                engine_key_salt=spec.engine_key_salt,
                 watches_lifeline=spec.watches_lifeline,
                 device_ids=spec.resources.device_ids,
                 cpu_count=spec.resources.cpu_count,
@@ -127,13 +127,6 @@ class FleetLauncher:
     def close(self) -> None:
         """Give back what the local launcher holds."""
         self._local.close()
-
-    def _salt_of(self, replica_id: str) -> str:
-        """Of the key of a replica's present launch; empty if there is no such replica."""
-        try:
-            return self._store.get(Replica, replica_id).engine_key_salt
-        except NotFound:
-            return ""
 
     def _remote(self, node_id: str) -> Node | None:
         """The node of that id, unless it is this machine. SetupError if it is gone."""
