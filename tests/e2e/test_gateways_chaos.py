@@ -28,7 +28,7 @@ def directory(open_directory: Path, request: pytest.FixtureRequest) -> Path:
 @pytest.mark.parametrize("store", ["postgres", "redis"])
 async def test_nothing_is_lost_doubled_or_overrun(directory: Path, store: str) -> None:
     plan = ChaosPlan(
-        works=330,
+        works=480,
         attempts_max=4,
         limits=Limits(tokens_per_period=tokens, budget_nanousd=10**12),
         uses_redis=store == "redis",

@@ -12,6 +12,7 @@ from headrace.launchers.ray_launcher import connected
 node_settings = {"include_dashboard": False, "object_store_memory": 80 << 20}
 head_cpu_count = 4
 worker_label = {"rack": "two"}
+auth_token = secrets.token_hex(32)  # one for all clusters of a process: Ray reads it once
 
 
 @contextmanager
@@ -19,7 +20,7 @@ def ray_cluster(cpu_count: int = head_cpu_count) -> Iterator[Any]:
     """The cluster, with its head of so many CPUs; this process is connected until the end."""
     os.environ |= {
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_AUTH_TOKEN": auth_token,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_agent_register_timeout_ms": "120000",  # of a machine that is busy
         "RAY_raylet_start_wait_time_s": "120",
