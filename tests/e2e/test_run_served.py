@@ -23,6 +23,7 @@ from headrace.weights.sources import resolve
 pytestmark = pytest.mark.e2e
 
 model = "smollm2-135m-instruct"
+run_command = (sys.executable, "-m", "headrace.cli.main", "run", model)
 question = [{"role": "user", "content": "What is the capital of France?"}]
 options = {"num_predict": 8, "temperature": 0}
 
@@ -71,7 +72,7 @@ def test_an_adapter_is_a_model_to_openais_client(served: ServeProcess) -> None:
 def test_the_api_is_there_while_a_person_types() -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "headrace.cli.main", "run", model, "--port", "0"],
+        [*run_command, "--temperature", "0", "--port", "0"],
         stdin=slave,
         stdout=slave,
         stderr=slave,
