@@ -1,37 +1,20 @@
 """Asks every gateway for its signals, and for its decision on a request."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import msgspec
 
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError, NotFound, Unavailable
 from headrace.control.traffic import TrafficBook
-from headrace.http.client import WholeAnswer
+from headrace.http.client import Asker
 from headrace.spec.platform_token import platform_token
 from headrace.spec.signals import GatewaySignals
 
 poll_interval_s = 1.0
 ask_timeout_s = 2.0
 answer_bytes_max = 16 << 20
-
-
-class Asker(Protocol):
-    """The part of the HTTP client that is needed here."""
-
-    async def fetch(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        timeout_s: float,
-        limit_bytes: int,
-    ) -> WholeAnswer:
-        """Ask, and read the whole answer."""
-        ...
 
 
 class GatewayPoll:

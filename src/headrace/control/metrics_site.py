@@ -13,7 +13,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
@@ -22,7 +21,7 @@ from headrace.base.errors import HeadraceError, NotFound
 from headrace.control.probe import credential_of
 from headrace.http.asgi import header, json_header, send_bytes
 from headrace.http.callers import bearer_of, is_local
-from headrace.http.client import WholeAnswer
+from headrace.http.client import Asker
 from headrace.observability.metrics import content_type, openmetrics_content_type
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.nodes import Node
@@ -40,22 +39,6 @@ answer_bytes_max = 16 << 20
 scraped_states = (ReplicaState.LOADING, ReplicaState.ACTIVE, ReplicaState.DRAINING)
 openmetrics_end = b"# EOF\n"
 text_header = (b"content-type", b"text/plain; charset=utf-8")
-
-
-class Asker(Protocol):
-    """The part of the HTTP client that is needed here."""
-
-    async def fetch(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        timeout_s: float,
-        limit_bytes: int,
-    ) -> WholeAnswer:
-        """Ask, and read the whole answer."""
-        ...
 
 
 class MetricsSite:

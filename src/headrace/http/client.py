@@ -20,7 +20,7 @@ import ssl
 from collections import deque
 from collections.abc import Mapping
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from headrace.base.errors import Unavailable, UpstreamFailed
@@ -146,6 +146,22 @@ class Answer:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Asker(Protocol):
+    """What those who ask one question at a time need of an `HttpClient`."""
+
+    async def fetch(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        limit_bytes: int,
+    ) -> WholeAnswer:
+        """Ask, and read the whole answer."""
+        ...
 
 
 class HttpClient:
