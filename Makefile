@@ -82,18 +82,11 @@ types: $(STAMPS)/dev
 layers: $(STAMPS)/dev
 	$(BIN)/lint-imports
 
-# What failed beside the others runs once more, alone: a loaded machine loses races that no user
-# would. Both results are printed, a second failure ends the run, and the first is a fault to mend.
-define tested
-$(BIN)/pytest -m $(1) -n $(2) --dist loadfile || { test $$? -eq 1 \
-  && echo "once more, alone, what failed:" && $(BIN)/pytest -m $(1) --last-failed --last-failed-no-failures none; }
-endef
-
 unit: $(STAMPS)/dev
-	$(call tested,"not e2e",auto)
+	$(BIN)/pytest -m "not e2e" -n auto --dist loadfile
 
 e2e: $(STAMPS)/dev
-	$(call tested,e2e,2)
+	$(BIN)/pytest -m e2e -n 2 --dist loadfile
 
 reference: $(STAMPS)/dev # writes the generated pages, rules and dashboards anew
 	$(BIN)/python -m headrace.cli.reference_pages cli > docs/reference/cli.md
