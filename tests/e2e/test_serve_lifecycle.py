@@ -16,6 +16,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from headrace.launchers import lifeline
+from headrace.sim.model_on_disk import write_model_file
 from headrace.sim.serve_process import ServeProcess
 
 pytestmark = pytest.mark.e2e
@@ -187,6 +188,25 @@ def test_a_corrupt_model_file_is_refused_by_name(tmp_path: Path, content: bytes)
 
 def test_a_missing_model_is_refused_by_name(tmp_path: Path) -> None:
     assert "nothing-here.gguf" in serve_fails(str(tmp_path / "nothing-here.gguf"), "--port", "0")
+
+
+def test_a_model_of_noise_is_warned_of_or_refused(tmp_path: Path) -> None:
+    path = write_model_file(tmp_path / "noise.gguf")
+    cache = {"HEADRACE_CACHE_DIR": str(tmp_path / "cache")}
+    with ServeProcess.start(str(path), environment=cache) as served:
+        said = "\n".join(served.output)
+    assert "warning: The model is further from a plain text than guessing" in said
+    assert "no chat template" in said
+    refused = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", "serve", str(path), "--port", "0"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **cache, "HEADRACE_LOAD_CHECKS": "refuse"},
+    )
+    assert refused.returncode == 1
+    assert "--load-checks warn serves it all the same" in refused.stderr
 
 
 def free_port() -> int:

@@ -11,6 +11,7 @@ from headrace.cli import output
 from headrace.cli.model_files import resolve_model
 from headrace.cli.settings import CacheDir
 from headrace.engine.cpu_runner import CpuRunner
+from headrace.engine.load_probe import is_noise, noise_text
 from headrace.engine.scored_text import perplexity
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.architecture import ArchitectureSpec
@@ -20,7 +21,6 @@ from headrace.weights.soundness import check_weights
 
 probe_tokens_max = 128
 probe_rows = 32
-guessing_margin = 1.1  # over the perplexity of guessing among all tokens
 template_key = "tokenizer.chat_template"
 text_bytes_max = 1 << 20
 
@@ -61,7 +61,9 @@ def _generation_fields(
 ) -> list[tuple[str, str]]:
     tokenizer = Tokenizer.from_gguf_metadata(file.metadata)
     template = "present" if template_key in file.metadata else "absent: it completes, no chat"
-    tokens = tokenizer.encode(documentation_text() if text is None else read_text(text))
+    tokens = tokenizer.encode(
+        documentation_text() if text is None else read_text(text), add_special=True
+    )
     found = _probe(file, spec, tokens[:probe_tokens_max])
     return [
         ("tokenizer", f"{spec.vocab_size} tokens"),
@@ -81,13 +83,8 @@ def _probe(file: ModelFile, spec: ArchitectureSpec, tokens: list[int]) -> float:
         sequences_max=probe_rows,
     ) as runner:
         found = perplexity(runner, tokens)
-    if not found < guessing_margin * spec.vocab_size:
-        raise ModelFileError(
-            f"The model is further from a plain text than guessing among all {spec.vocab_size} "
-            f"tokens would be (perplexity {found:.3g}): its weights or its tokenizer are damaged, "
-            "or belong to another model.",
-            field="weights",
-        )
+    if is_noise(found, spec.vocab_size):
+        raise ModelFileError(noise_text(found, spec.vocab_size), field="weights")
     return found
 
 

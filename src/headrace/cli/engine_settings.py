@@ -37,6 +37,14 @@ class KvCacheDtype(StrEnum):
     Q8 = "q8"
 
 
+class LoadCheck(StrEnum):
+    """What becomes of a model that fails when it is looked at before it serves."""
+
+    OFF = "off"
+    WARN = "warn"
+    REFUSE = "refuse"
+
+
 kv_tokens = Setting(
     "kv-tokens",
     int,
@@ -153,6 +161,14 @@ n_cpu_moe = Setting(
     unit="layers",
 )
 
+load_checks = Setting(
+    "load-checks",
+    LoadCheck,
+    LoadCheck.WARN,
+    "A look at a model before it serves, once for each: numbers that are not finite are refused; "
+    "one that reads a plain text worse than chance is warned of, or refused too. off takes all.",
+)
+
 ModelArgument = Annotated[
     str,
     typer.Argument(
@@ -179,6 +195,7 @@ StepTimeout = Annotated[float, step_timeout.option()]
 DeviceMap = Annotated[str | None, device_map.option()]
 CpuMoe = Annotated[int, n_cpu_moe.option()]
 TensorParallelSize = Annotated[int, tensor_parallel_size.option()]
+LoadChecks = Annotated[LoadCheck, load_checks.option()]
 
 
 def service_config(

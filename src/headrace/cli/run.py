@@ -22,13 +22,15 @@ from headrace.cli.engine_settings import (
     KvCache,
     KvCacheDtype,
     KvTokens,
+    LoadCheck,
+    LoadChecks,
     ModelArgument,
     Quantize,
     Threads,
     kv_tokens_default,
     service_config,
 )
-from headrace.cli.load_checks import check_numbers
+from headrace.cli.load_checks import with_load_checks
 from headrace.cli.memory_check import check_memory
 from headrace.cli.model_files import resolve_model
 from headrace.cli.packed_weights import with_packed_weights
@@ -107,6 +109,7 @@ def run(
     threads: Threads = None,
     context_length: ContextLength = None,
     lora: Loras = None,
+    load_checks: LoadChecks = LoadCheck.WARN,
     port: Annotated[
         int | None,
         typer.Option(
@@ -135,7 +138,7 @@ def run(
     )
     config = with_adapters(config, lora, len(lora or []), rank_max_default, cache_dir)
     check_memory(config.engine, quiet=question is not None)  # an answer comes alone
-    check_numbers(resolved, cache_dir)
+    config = with_load_checks(config, load_checks, resolved, cache_dir)
     config = with_packed_weights(config, resolved, cache_dir)
     service = ModelService(config, SystemClock())
     api_key = read_api_key()
@@ -209,7 +212,9 @@ class Terminal:
 
     async def _start(self) -> None:
         await self._service.start()
-        await self._service.engine.wait_ready()
+        ready = await self._service.engine.wait_ready()
+        for remark in ready.remarks:
+            _note(f"headrace: {remark}")
 
     async def _answer(self, question: str) -> None:
         """Write the answer as it comes; what was written stays part of the conversation."""

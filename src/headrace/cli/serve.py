@@ -27,6 +27,8 @@ from headrace.cli.engine_settings import (
     KvCache,
     KvCacheDtype,
     KvTokens,
+    LoadCheck,
+    LoadChecks,
     MaxNumSeqs,
     ModelArgument,
     PublicPrompts,
@@ -50,7 +52,7 @@ from headrace.cli.kv_options import (
     kv_transfers,
     lease_default_s,
 )
-from headrace.cli.load_checks import check_numbers
+from headrace.cli.load_checks import with_load_checks
 from headrace.cli.memory_check import check_memory
 from headrace.cli.model_files import resolve_model
 from headrace.cli.operator_options import AdminHost, AdminPort, operator_listener
@@ -133,6 +135,7 @@ def serve(
     tensor_parallel_size: TensorParallelSize = 1,
     device_map: DeviceMap = None,
     n_cpu_moe: CpuMoe = 0,
+    load_checks: LoadChecks = LoadCheck.WARN,
 ) -> None:
     """Serve one model over an OpenAI-compatible API."""
     api_key = read_api_key(api_key_env)
@@ -176,7 +179,7 @@ def serve(
         slots = max_loras if admin_port is not None else min(max_loras, len(lora or []))
         config = with_adapters(config, lora, slots, max_lora_rank, cache_dir)
         config = replace(config, planned_bytes=check_memory(config.engine).parts)
-        check_numbers(resolved, cache_dir)
+        config = with_load_checks(config, load_checks, resolved, cache_dir, draft)
         config = with_packed_weights(config, resolved, cache_dir, draft)
         listener = operator_listener(admin_host, admin_port)
         service = ModelService(config, SystemClock())

@@ -87,6 +87,8 @@ class ServedModel:
         url = _url_of(self._sock)
         ready = self._service.engine.ready
         assert ready is not None
+        for remark in ready.remarks:
+            note(f"headrace: {remark}")
         name = self._service.config.served_name
         if ready.dimensions is not None:
             note(
@@ -95,12 +97,15 @@ class ServedModel:
             )
             return
         key_header = '-H "Authorization: Bearer $HEADRACE_API_KEY" ' if self._api_key else ""
-        body = f'{{"model":"{name}","messages":[{{"role":"user","content":"Hello!"}}]}}'
+        path, body = "chat/completions", '"messages":[{"role":"user","content":"Hello!"}]'
+        if self._service.tokenizer.chat_template is None:
+            note("headrace: the model has no chat template: it completes texts, but no chats")
+            path, body = "completions", '"prompt":"Once upon a time"'
         note(
             f"{name} is ready at {url}/v1 "
             f"(context {ready.context_length} tokens, kernels {ready.kernel_name})\n\n"
-            f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' {key_header}"
-            f"-d '{body}'\n"
+            f"  curl {url}/v1/{path} -H 'Content-Type: application/json' {key_header}"
+            f'-d \'{{"model":"{name}",{body}}}\'\n'
         )
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from headrace.base.errors import ConfigurationError, HeadraceError, InvalidRequest, ModelFileError
+from headrace.engine.load_probe import not_finite_text
 from headrace.engine_server import messages
 from headrace.engine_server.messages import EngineConfig
 
@@ -45,8 +46,12 @@ class EncoderLoop:
         self._steps = 0
 
     def start(self) -> None:
-        """Embed something, and say that calls may come."""
-        self._encoder.embed([list(warm_up_text)])
+        """Embed something, and say that calls may come.
+
+        ModelFileError if what comes of it is no number."""
+        [vector] = self._encoder.embed([list(warm_up_text)])
+        if not np.isfinite(vector).all():
+            raise ModelFileError(not_finite_text, field="weights")
         self._send(
             messages.Ready(
                 context_length=self._encoder.context_length,

@@ -39,6 +39,7 @@ from headrace.engine_server.encoder_process import EncoderLoop, TextEncoder, loa
 from headrace.engine_server.grammar_queue import GrammarActions, GrammarQueue
 from headrace.engine_server.grammars import GrammarCompiler
 from headrace.engine_server.kv_exchange import KvExchange, make_fingerprint
+from headrace.engine_server.load_checks import probe_load
 from headrace.engine_server.loading import (
     ReportLoading,
     blocks_of,
@@ -122,7 +123,9 @@ class EngineProcess:
         loop.run()
 
     def _load(self, config: EngineConfig) -> EngineCore:
+        started_s = self._clock.monotonic_s()
         runner = self._load_runner(config, self._report_loading)
+        load_s = self._clock.monotonic_s() - started_s
         self._report_loading("warming up", 0.95)
         scheduler = SchedulerConfig(
             prefix_cache_key=config.prefix_key or secrets.token_bytes(32),
@@ -137,11 +140,13 @@ class EngineProcess:
             host_blocks_max=config.host_tokens // runner.info.block_size_tokens,
         )
         self._shelf = AdapterShelf(runner, config, self._report_loading)
-        _warm_up(EngineCore(runner, scheduler, self._clock))
+        first_core = EngineCore(runner, scheduler, self._clock)
+        _warm_up(first_core)
+        remarks = probe_load(config, first_core, runner.info, self._clock, load_s)
         if config.kv_transfers is not None:
             fingerprint = make_fingerprint(runner, scheduler, self._clock)
             scheduler = replace(scheduler, kv_fingerprint=fingerprint)
-        # A core of its own, so that the warm-up is in no counter and in no cache.
+        # A core of its own, so that the warm-up and the probe are in no counter and in no cache.
         draft_model = load_draft_model(config, self._report_loading, runner, self._clock)
         core = EngineCore(runner, scheduler, self._clock, draft_model)
         core.record_cache_changes()
@@ -165,6 +170,7 @@ class EngineProcess:
                 kv_blocks=info.num_blocks,
                 block_size_tokens=info.block_size_tokens,
                 adapters=self._shelf.loaded(),
+                remarks=remarks,
             )
         )
         return core

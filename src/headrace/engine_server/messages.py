@@ -37,6 +37,14 @@ class KvTransfers(msgspec.Struct, frozen=True, array_like=True):
     lease_s: float  # how long KV waits to be fetched
 
 
+class LoadProbe(msgspec.Struct, frozen=True, array_like=True):
+    """That a model is to read a few words before it serves (load_checks.py)."""
+
+    sha256: str  # of the model
+    cache_dir: str  # where it is remembered that it passed
+    refuses_noise: bool = False  # rather than warn
+
+
 class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     """What the engine process is to load; settings that are None are chosen from the machine."""
 
@@ -69,6 +77,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     draft_packed_path: str | None = None  # of the draft model's
     kv_transfers: KvTransfers | None = None  # None: KV neither leaves nor comes in
     chat_template_path: str | None = None  # in place of the model's own
+    load_probe: LoadProbe | None = None  # None: the model is taken as it is
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):
@@ -244,6 +253,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
     block_size_tokens: int
     dimensions: int | None = None  # of an embedding model's vectors; None: it generates text
     adapters: list[LoadedAdapter] = []
+    remarks: list[str] = []  # what its operator should know
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
