@@ -4,15 +4,60 @@ Such are most pools while all is well, as long as no rollout or second kind of d
 Their prompts cost the same a token, and what is known by slot lies beside them in the same order.
 """
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Collection, Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.router.by_slot import Costs, TokensBySlot, as_list, many
 from headrace.router.endpoint import Endpoint, PoolLoad
 
 
 class Alike(tuple[Endpoint, ...]):
-    """At least one endpoint; all have one rate, and the slots 0, 1, 2, ..."""
+    """At least one endpoint, and all have one rate; a whole pool has the slots 0, 1, 2, ..."""
 
-    loads_s: Sequence[float]  # of each, and of slots behind them perhaps
+    by_slot: "array[float]"  # the load in seconds of each, and of slots that it has not perhaps
+    slots: NDArray[np.intp] | slice  # its own
+
+    def without(self, gone: Collection[Endpoint]) -> "Alike | list[Endpoint]":
+        """All but these of a whole pool; few endpoints, or none, are a list."""
+        slots = sorted((e.slot for e in gone if e.slot < len(self)), reverse=True)
+        left = list(self)
+        for slot in slots:
+            del left[slot]
+        if len(left) < many:
+            return left
+        return self._of(left, np.delete(np.arange(len(self)), slots))
+
+    def joined_by(self, others: Collection[Endpoint]) -> "Alike":
+        """These and others of the same pool; an order of slots is not kept."""
+        slots = [endpoint.slot for endpoint in others]
+        own = np.arange(len(self)) if isinstance(self.slots, slice) else self.slots
+        return self._of((*self, *others), np.concatenate((own, np.array(slots, np.intp))))
+
+    def tokens(self, matched: TokensBySlot) -> TokensBySlot:
+        """What each has of a prompt, in their order."""
+        if len(self.by_slot) < many:
+            return as_list(matched)[: len(self)]
+        return np.asarray(matched)[self.slots]
+
+    def costs(self, whole_s: float, per_token_s: float, matched: TokensBySlot) -> Costs:
+        """Of each its load and `whole_s`, less what it has of the prompt."""
+        tokens = self.tokens(matched)
+        if not isinstance(tokens, list):
+            return np.frombuffer(self.by_slot)[self.slots] + whole_s - tokens * per_token_s
+        if not any(tokens):
+            return [load_s + whole_s for load_s in self.by_slot[: len(self)]]
+        return [
+            load_s + whole_s - known * per_token_s
+            for load_s, known in zip(self.by_slot, tokens, strict=False)
+        ]
+
+    def _of(self, endpoints: Iterable[Endpoint], slots: NDArray[np.intp]) -> "Alike":
+        made = Alike(endpoints)
+        made.by_slot, made.slots = self.by_slot, slots
+        return made
 
 
 def alike(endpoints: Iterable[Endpoint], load: PoolLoad) -> tuple[Endpoint, ...]:
@@ -25,5 +70,5 @@ def alike(endpoints: Iterable[Endpoint], load: PoolLoad) -> tuple[Endpoint, ...]
     if not is_alike:
         return found
     made = Alike(found)
-    made.loads_s = load.loads_s
+    made.by_slot, made.slots = load.loads_s, slice(len(found))
     return made

@@ -17,11 +17,11 @@ What was sent lately counts as held until the engine had the time to tell, or fo
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
+from headrace.router.by_slot import TokensBySlot, no_tokens, raise_tokens, set_tokens
 from headrace.router.prompt_prefix import PromptPrefix, block_ends
 
 meanings_max = 262_144  # beginnings of texts that are understood; about 60 MB
 blocks_per_slot_max = 1 << 20  # of one engine's cache; what is beyond is not known
-dense_share = 4  # from a quarter of set bits on, walking over all beats searching for each
 promise_s = 5.0  # a router's own request is believed to be stored so long without a word
 
 
@@ -105,8 +105,9 @@ class BlockIndex:
             return
         held = self._held[slot]
         promised = self._promised.setdefault(slot, OrderedDict())
+        meanings = self._meanings
         for key in prefix.keys:
-            meaning = self._meanings.get(key)
+            meaning = meanings.get(key)
             if meaning is not None and meaning[0] not in held:
                 promised[meaning[0]] = now_s + promise_s
                 promised.move_to_end(meaning[0])
@@ -114,23 +115,28 @@ class BlockIndex:
         self._end_promises(slot, promised, now_s)
 
     def match(
-        self, prefix: PromptPrefix, slots: int, slot_count: int, believe: Callable[[], list[int]]
-    ) -> list[int]:
-        """Tokens that each slot has, a list by slot; `slots` are those that matter, as bits.
+        self,
+        prefix: PromptPrefix,
+        slots: int,
+        slot_count: int,
+        believe: Callable[[], TokensBySlot],
+    ) -> TokensBySlot:
+        """Tokens that each slot has; `slots` are those that matter, as bits.
 
         They are estimates from bytes as everywhere in a router, so that costs stay comparable; it
         is the depth that is exact. `believe` is asked only if it is needed: for those that do not
         tell, and behind the last beginning that is understood, where it counts if it is longer."""
         told: list[tuple[int, int]] = []  # (slots, tokens)
         alive = self._telling & slots
+        meanings, holders = self._meanings, self._holders
         tokens = 0
         is_whole = True
         for key, end in zip(prefix.keys, prefix.tokens, strict=True):
-            meaning = self._meanings.get(key)
+            meaning = meanings.get(key)
             if meaning is None:
                 is_whole = False
                 break
-            still = alive & self._holders.get(meaning[0], 0)
+            still = alive & holders.get(meaning[0], 0)
             if still != alive:
                 told.append((alive & ~still, tokens))
                 alive = still
@@ -142,26 +148,26 @@ class BlockIndex:
             alive = 0
         if slots & ~self._telling or alive:
             matched = believe()
-            _raise_to(matched, alive, tokens)
+            if tokens:
+                raise_tokens(matched, alive, tokens)
         else:
-            matched = [0] * slot_count
+            matched = no_tokens(slot_count)
             told = [each for each in told if each[1]]
         for bits, depth in told:
-            if bits == slots:
-                return [depth] * slot_count
-            _set_to(matched, bits, depth)
+            set_tokens(matched, bits, depth)
         return matched
 
     def held_tokens(self, slot: int, prefix: PromptPrefix) -> int | None:
         """What an endpoint holds of a prompt in its own tokens; None if that is not known."""
         if not self._telling >> slot & 1:
             return None
+        meanings, holders, bit = self._meanings, self._holders, 1 << slot
         tokens = 0
         for key in prefix.keys:
-            meaning = self._meanings.get(key)
+            meaning = meanings.get(key)
             if meaning is None:
                 return None
-            if not self._holders.get(meaning[0], 0) >> slot & 1:
+            if not holders.get(meaning[0], 0) & bit:
                 break
             tokens = meaning[1]
         return tokens
@@ -181,29 +187,3 @@ class BlockIndex:
             self._holders[block] = left
         else:
             self._holders.pop(block, None)
-
-
-def _slots(bits: int, count: int) -> Iterable[int]:
-    """The positions of set bits below `count`."""
-    text = f"{bits:b}"[::-1]
-    slot = text.find("1")
-    while 0 <= slot < count:
-        yield slot
-        slot = text.find("1", slot + 1)
-
-
-def _set_to(values: list[int], bits: int, tokens: int) -> None:
-    if bits.bit_count() * dense_share > len(values):
-        for slot, bit in enumerate(f"{bits:b}"[::-1]):
-            if bit == "1":
-                values[slot] = tokens
-        return
-    for slot in _slots(bits, len(values)):
-        values[slot] = tokens
-
-
-def _raise_to(values: list[int], bits: int, tokens: int) -> None:
-    if not tokens:
-        return
-    for slot in _slots(bits, len(values)):
-        values[slot] = max(values[slot], tokens)

@@ -12,13 +12,16 @@ more would only wait.
 from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import islice
+from operator import attrgetter
 
 import msgspec
 
+from headrace.router.alike import Alike
+from headrace.router.by_slot import TokensBySlot, many, most_tokens
 from headrace.router.endpoint import Endpoint
 from headrace.router.endpoint_set import Pool
 from headrace.router.lease import Work
-from headrace.router.policy import Rng
+from headrace.router.rng import Rng
 
 overbooking = 1.5  # of its learnt limit, for who has the prefix; 1.25 was enough in simulations
 owner_share_min = 0.5  # of the prompt
@@ -55,7 +58,10 @@ def usable(
             for e in pool.load.impaired
             if (e.is_full() and not over_capacity) or not e.breaker.permits(now_s)
         }
-        able = [e for e in able if e not in unusable] if unusable else able
+        if unusable and isinstance(able, Alike) and len(able) >= many:
+            able = able.without(unusable)
+        elif unusable:
+            able = [e for e in able if e not in unusable]
     return [e for e in able if e.spec.id not in excluded] if excluded else able
 
 
@@ -95,16 +101,17 @@ def last_resort(
 
 
 def overbooked_owners(
-    pool: Pool, work: Work, matched: Sequence[int], now_s: float, excluded: Collection[str]
+    pool: Pool, work: Work, matched: TokensBySlot, now_s: float, excluded: Collection[str]
 ) -> list[Endpoint]:
     """Full endpoints that have most of the prompt, and are not beyond their overbooking."""
     enough = max(1.0, owner_share_min * work.prefill_tokens)
-    if max(matched, default=0) < enough:
+    if most_tokens(matched) < enough:
         return []
     return [
         e
-        for e in pool.accepting
+        for e in sorted(pool.load.impaired, key=attrgetter("slot"))  # who is full is among them
         if matched[e.slot] >= enough
+        and e.spec.answers
         and e.capacity.requests_max <= e.in_flight_requests < overbooking * e.capacity.requests_max
         and e.breaker.permits(now_s)
         and e.spec.id not in excluded
@@ -153,7 +160,7 @@ def why_left_out(pool: Pool, now_s: float, excluded: Collection[str]) -> dict[st
     reasons["loading, draining or failed"] = len(pool.members) - taking
     for endpoint in islice(pool.load.impaired, told_max):
         spec = endpoint.spec
-        if not spec.accepts_requests or spec.role == "prefill" or spec.id in excluded:
+        if not spec.answers or spec.id in excluded:
             continue
         if not endpoint.breaker.permits(now_s):
             reasons["ejected after failures"] += 1

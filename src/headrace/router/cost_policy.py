@@ -13,6 +13,7 @@ docs/concepts/router.md has the measurements.
 from collections.abc import Mapping, Sequence
 
 from headrace.router.alike import Alike
+from headrace.router.by_slot import Costs, TokensBySlot, as_list
 from headrace.router.endpoint import Endpoint
 from headrace.router.lease import Work
 
@@ -28,24 +29,16 @@ class LeastCost:
         self.name = name
         self.fresh_weight = fresh_weight
 
-    def costs(
-        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
-    ) -> list[float]:
-        """Seconds; one pass without a call, because a thousand endpoints are asked."""
+    def costs(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Costs:
+        """Seconds; without a call for each, because a thousand endpoints are asked."""
         weight = self.fresh_weight
         prompt = work.prefill_tokens
         if isinstance(endpoints, Alike):
             per_token_s = weight * endpoints[0].rate.seconds_per_token
-            whole_s = prompt * per_token_s
-            loads_s = endpoints.loads_s[: len(endpoints)]
-            if not any(matched):
-                return [load_s + whole_s for load_s in loads_s]
-            return [
-                load_s + whole_s - tokens * per_token_s
-                for load_s, tokens in zip(loads_s, matched, strict=False)
-            ]
+            return endpoints.costs(prompt * per_token_s, per_token_s, matched)
+        tokens = as_list(matched)
         return [
-            (e.queued_prefill_tokens + weight * (prompt - matched[e.slot]))
+            (e.queued_prefill_tokens + weight * (prompt - tokens[e.slot]))
             * e.rate.seconds_per_token
             + e.pressure_s
             for e in endpoints

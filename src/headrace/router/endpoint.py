@@ -40,6 +40,11 @@ class EndpointSpec:
     role: str = ""  # prefill: computes prompts for those that answer; see `split`
     split_tokens: int = 0  # a prompt with more that it lacks may be computed elsewhere; 0: never
 
+    @property
+    def answers(self) -> bool:
+        """Whether requests may go there as a whole: not only for their prompts."""
+        return self.accepts_requests and self.role != "prefill"
+
     def is_same_process(self, other: "EndpointSpec") -> bool:
         """Whether load and health of one hold for the other; a relaunch gets a new key."""
         return (self.id, self.address, self.engine_key) == (

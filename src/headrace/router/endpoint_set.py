@@ -59,8 +59,8 @@ class Pool:
         self._free_slots.sort(reverse=True)
         self.members = tuple(members)
         accepting = [member for member in members if member.spec.accepts_requests]
-        self.prefillers = tuple(m for m in accepting if m.spec.role == "prefill")
-        self.accepting = alike((m for m in accepting if m.spec.role != "prefill"), self.load)
+        self.prefillers = tuple(m for m in accepting if not m.spec.answers)
+        self.accepting = alike((m for m in accepting if m.spec.answers), self.load)
         self.slot_bits = sum(1 << member.slot for member in members)
         self.has_cohorts = any(member.spec.cohort_weight for member in members)
         present = {member.spec.deployment_id for member in members}

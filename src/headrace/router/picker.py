@@ -12,6 +12,8 @@ import msgspec
 
 from headrace.base.errors import Unavailable
 from headrace.router.adapters_loaded import adapter_load_s
+from headrace.router.alike import Alike
+from headrace.router.by_slot import Costs, TokensBySlot, cheap, least
 from headrace.router.candidates import (
     Candidates,
     Place,
@@ -28,8 +30,9 @@ from headrace.router.decision_log import CandidateView, Decision, DecisionLog, c
 from headrace.router.endpoint import Endpoint
 from headrace.router.endpoint_set import EndpointSet, Pool
 from headrace.router.lease import Lease, Work
-from headrace.router.policy import Rng, RoutingPolicy
+from headrace.router.policy import RoutingPolicy
 from headrace.router.prompt_prefix import PromptPrefix
+from headrace.router.rng import Rng
 from headrace.router.stickiness import preferred
 
 retry_after_s_default = 1.0  # when nothing tells when an endpoint will be there
@@ -62,7 +65,7 @@ class Search(msgspec.Struct, frozen=True):
     work: Work
     now_s: float
     excluded: Collection[str]
-    matched: Sequence[int]  # tokens of the prompt by slot; empty if the policy asks for none
+    matched: TokensBySlot  # of the prompt; empty if the policy asks for none
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -70,7 +73,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     at: int  # its position among the candidates
     reason: str
-    costs: Sequence[float]  # of the candidates, in their order; empty if none were reckoned
+    costs: Costs | None = None  # of the candidates, in their order; None: none were reckoned
 
 
 class Picker:
@@ -187,7 +190,7 @@ class Picker:
         pool = self._endpoints.whole_pool(pool_name)
         if pool is None:
             return None
-        matched: Sequence[int] = ()
+        matched: TokensBySlot = []
         if self.policy.needs_prefixes:
             matched = match(pool, work.prefix)
         return Search(pool_name, pool, work, now_s, excluded, matched)
@@ -198,12 +201,10 @@ class Picker:
         able = usable(search.pool, now_s, excluded, over_capacity=over_capacity)
         if not able and search.pool.prefillers:
             able = stand_ins(search.pool, now_s, excluded, over_capacity=over_capacity)
-        if over_capacity or len(able) == len(search.pool.accepting) or not search.matched:
+        if over_capacity or len(able) == len(search.pool.accepting) or not len(search.matched):
             return able
-        return [
-            *able,
-            *overbooked_owners(search.pool, search.work, search.matched, now_s, excluded),
-        ]
+        owners = overbooked_owners(search.pool, search.work, search.matched, now_s, excluded)
+        return able.joined_by(owners) if isinstance(able, Alike) else [*able, *owners]
 
     def _lease_one_of(self, able: Sequence[Endpoint], search: Search) -> Lease:
         candidates = narrow(able, search.pool, self._place, self._rng)
@@ -213,8 +214,8 @@ class Picker:
         if self.log is not None and work.request_id:
             self.log.add(self._decision(choice, candidates, search))
         predicted, told = 0, None
-        if search.matched:
-            predicted = min(search.matched[endpoint.slot], work.prefill_tokens)
+        if len(search.matched):
+            predicted = min(int(search.matched[endpoint.slot]), work.prefill_tokens)
             kv_tokens = endpoint.spec.kv_tokens
             search.pool.index.sent(endpoint.slot, work.prefix, search.now_s, kv_tokens)
             blocks = search.pool.blocks
@@ -225,35 +226,31 @@ class Picker:
             endpoint.adapters.sent(work.adapter)
         return Lease(endpoint, work, search.now_s, predicted_tokens=predicted, told_tokens=told)
 
-    def _choose(self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]) -> Choice:
+    def _choose(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Choice:
         if len(endpoints) == 1:
-            return Choice(0, "the only one left", ())
+            return Choice(0, "the only one left")
         if work.session:
             at = endpoints.index(preferred(work.session, endpoints))
-            return Choice(at, "session", ())
+            return Choice(at, "session")
         costs = self.policy.costs(endpoints, work, matched)
         if work.adapter:
             costs = [
-                cost + adapter_load_s * (not has_adapter(endpoint, work.adapter))
+                float(cost) + adapter_load_s * (not has_adapter(endpoint, work.adapter))
                 for endpoint, cost in zip(endpoints, costs, strict=True)
             ]
-        least = min(costs)
-        if costs.count(least) == 1:
-            return Choice(costs.index(least), "least cost", costs)
-        ties = [at for at, cost in enumerate(costs) if cost == least]
-        return Choice(ties[int(self._rng.random() * len(ties))], "least cost", costs)
+        return Choice(least(costs, self._rng), "least cost", costs)
 
     def _decision(self, choice: Choice, candidates: Candidates, search: Search) -> Decision:
         pool, work, matched = search.pool, search.work, search.matched
         endpoints = candidates.endpoints
-        costs = choice.costs or self.policy.costs(endpoints, work, matched)
-        bound = cheap_enough(costs)
-        kept = [at for at, cost in enumerate(costs) if cost <= bound]
-        kept = sorted(kept, key=costs.__getitem__)[:candidates_max]
+        costs = choice.costs
+        if costs is None:
+            costs = self.policy.costs(endpoints, work, matched)
+        kept = cheap(costs, candidates_max)
         if choice.at not in kept:
             kept.append(choice.at)
         views = [
-            self._view(endpoints[at], costs[at], work, matched, is_chosen=at == choice.at)
+            self._view(endpoints[at], float(costs[at]), work, matched, is_chosen=at == choice.at)
             for at in kept
         ]
         is_whole = len(endpoints) == len(pool.members)
@@ -278,11 +275,11 @@ class Picker:
         endpoint: Endpoint,
         cost: float,
         work: Work,
-        matched: Sequence[int],
+        matched: TokensBySlot,
         *,
         is_chosen: bool,
     ) -> CandidateView:
-        tokens = matched[endpoint.slot] if matched else 0
+        tokens = int(matched[endpoint.slot]) if len(matched) else 0
         terms = dict(self.policy.terms(endpoint, work, tokens))
         if work.adapter and not has_adapter(endpoint, work.adapter):
             terms["adapter_s"] = adapter_load_s
@@ -323,10 +320,10 @@ class Picker:
         return min(waits_s, default=0.0) or retry_after_s_default
 
 
-def match(pool: Pool, prefix: PromptPrefix) -> Sequence[int]:
+def match(pool: Pool, prefix: PromptPrefix) -> TokensBySlot:
     """Tokens of a prompt that each slot has: by its engine's word, else as is believed."""
 
-    def believe() -> list[int]:
+    def believe() -> TokensBySlot:
         return pool.index.match(prefix, pool.slot_count)
 
     if not pool.blocks.is_used:
@@ -337,13 +334,3 @@ def match(pool: Pool, prefix: PromptPrefix) -> Sequence[int]:
 def has_adapter(endpoint: Endpoint, adapter: str) -> bool:
     """Whether an endpoint has an adapter loaded: from its start, or since it was sent to it."""
     return adapter in endpoint.spec.loras or adapter in endpoint.adapters
-
-
-def cheap_enough(costs: Sequence[float]) -> float:
-    """A cost that at least some of the cheapest do not exceed; of a sample, where there are many.
-
-    Sorting a thousand costs for the log would take as long as the choice."""
-    if len(costs) <= 4 * candidates_max:
-        return max(costs)
-    sample = sorted(costs[:: len(costs) // (4 * candidates_max)])
-    return sample[1]

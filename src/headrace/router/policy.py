@@ -15,16 +15,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from headrace.router.alike import Alike
+from headrace.router.by_slot import Costs, TokensBySlot, as_list, costs_of
 from headrace.router.endpoint import Endpoint
 from headrace.router.lease import Work
-
-
-class Rng(Protocol):
-    """Where random numbers come from."""
-
-    def random(self) -> float:
-        """A number in [0, 1)."""
-        ...
+from headrace.router.rng import Rng
 
 
 class RoutingPolicy(Protocol):
@@ -40,9 +35,7 @@ class RoutingPolicy(Protocol):
         """Whether it asks how much of a prompt each endpoint has."""
         ...
 
-    def costs(
-        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
-    ) -> list[float]:
+    def costs(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Costs:
         """The cost of each endpoint; `matched` are tokens by slot, empty if none are needed."""
         ...
 
@@ -60,9 +53,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._turn = 0
 
-    def costs(
-        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
-    ) -> list[float]:
+    def costs(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Costs:
         """How many come before it."""
         count = len(endpoints)
         turn = self._turn
@@ -80,9 +71,7 @@ class LeastRequests:
     name = "least-requests"
     needs_prefixes = False
 
-    def costs(
-        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
-    ) -> list[float]:
+    def costs(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Costs:
         """Requests in flight."""
         return [float(endpoint.in_flight_requests) for endpoint in endpoints]
 
@@ -99,9 +88,7 @@ class TwoChoices(LeastRequests):
     def __init__(self, rng: Rng) -> None:
         self._rng = rng
 
-    def costs(
-        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
-    ) -> list[float]:
+    def costs(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Costs:
         """Requests in flight of two of them."""
         count = len(endpoints)
         costs = [math.inf] * count
@@ -118,9 +105,7 @@ class LeastTokens:
     name = "least-tokens"
     needs_prefixes = False
 
-    def costs(
-        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
-    ) -> list[float]:
+    def costs(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Costs:
         """Tokens in flight."""
         return [float(endpoint.in_flight_tokens) for endpoint in endpoints]
 
@@ -135,11 +120,12 @@ class PrefixAffinity:
     name = "prefix-affinity"
     needs_prefixes = True
 
-    def costs(
-        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
-    ) -> list[float]:
+    def costs(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Costs:
         """Tokens that it would have to compute."""
-        return [float(work.prefill_tokens - matched[endpoint.slot]) for endpoint in endpoints]
+        if isinstance(endpoints, Alike):
+            return costs_of(work.prefill_tokens, endpoints.tokens(matched))
+        tokens = as_list(matched)
+        return [float(work.prefill_tokens - tokens[endpoint.slot]) for endpoint in endpoints]
 
     def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
         """Tokens that it would have to compute."""

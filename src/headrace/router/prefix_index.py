@@ -11,6 +11,7 @@ reported of each prompt: one that had less than was predicted is believed to kee
 
 from collections import OrderedDict
 
+from headrace.router.by_slot import TokensBySlot, no_tokens, set_tokens
 from headrace.router.prompt_prefix import PromptPrefix
 
 keys_max = 262_144  # of all slots together; about 60 MB
@@ -19,7 +20,6 @@ unused_s_max = 1800.0  # other gateways and long answers evict what was not sent
 capacity_tokens_max = 1 << 24  # when nothing is known of an engine's cache
 capacity_tokens_min = 4096
 shrink, growth = 0.9, 1.02  # of the believed capacity, after a wrong and a right prediction
-dense_share = 4  # from a quarter of set bits on, walking over all beats searching for each
 told_slack = 1.3  # our tokens are estimates from bytes
 error_share_max = 0.25  # of the predicted tokens; less is granularity
 
@@ -49,9 +49,9 @@ class PrefixIndex:
         """How many different beginnings are known."""
         return len(self._holders)
 
-    def match(self, prefix: PromptPrefix, slot_count: int) -> list[int]:
-        """Tokens from the start on that each slot should have; a list by slot."""
-        matched = [0] * slot_count
+    def match(self, prefix: PromptPrefix, slot_count: int) -> TokensBySlot:
+        """Tokens from the start on that each slot should have."""
+        matched = no_tokens(slot_count)
         holders = self._holders
         alive = -1  # every slot
         depth = 0
@@ -59,13 +59,13 @@ class PrefixIndex:
             still = alive & holders.get(key, 0)
             if still != alive:
                 if alive > 0:
-                    _set_bits(matched, alive & ~still, prefix.tokens[depth - 1])
+                    set_tokens(matched, alive & ~still, prefix.tokens[depth - 1])
                 alive = still
                 if not alive:
                     return matched
             depth += 1
         if alive > 0:
-            _set_bits(matched, alive, prefix.tokens[depth - 1])
+            set_tokens(matched, alive, prefix.tokens[depth - 1])
         return matched
 
     def matched(self, slot: int, prefix: PromptPrefix) -> int:
@@ -163,21 +163,3 @@ class PrefixIndex:
             self._holders[key] = left
         else:
             del self._holders[key]
-
-
-def _set_bits(matched: list[int], bits: int, tokens: int) -> None:
-    """Write `tokens` at every slot whose bit is set, in time of the set ones if they are few."""
-    count = bits.bit_count()
-    if count == len(matched):
-        matched[:] = [tokens] * count
-        return
-    text = f"{bits:b}"[::-1]
-    if count * dense_share > len(text):
-        for slot, bit in enumerate(text):
-            if bit == "1":
-                matched[slot] = tokens
-        return
-    slot = text.find("1")
-    while slot >= 0:
-        matched[slot] = tokens
-        slot = text.find("1", slot + 1)

@@ -9,8 +9,9 @@ D lacks than the deployment's threshold are looked at; P and D are of one genera
 deployment, so that the one can use the other's KV.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
+from headrace.router.by_slot import TokensBySlot
 from headrace.router.candidates import usable_for_prompts
 from headrace.router.cost_policy import least_harm
 from headrace.router.decision_log import CandidateView, Decision, DecisionLog
@@ -69,9 +70,9 @@ class Splitter:
 
     @staticmethod
     def _begin(
-        pool: Pool, endpoint: Endpoint, work: Work, matched: Sequence[int], now_s: float
+        pool: Pool, endpoint: Endpoint, work: Work, matched: TokensBySlot, now_s: float
     ) -> Lease:
-        predicted = min(matched[endpoint.slot], work.prefill_tokens)
+        predicted = min(int(matched[endpoint.slot]), work.prefill_tokens)
         pool.index.sent(endpoint.slot, work.prefix, now_s, endpoint.spec.kv_tokens)
         told = pool.blocks.held_tokens(endpoint.slot, work.prefix)
         pool.blocks.sent(endpoint.slot, work.prefix, now_s)
@@ -79,7 +80,7 @@ class Splitter:
         return Lease(endpoint, half, now_s, predicted_tokens=predicted, told_tokens=told)
 
 
-def view_of(endpoint: Endpoint, cost: float, matched: Sequence[int], whole: float) -> CandidateView:
+def view_of(endpoint: Endpoint, cost: float, matched: TokensBySlot, whole: float) -> CandidateView:
     """The endpoint as it was chosen, with what answering it whole would have cost."""
     return CandidateView(
         endpoint_id=endpoint.spec.id,
@@ -88,7 +89,7 @@ def view_of(endpoint: Endpoint, cost: float, matched: Sequence[int], whole: floa
             "queue_s": endpoint.queued_prefill_tokens * endpoint.rate.seconds_per_token,
             "whole_s": whole,
         },
-        matched_tokens=matched[endpoint.slot],
+        matched_tokens=int(matched[endpoint.slot]),
         in_flight_requests=endpoint.in_flight_requests,
         kv_share=endpoint.kv_share(),
         is_chosen=True,
@@ -129,8 +130,8 @@ def whole_s(answering: Lease, fresh: int) -> float:
     return (queued + _whole.fresh_weight * fresh) * endpoint.rate.seconds_per_token
 
 
-def split_s(endpoint: Endpoint, work: Work, matched: Sequence[int], moved: int) -> float:
+def split_s(endpoint: Endpoint, work: Work, matched: TokensBySlot, moved: int) -> float:
     """What computing it at `endpoint` costs, and moving so many tokens' KV from there."""
-    fresh = work.prefill_tokens - min(matched[endpoint.slot], work.prefill_tokens)
+    fresh = work.prefill_tokens - min(int(matched[endpoint.slot]), work.prefill_tokens)
     tokens = endpoint.queued_prefill_tokens + fresh + moved_share * moved
     return tokens * endpoint.rate.seconds_per_token + endpoint.pressure_s

@@ -35,7 +35,7 @@ def learnt(*prompts: tuple[PromptPrefix, bytes, list[int], list[bytes]]) -> Bloc
 
 def matched(index: BlockIndex, prefix: PromptPrefix, believed: list[int]) -> list[int]:
     count = len(believed)
-    return index.match(prefix, (1 << count) - 1, count, lambda: list(believed))
+    return list(index.match(prefix, (1 << count) - 1, count, lambda: list(believed)))
 
 
 def test_an_engine_that_holds_a_prompts_blocks_matches_nearly_all_of_it() -> None:

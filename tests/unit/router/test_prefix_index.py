@@ -53,7 +53,7 @@ def test_many_endpoints_match_as_few_do() -> None:
         depth = rng.randrange(4)
         index.sent(slot, prefix(*range(depth)), 0.0)
         expected[slot] = 100 * depth
-    assert index.match(prefix(0, 1, 2, 3), 200) == expected
+    assert list(index.match(prefix(0, 1, 2, 3), 200)) == expected
 
 
 def test_the_deepest_of_the_least_recent_is_forgotten_first() -> None:

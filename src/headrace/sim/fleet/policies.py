@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from headrace.router.by_slot import Costs, TokensBySlot, as_list
 from headrace.router.cost_policy import least_harm, least_work
 from headrace.router.endpoint import Endpoint
 from headrace.router.lease import Work
@@ -39,9 +40,7 @@ class RandomChoice:
     name = "random"
     needs_prefixes = False
 
-    def costs(
-        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
-    ) -> list[float]:
+    def costs(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Costs:
         """All the same: ties are drawn."""
         return [0.0] * len(endpoints)
 
@@ -56,16 +55,15 @@ class CacheAware(LeastRequests):
     name = "cache-aware"
     needs_prefixes = True
 
-    def costs(
-        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
-    ) -> list[float]:
+    def costs(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Costs:
         """Fresh tokens while the rule holds, else requests."""
         counts = super().costs(endpoints, work, matched)
         least, most = min(counts), max(counts)
         is_balanced = most - least <= imbalance_absolute or most <= imbalance_relative * least
-        best = max(matched[endpoint.slot] for endpoint in endpoints)
+        tokens = as_list(matched)
+        best = max(tokens[endpoint.slot] for endpoint in endpoints)
         if is_balanced and best > cache_threshold * work.prefill_tokens:
-            return [-float(matched[endpoint.slot]) for endpoint in endpoints]
+            return [-float(tokens[endpoint.slot]) for endpoint in endpoints]
         return counts
 
 
@@ -75,17 +73,16 @@ class Scored:
     name = "scored"
     needs_prefixes = True
 
-    def costs(
-        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
-    ) -> list[float]:
+    def costs(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Costs:
         """The sum, negative."""
+        tokens = as_list(matched)
         queues = [endpoint.queued_prefill_tokens for endpoint in endpoints]
         least, most = min(queues), max(queues)
 
         def score(endpoint: Endpoint) -> float:
             queued = endpoint.queued_prefill_tokens
             queue = (most - queued) / (most - least) if most > least else 1.0
-            prefix = matched[endpoint.slot] / work.prefill_tokens
+            prefix = tokens[endpoint.slot] / work.prefill_tokens
             return (
                 queue_weight * queue
                 + kv_weight * (1.0 - endpoint.kv_share())
@@ -108,9 +105,7 @@ class Blind:
         self.name = f"{policy.name}-blind"
         self._policy = policy
 
-    def costs(
-        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
-    ) -> list[float]:
+    def costs(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Costs:
         """As if every prompt were new everywhere."""
         nothing = [0] * (1 + max(endpoint.slot for endpoint in endpoints))
         return self._policy.costs(endpoints, work, nothing)
@@ -130,9 +125,7 @@ class Precise:
         self._policy = policy
         self._known_tokens = known_tokens
 
-    def costs(
-        self, endpoints: Sequence[Endpoint], work: Work, matched: Sequence[int]
-    ) -> list[float]:
+    def costs(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Costs:
         """With what the engines say in the place of beliefs."""
         told = [0] * (1 + max(endpoint.slot for endpoint in endpoints))
         for endpoint in endpoints:
