@@ -13,6 +13,8 @@ from headrace.base.errors import ModelFileError, SourceError
 from headrace.sim.progress import SilentProgress
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.architecture_reader import read_architecture
+from headrace.weights.gguf import open_gguf
+from headrace.weights.gguf_writer import write_gguf
 from headrace.weights.model_file import open_model
 from headrace.weights.quantize import quantize_model
 from headrace.weights.sources import resolve
@@ -50,15 +52,26 @@ def safetensors_bytes(names: list[str], **changes: Any) -> bytes:
     return struct.pack("<Q", len(text)) + text + data
 
 
-def write_tokenizer(path: Path, pattern: str, *, ignore_merges: bool = False) -> Any:
+def split_steps(pattern: str, *, removes_rest: bool = False) -> list[Any]:
+    pre = tokenizers.pre_tokenizers
+    behavior = ("removed", True) if removes_rest else ("isolated", False)
+    return [
+        pre.Split(tokenizers.Regex(pattern), *behavior),
+        pre.ByteLevel(add_prefix_space=False, use_regex=False),
+    ]
+
+
+def byte_level_steps(*, cuts_digits: bool) -> list[Any]:
+    pre = tokenizers.pre_tokenizers
+    digits = [pre.Digits(individual_digits=True)] if cuts_digits else []
+    return [*digits, pre.ByteLevel(add_prefix_space=False)]
+
+
+def write_tokenizer(path: Path, pattern: str | list[Any], *, ignore_merges: bool = False) -> Any:
     trained = tokenizers.Tokenizer(tokenizers.models.BPE(ignore_merges=ignore_merges))
     pre = tokenizers.pre_tokenizers
-    trained.pre_tokenizer = pre.Sequence(
-        [
-            pre.Split(tokenizers.Regex(pattern), "isolated"),
-            pre.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    steps = split_steps(pattern) if isinstance(pattern, str) else pattern
+    trained.pre_tokenizer = pre.Sequence(steps)
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=290,
         special_tokens=["<|endoftext|>", "<|im_end|>"],
@@ -176,10 +189,14 @@ def test_what_is_not_computed_is_named(write: Write, changes: dict[str, Any], fi
         (o200k_pattern, False, "gpt-4o"),
         (o200k_pattern, True, "gpt-4o"),
         (tekken_pattern, True, "tekken"),
+        (split_steps(llama3_pattern, removes_rest=True), False, "smaug-bpe"),  # of tiktoken's
+        (split_steps(o200k_pattern, removes_rest=True), False, "gpt-4o"),
+        (byte_level_steps(cuts_digits=False), False, "gpt-2"),
+        (byte_level_steps(cuts_digits=True), False, "smollm"),
     ],
 )
 def test_the_tokenizer_gives_the_ids_of_its_own_library(
-    write: Write, pattern: str, ignore_merges: bool, name: str
+    write: Write, tmp_path: Path, pattern: str | list[Any], ignore_merges: bool, name: str
 ) -> None:
     path = write()
     oracle = write_tokenizer(path, pattern, ignore_merges=ignore_merges)
@@ -187,6 +204,9 @@ def test_the_tokenizer_gives_the_ids_of_its_own_library(
     with open_model(path) as file:
         tokenizer = Tokenizer.from_gguf_metadata(file.metadata)
         assert file.metadata["tokenizer.ggml.pre"] == name
+        write_gguf(tmp_path / "same.gguf", file.metadata, [])
+    with open_gguf(tmp_path / "same.gguf") as copy:
+        copied = Tokenizer.from_gguf_metadata(copy.metadata)
     for text in (
         "the weir, 1234!",
         "HelloWorld WEIRwheel's x/y:/\n/z It'Ll",
@@ -195,6 +215,7 @@ def test_the_tokenizer_gives_the_ids_of_its_own_library(
         "<|endoftext|>x",
     ):
         assert tokenizer.encode(text, parse_special=True) == oracle.encode(text).ids
+        assert copied.encode(text, parse_special=True) == oracle.encode(text).ids
         assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.eos_ids >= {1, 2}
     assert tokenizer.chat_template is not None

@@ -134,7 +134,12 @@ def _cut(path: Path, file: Mapping[str, object], *, ignore_merges: bool) -> dict
     pieces: list[str] = []
     for step in steps if isinstance(steps, list) else []:
         match step:
-            case {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated"}:
+            case {"type": "Split", "pattern": {"Regex": str(pattern)}, **settings} if settings.get(
+                "behavior"
+            ) == "Isolated" or (settings.get("behavior"), settings.get("invert")) == (
+                "Removed",
+                True,
+            ):  # what no pattern matches is removed, and the patterns that are known match all
                 pieces.append(pattern)
             case {"type": "Digits", "individual_digits": True}:
                 pieces.append("digits")
