@@ -58,7 +58,7 @@ class DeploymentView(msgspec.Struct, frozen=True):
     engine_arguments: list[str]
     environment: dict[str, str]
     loras: dict[str, str]
-    upstream: dict[str, str] | None
+    upstream: dict[str, object] | None
     generation: int
     rollout_state: str
     scale_reason: str | None

@@ -24,6 +24,14 @@ class UpstreamOptions:
             help="Where its key is kept: env:NAME or file:/path, of gateways and control plane.",
         ),
     ] = None
+    bills_abandoned: Annotated[
+        bool | None,
+        typer.Option(
+            "--bills-abandoned/--ends-abandoned",
+            help="It bills a whole answer although the caller left, so read it to its end; or it "
+            "ends with its connection. Default: as its kind of engine does.",
+        ),
+    ] = None
 
 
 def upstream_body(options: UpstreamOptions) -> dict[str, object] | None:
@@ -33,4 +41,6 @@ def upstream_body(options: UpstreamOptions) -> dict[str, object] | None:
         body["address"] = options.address
     if options.key is not None:
         body["key"] = options.key
+    if options.bills_abandoned is not None:
+        body["bills_abandoned"] = options.bills_abandoned
     return body or None

@@ -9,6 +9,7 @@ until its first event; heartbeats are none. What a broken attempt used is not ch
 may want its slow attempts raced by another one: see `hedging`.
 """
 
+import asyncio
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -24,6 +25,7 @@ from headrace.base.errors import (
 )
 from headrace.gateway.account import Account
 from headrace.gateway.context_room import bytes_per_token
+from headrace.gateway.draining import Out, Outlet, Rest, outliving
 from headrace.gateway.forwarding import EngineRequest, Forwarding
 from headrace.gateway.heartbeat import Heartbeat
 from headrace.gateway.hedging import Attempt, Race, Run, header_name
@@ -45,7 +47,7 @@ from headrace.gateway.upstream import (
 from headrace.http.asgi import EventStream, Header
 from headrace.http.client import Answer
 from headrace.router.lease import Lease
-from headrace.spec.settlements import TokenUsage
+from headrace.spec.settlements import TokenUsage, UnitCounts
 
 Result = TypeVar("Result")
 
@@ -66,6 +68,8 @@ class Exchange:
         self._counted: Attempt | None = None  # whose use the caller pays for
         self._race: Race[Any] | None = None  # there is one at most
         self._may_retry = True
+        self._outlet: Outlet | None = None
+        self.rest: Rest | None = None  # of an answer whose caller left, which is to be finished
         self.first_output_s: float | None = None  # seconds from the start
         # The same, of a stream that ended well, less what its reader held up since the first.
         self.last_output_s: float | None = None
@@ -84,7 +88,7 @@ class Exchange:
         beat.start()
 
         async def run(attempt: Attempt) -> bool:
-            return await self._attempt_stream(attempt, out, beat)
+            return await self._attempt_stream(attempt, self._to(attempt, out), beat)
 
         try:
             return await self._with_retries(run)
@@ -111,6 +115,20 @@ class Exchange:
         if usage is None or counted.sent_to is not None:
             return usage
         return msgspec.structs.replace(usage, completion_tokens=0)  # nobody was to see that token
+
+    def units_of(self, known: UnitCounts) -> UnitCounts:
+        """What the request used besides tokens, which is known before it is sent."""
+        return known
+
+    def used(self, result: object) -> TokenUsage | None:
+        """The engine's last word by what a finished attempt gave; None: what passed has to do."""
+        if isinstance(result, WholeRewrite):
+            if result.usage is None:
+                self._account.observe(self.estimate(result.body))
+            return result.usage
+        if result is True:  # of a stream: the account has observed it
+            return self._account.usage
+        return result if isinstance(result, TokenUsage) else None
 
     @property
     def hedge_headers(self) -> list[Header]:
@@ -172,6 +190,29 @@ class Exchange:
         self.endpoint_id = self._account.replica_id = attempt.spec.id
 
     async def _tried(self, run: Run[Result], attempt: Attempt) -> Result:
+        if not attempt.spec.runs_to_its_end:  # nearly always
+            return await self._run(run, attempt)
+        return await outliving(self._run(run, attempt), lambda task: self._keep(task, attempt))
+
+    def _keep(self, task: asyncio.Task[Result], attempt: Attempt) -> bool:
+        """Have what nobody waits for any more finished, if it was sent and its caller pays."""
+        if attempt is not self._counted or attempt.sent_to is None:
+            return False
+        self.rest = self._forwarding.drains.keep(task)
+        if self.rest is None:
+            return False
+        if self._outlet is not None:
+            self._outlet.shut()
+        return True
+
+    def _to(self, attempt: Attempt, out: Out) -> Out:
+        """Where an attempt writes: to the client, which one that outlives it can do without."""
+        if not attempt.spec.runs_to_its_end:
+            return out
+        self._outlet = Outlet(out)
+        return self._outlet
+
+    async def _run(self, run: Run[Result], attempt: Attempt) -> Result:
         try:
             return await run(attempt)
         except HeadraceError as error:
@@ -287,7 +328,7 @@ class Exchange:
             return whole
         return WholeRewrite(whole.body, metering.of(whole.usage))
 
-    async def _attempt_stream(self, attempt: Attempt, out: EventStream, beat: Heartbeat) -> bool:
+    async def _attempt_stream(self, attempt: Attempt, out: Out, beat: Heartbeat) -> bool:
         lease = attempt.lease
         rewriter = StreamRewriter(
             self._request.answer_name,

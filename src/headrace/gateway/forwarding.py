@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from headrace.base.clock import Clock
 from headrace.gateway.account import Account
+from headrace.gateway.draining import Drains
 from headrace.gateway.hedging import Hedger
 from headrace.gateway.metering import Metering
 from headrace.gateway.metrics import GatewayCounters
@@ -42,6 +43,7 @@ class Forwarding:
     traffic: TrafficCounts
     hedger: Hedger
     splitter: Splitter
+    drains: Drains
 
 
 Body = bytes | SizedBody  # bytes are JSON

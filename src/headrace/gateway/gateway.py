@@ -15,6 +15,7 @@ from headrace.gateway.batches import BatchRoutes
 from headrace.gateway.bookkeeping import Bookkeeping
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.content_store import ContentStore
+from headrace.gateway.draining import Drains
 from headrace.gateway.files import FileRoutes, FileStore
 from headrace.gateway.forwarding import Forwarding
 from headrace.gateway.generate import GenerationServices
@@ -72,6 +73,7 @@ class Gateway:
         self.retries = RetryBudget(clock.monotonic_s())
         self._counters = GatewayCounters()
         self._hedger = Hedger(self._client, self._counters)
+        self._drains = Drains(self._counters)
         self._tasks: list[asyncio.Task[None]] = []
         self.recovered: list[Settlement] = []  # requests that an earlier crash left running
         self._batches: BatchRunner | None = None
@@ -105,6 +107,7 @@ class Gateway:
             traffic=TrafficCounts(new_id("gwy", clock), clock),
             hedger=self._hedger,
             splitter=routing.splitter,
+            drains=self._drains,
         )
         return GenerationServices(
             meter=books.meter,
@@ -163,6 +166,7 @@ class Gateway:
         """Stop what was started; the shipper drains the journal once more."""
         await self.replays.close()
         await self._hedger.close()
+        await self._drains.close()
         await self._routing.learner.close()
         for task in self._tasks:
             task.cancel()

@@ -23,6 +23,7 @@ from headrace.gateway.admission import expected_output_tokens
 from headrace.gateway.admit import Admitted, Admitter, Books, Turn
 from headrace.gateway.asked import Asked, prefill_tokens_of
 from headrace.gateway.contexts import ContextLengths
+from headrace.gateway.draining import Rest
 from headrace.gateway.endings import CallerDeadline, outcome_of
 from headrace.gateway.exchange import Exchange
 from headrace.gateway.forwarding import EngineRequest, Forwarding
@@ -191,9 +192,28 @@ class Generation:
             else:
                 await self._answer_whole(exchange, account, headers, receive, send)
         finally:
-            account.settle(Outcome.FAILED)  # only if nothing else did: this process is stopping
-            self._note(account, exchange)
-            self._judge(served, account, exchange, streams=bool(asked.request.stream))
+            if exchange.rest is not None:
+                self._finish_without_caller(exchange, exchange.rest, account)
+            else:
+                account.settle(Outcome.FAILED)  # only if nothing else did: this process is stopping
+                self._note(account, exchange)
+                self._judge(served, account, exchange, streams=bool(asked.request.stream))
+
+    def _finish_without_caller(self, exchange: Exchange, rest: Rest, account: Account) -> None:
+        """The engine works on to its end: what that costs is settled when it is known."""
+
+        async def settle(result: object) -> None:
+            usage, is_relay = exchange.used(result), isinstance(exchange, Relay)
+            account.units = exchange.units_of(account.units)
+            is_told = usage is not None or not is_relay
+            account.settle(rest.outcome, usage, exact=usage is not None, tokens_told=is_told)
+            self._services.counters.settled(rest.outcome, account.usage, account.source)
+            await self._durable(account)
+
+        record = self._record
+        record.outcome, record.attempts = rest.outcome.value, exchange.attempts
+        record.endpoint_id = exchange.endpoint_id or None
+        self._services.forwarding.drains.finish(rest, settle)
 
     def _engine_request(
         self,
@@ -366,6 +386,9 @@ class Generation:
         """Settle by the engine's record of the request, or by what passed if it has none.
 
         Of a sound or an image that was broken off nothing that could be counted passed."""
+        if exchange.rest is not None:
+            exchange.rest.outcome = outcome
+            return
         usage = await exchange.final_usage(is_awaited=outcome is not Outcome.ABORTED)
         is_unknown = usage is None and outcome is Outcome.ABORTED and isinstance(exchange, Relay)
         account.settle(outcome, usage, exact=usage is not None, tokens_told=not is_unknown)

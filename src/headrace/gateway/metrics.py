@@ -32,6 +32,7 @@ class GatewayCounters:
     hedges: Counter[str] = field(default_factory=Counter)  # by which attempt answered
     hedge_lost_tokens: int = 0
     splits: Counter[str] = field(default_factory=Counter)  # of first legs, by result
+    drains: Counter[str] = field(default_factory=Counter)  # of callers who left, by result
     model_requests: Counter[str] = field(default_factory=Counter)  # by logical model
     model_good_requests: Counter[str] = field(default_factory=Counter)
     duration_s: Histogram = field(default_factory=Histogram)
@@ -103,6 +104,10 @@ def metrics_text(
         (
             declared.splits_total,
             {result: float(counters.splits[result]) for result in ("done", "failed")},
+        ),
+        (
+            declared.drains_total,
+            {result: float(counters.drains[result]) for result in ("done", "cut", "refused")},
         ),
         (
             declared.predicted_tokens_total,

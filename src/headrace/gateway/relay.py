@@ -4,9 +4,12 @@ JSON is read to its end first, so that what it used is settled before the client
 else goes on as it comes, and its end waits for the settlement.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from headrace.base.errors import HeadraceError
+from headrace.gateway.draining import Out
 from headrace.gateway.exchange import Exchange, answer_bytes_max
 from headrace.gateway.hedging import Attempt
 from headrace.gateway.media_units import ToldUnits, told_units
@@ -47,6 +50,10 @@ class RelayedAnswer:
         self.headers = headers
         self.started = False
 
+    def add_headers(self, headers: Iterable[Header]) -> None:
+        """Send these too, if none were sent yet."""
+        self.headers += headers
+
     async def write(self, data: bytes) -> None:
         """Send a piece; waits while the client's connection is congested."""
         if not self.started:
@@ -74,11 +81,11 @@ class Relay(Exchange):
         """Pass an answer on but for its end; its usage, None if the engine did not tell."""
 
         async def run(attempt: Attempt) -> TokenUsage | None:
-            return await self._attempt_relay(attempt, out)
+            return await self._attempt_relay(attempt, self._to(attempt, out))
 
         return await self._with_retries(run)
 
-    async def _attempt_relay(self, attempt: Attempt, out: RelayedAnswer) -> TokenUsage | None:
+    async def _attempt_relay(self, attempt: Attempt, out: Out) -> TokenUsage | None:
         timeout_s, pace = self._forwarding.timeouts.whole_s, Pace(self._forwarding.clock)
         async with await self._open(attempt, timeout_s) as answer:
             content_type = answer.header("Content-Type") or content_type_default
@@ -102,7 +109,7 @@ class Relay(Exchange):
         self,
         attempt: Attempt,
         answer: Answer,
-        out: RelayedAnswer,
+        out: Out,
         content_type: str,
         pace: Pace,
     ) -> TokenUsage | None:
@@ -131,12 +138,8 @@ class Relay(Exchange):
             await out.write(b"")
         return usage
 
-    def _begin_answer(self, attempt: Attempt, out: RelayedAnswer, content_type: str) -> None:
+    def _begin_answer(self, attempt: Attempt, out: Out, content_type: str) -> None:
         self._claim(attempt)
         self._may_retry = False
         self._note_first_output(attempt)
-        out.headers = [
-            *out.headers,
-            *self.hedge_headers,
-            (b"content-type", content_type.encode("latin-1")),
-        ]
+        out.add_headers([*self.hedge_headers, (b"content-type", content_type.encode("latin-1"))])

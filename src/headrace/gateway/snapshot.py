@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Protocol, TypeVar
 
-from headrace.adapters.facts import Ability
+from headrace.adapters.facts import Ability, Abort
 from headrace.adapters.registry import find_adapter
 from headrace.base.secret_references import read_secret
 from headrace.router.endpoint import EndpointSpec
@@ -254,12 +254,22 @@ def endpoints_of(
             role=replica.role.value,
             split_tokens=split_tokens(deployments[replica.parent_id], replica),
             loras=loras_of(deployments[replica.parent_id], replica),
+            runs_to_its_end=runs_to_its_end(replica),
             takes_images=deployments[replica.parent_id].model_version_id not in blind
             and Ability.VISION in find_adapter(replica.engine).facts.abilities,
         )
         for replica in replicas
         if replica.address and replica.parent_id in deployments
     ]
+
+
+def runs_to_its_end(replica: Replica) -> bool:
+    """Whether a request costs its whole answer although its caller left: as the operator says of
+    an engine that others run, else as its adapter does."""
+    upstream = replica.upstream
+    if upstream is not None and upstream.bills_abandoned is not None:
+        return upstream.bills_abandoned
+    return find_adapter(replica.engine).facts.abort is Abort.NONE
 
 
 def credential_of(replica: Replica, pepper: bytes) -> str:

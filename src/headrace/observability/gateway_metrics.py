@@ -53,6 +53,13 @@ hedge_lost_tokens_total = MetricDeclaration(
     counter,
     "Tokens of attempts that another one outran; nobody is billed for them.",
 )
+drains_total = MetricDeclaration(
+    "headrace_gateway_drains_total",
+    counter,
+    "Answers that their callers left and that engines run to their end: read to it (done), broken "
+    "off or cut at a bound (cut), or not read on because there were too many (refused).",
+    label="result",
+)
 splits_total = MetricDeclaration(
     "headrace_gateway_splits_total",
     counter,

@@ -36,6 +36,7 @@ class EndpointSpec:
     cohort_weight: int = 0  # its share of the pool's requests against the other cohorts
     hedging: Hedging | None = None  # when its requests go to a second replica too
     takes_images: bool = False
+    runs_to_its_end: bool = False  # and bills all of it, though the caller left
     loras: tuple[str, ...] = ()  # adapters that it was started with, in their order
     role: str = ""  # prefill: computes prompts for those that answer; see `split`
     split_tokens: int = 0  # a prompt with more that it lacks may be computed elsewhere; 0: never

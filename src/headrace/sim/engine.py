@@ -79,7 +79,8 @@ class Behaviour:
     fail_after: int = 0  # tokens that go out before
     status: int = 503
     error: HeadraceError = field(default_factory=lambda: UpstreamFailed("the fake engine failed"))
-    gate: asyncio.Event | None = None  # opened before the first token comes
+    gate: asyncio.Event | None = None  # opened before more tokens come than `gate_after`
+    gate_after: int = 0  # of a stream; of a whole answer none
     reports_usage: bool = True
     prompt_details: PromptTokensDetails | None = None
     completion_details: CompletionTokensDetails | UnsetType = UNSET
@@ -284,9 +285,9 @@ class FakeEngine:
         return seen
 
     async def _tokens(self, request: FakeRequest, behaviour: Behaviour, seen: Seen) -> int:
-        """Pass the gate; how many tokens the answer has."""
+        """Pass a gate before the first token; how many tokens the answer has."""
         seen.started.set()
-        if behaviour.gate is not None:
+        if behaviour.gate is not None and not (request.stream and behaviour.gate_after):
             await behaviour.gate.wait()
         return min(behaviour.tokens, request.max_tokens or behaviour.tokens)
 
@@ -347,6 +348,8 @@ class FakeEngine:
         for number in range(count):
             if behaviour.failure is not Failure.NONE and number >= behaviour.fail_after:
                 return await self._fail(behaviour, out, pending)
+            if behaviour.gate is not None and number and number == behaviour.gate_after:
+                await behaviour.gate.wait()
             seen.completion_tokens = number + 1
             pending += chunks.text(f" t{number}", seen.usage if every else None)
             await out.write(pending)

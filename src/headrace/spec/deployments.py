@@ -31,6 +31,8 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     address: str  # base URL as the engine's own clients take it
     key: str = ""  # a reference (`base.secret_references`); empty: it asks for none
+    # Whether it bills a whole answer although the caller left; None: as its kind of engine does.
+    bills_abandoned: bool | None = None
 
 
 class Template(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,11 @@
 """The snapshot joins the store's resources, and leaves out what does not fit together."""
 
 import msgspec
+import pytest
 
 from headrace.control.probe import credential_of
 from headrace.gateway.snapshot import endpoints_of, join_principals, served_model
-from headrace.spec.deployments import Deployment, Replica, ReplicaState
+from headrace.spec.deployments import Deployment, Replica, ReplicaState, Upstream
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
 from headrace.spec.prices import Price, PriceBook
 from headrace.spec.tenancy import ApiKey, Project, Tenant
@@ -100,3 +101,22 @@ def test_replicas_without_address_or_deployment_are_no_endpoints() -> None:
     nowhere = msgspec.structs.replace(replica, address="")
     assert endpoints_of([nowhere], {"dep_1": deployment}, pepper) == []
     assert endpoints_of([replica], {}, pepper) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "bills_abandoned", "runs_to_its_end"),
+    [
+        ("vllm", None, False),
+        ("triton", None, True),
+        ("managed", None, False),
+        ("managed", True, True),
+        ("triton", False, False),
+    ],
+)
+def test_an_operator_knows_better_than_an_adapter_what_ends_a_request(
+    engine: str, bills_abandoned: bool | None, runs_to_its_end: bool
+) -> None:
+    upstream = Upstream(address="https://api.example.com/v1", bills_abandoned=bills_abandoned)
+    away = msgspec.structs.replace(replica, engine=engine, upstream=upstream)
+    (spec,) = endpoints_of([away], {"dep_1": deployment}, pepper)
+    assert spec.runs_to_its_end is runs_to_its_end
