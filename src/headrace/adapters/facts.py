@@ -54,7 +54,7 @@ class Abort(StrEnum):
 
     DISCONNECT = "closing the connection"
     DISCONNECT_LATE = "closing the connection; seen at the next write"
-    NONE = "not at all; it runs to its end"
+    NONE = "not at all; it runs to its end, and is read to it"
 
 
 class LoraChoice(StrEnum):

@@ -16,6 +16,8 @@ Known traps:
 * all: unknown fields are refused, `continuous_usage_stats` among them. -> Only OpenAI's are sent.
 * all: streams tell usage at their end. -> An abort is billed by what passed, the provider bills
   what it generated.
+* Bedrock, and some behind OpenRouter: the whole answer is billed although its caller left. -> With
+  `--bills-abandoned` it is read to its end and billed by its last word.
 * all: no metrics. -> The router counts for itself, and 429 puts the endpoint aside.
 * OpenAI: reasoning models refuse `max_tokens` in favour of `max_completion_tokens`. -> Name the
   engine `openai`, for Azure too; then a cap of the gateway's own goes there.

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
-from headrace.adapters.facts import Ability
+from headrace.adapters.facts import Ability, Abort
 from headrace.adapters.protocol import EngineAdapter
 from headrace.adapters.registry import all_adapters
 
@@ -64,6 +64,8 @@ def _truth(value: bool) -> str:
 
 
 def _abort_bill(adapter: EngineAdapter) -> str:
+    if adapter.facts.abort is Abort.NONE:
+        return "its last word: the answer is read to its end"
     if adapter.keeps_usage_records:
         return "the engine's record of the request"
     if adapter.facts.stream_usage == "in every chunk":

@@ -19,7 +19,6 @@ from headrace.adapters.registry import find_adapter
 from headrace.base.errors import (
     DeadlineExceeded,
     HeadraceError,
-    NotFound,
     Unavailable,
     UpstreamFailed,
 )
@@ -32,16 +31,11 @@ from headrace.gateway.hedging import Attempt, Race, Run, header_name
 from headrace.gateway.metering import Metering
 from headrace.gateway.pace import Pace
 from headrace.gateway.rewriter import StreamRewriter, WholeRewrite, rewrite_whole
-from headrace.gateway.split import prefilled_elsewhere
+from headrace.gateway.sending import eject, send
 from headrace.gateway.traces import attempt_attributes
 from headrace.gateway.upstream import (
     ask_usage,
     ask_usage_patiently,
-    engine_headers,
-    engine_url,
-    in_dialect,
-    refusal,
-    small_answer_bytes_max,
     stream_error,
 )
 from headrace.http.asgi import EventStream, Header
@@ -315,7 +309,7 @@ class Exchange:
             try:
                 body = await answer.read_all(answer_bytes_max, timeout_s)
             except HeadraceError:
-                self._eject(lease)
+                eject(self._forwarding, lease)
                 raise
         whole = rewrite_whole(
             body, self._request.answer_name, dialect, self._created, generates=generates
@@ -341,7 +335,7 @@ class Exchange:
         async with await self._open(attempt, timeouts.first_output_s) as answer:
             timeout_s = timeouts.first_output_s
             while not rewriter.is_done:
-                chunk = await self._read_chunk(lease, answer, timeout_s, rewriter.may_end)
+                chunk = await self._read_chunk(lease, answer, timeout_s, may_end=rewriter.may_end)
                 pace.arrived()
                 events = rewriter.feed(chunk) if chunk else rewriter.finish()
                 if events and not attempt.has_output:
@@ -364,60 +358,10 @@ class Exchange:
         return rewriter.usage is not None
 
     async def _open(self, attempt: Attempt, timeout_s: float) -> Answer:
-        """Send the request; an answer of status 200, or what its refusal means."""
-        lease, spec = attempt.lease, attempt.spec
-        client = self._forwarding.client
-        adapter = find_adapter(spec.engine)
-        extras = adapter.extras(
-            stream=self._request.streams,
-            request_id=attempt.request_id,
-            cache_salt=self._request.cache_salt,
-        )
-        generates = self._request.metering is Metering.GENERATES
-        headers = engine_headers(spec, extras.headers)
-        if self._request.trace is not None:
-            headers["traceparent"] = self._request.trace.traceparent
-        await self._account.recorded()
-        fields = extras.fields if generates else {}
-        if spec.split_tokens:  # of few deployments
-            moved = await prefilled_elsewhere(self._forwarding, self._request, attempt)
-            fields = {**fields, **moved}
-        path = self._request.path
-        body = self._request.body_for(spec, fields)
-        if not isinstance(body, bytes):
-            headers["Content-Type"] = body.content_type
-        elif adapter.dialect is not None:
-            path, body = in_dialect(adapter.dialect, path, body)
-        attempt.sent_to = spec
-        try:
-            answer = await client.open(
-                "POST",
-                engine_url(spec, path),
-                headers=headers,
-                body=body,
-                timeout_s=timeout_s,
-            )
-        except HeadraceError as error:
-            if isinstance(error, Unavailable):
-                attempt.sent_to = None  # there was no connection
-            self._eject(lease)
-            raise
-        if answer.status != 200:
-            async with answer:
-                said = await answer.read_all(small_answer_bytes_max, timeout_s)
-            attempt.sent_to = None
-            if answer.status in (502, 503):
-                self._eject(lease)
-            else:
-                lease.succeed()
-            if answer.status in (404, 405) and not generates:
-                raise NotFound(f"The engine of this model does not offer {self._request.path}.")
-            raise refusal(spec, answer.status, said)
-        lease.succeed()
-        return answer
+        return await send(self._forwarding, self._request, self._account, attempt, timeout_s)
 
     async def _read_chunk(
-        self, lease: Lease, answer: Answer, timeout_s: float, may_end: bool
+        self, lease: Lease, answer: Answer, timeout_s: float, *, may_end: bool
     ) -> bytes:
         """What came next; empty at the end of a stream that may end so."""
         try:
@@ -425,14 +369,9 @@ class Exchange:
             if not chunk and not may_end:
                 raise UpstreamFailed("The engine ended its answer early.")
         except HeadraceError:
-            self._eject(lease)
+            eject(self._forwarding, lease)
             raise
         return chunk
-
-    def _eject(self, lease: Lease) -> None:
-        """The endpoint broke: no request goes there for a while."""
-        lease.fail(self._forwarding.clock.monotonic_s())
-        self._forwarding.counters.ejections += 1
 
     def _note_first_output(self, attempt: Attempt) -> None:
         now_s = self._note_first_byte(attempt)

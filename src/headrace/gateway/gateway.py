@@ -18,7 +18,6 @@ from headrace.gateway.content_store import ContentStore
 from headrace.gateway.draining import Drains
 from headrace.gateway.files import FileRoutes, FileStore
 from headrace.gateway.forwarding import Forwarding
-from headrace.gateway.generate import GenerationServices
 from headrace.gateway.hedging import Hedger
 from headrace.gateway.idempotency import Replays
 from headrace.gateway.images import ImageFetcher
@@ -29,6 +28,7 @@ from headrace.gateway.prompt_api import reading_apis
 from headrace.gateway.replay_claims import KeyClaims
 from headrace.gateway.responses_api import ResponsesApi
 from headrace.gateway.routing import Routing
+from headrace.gateway.services import GenerationServices
 from headrace.gateway.signals import TrafficCounts
 from headrace.gateway.state import GatewayState
 from headrace.gateway.token_counter import TokenCounter

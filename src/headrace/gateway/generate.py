@@ -8,9 +8,8 @@ can answer, the model's fallbacks are asked, each with a reservation of its own.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from headrace.base.clock import Clock
 from headrace.base.errors import (
     ClientClosed,
     HeadraceError,
@@ -22,29 +21,23 @@ from headrace.gateway.account import Account
 from headrace.gateway.admission import expected_output_tokens
 from headrace.gateway.admit import Admitted, Admitter, Books, Turn
 from headrace.gateway.asked import Asked, prefill_tokens_of
-from headrace.gateway.contexts import ContextLengths
 from headrace.gateway.draining import Rest
 from headrace.gateway.endings import CallerDeadline, outcome_of
 from headrace.gateway.exchange import Exchange
-from headrace.gateway.forwarding import EngineRequest, Forwarding
+from headrace.gateway.forwarding import EngineRequest
 from headrace.gateway.goodput import is_good
 from headrace.gateway.hedging import hedge_reservation
-from headrace.gateway.images import ImageFetcher, no_images, takers_of
+from headrace.gateway.images import no_images, takers_of
 from headrace.gateway.metering import Metering
-from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.needs import unable_ids
-from headrace.gateway.prefix_learner import PrefixLearner
 from headrace.gateway.prompt_beginnings import beginnings_of
 from headrace.gateway.relay import Relay, RelayedAnswer
+from headrace.gateway.services import GenerationServices
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
 from headrace.gateway.split import may_split
-from headrace.gateway.token_counter import TokenCounter
 from headrace.gateway.upstream import cache_salt, engine_body
 from headrace.gateway.waiting_room import Errand
 from headrace.http.asgi import DisconnectScope, EventStream, Header, Receive, Send, send_json
-from headrace.ledger.admission import Admission
-from headrace.ledger.lease_keeper import LeaseKeeper
-from headrace.ledger.meter import Meter
 from headrace.ledger.reservation import Outcome
 from headrace.observability.tracing import RequestTrace
 from headrace.protocol.errors import error_event
@@ -53,24 +46,6 @@ from headrace.router.lease import Work
 from headrace.spec.priority import Priority
 
 fallback_header = b"x-headrace-fallback"  # the model that answered in place of the one asked for
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationServices:
-    """What generating requests share."""
-
-    meter: Meter
-    admission: Admission
-    forwarding: Forwarding
-    contexts: ContextLengths
-    counters: GatewayCounters
-    clock: Clock
-    pepper: bytes
-    images: ImageFetcher
-    learner: PrefixLearner
-    counter: TokenCounter | None = None  # of prompts; None: their bytes have to do
-    leases: LeaseKeeper | None = None  # of limits that several gateways share
-    region: str = ""  # where this gateway is
 
 
 class Generation:

@@ -15,6 +15,7 @@ from headrace.gateway.hedging import Attempt
 from headrace.gateway.media_units import ToldUnits, told_units
 from headrace.gateway.pace import Pace
 from headrace.gateway.reported_usage import ReportedUsage
+from headrace.gateway.sending import eject
 from headrace.http.asgi import Header, Send
 from headrace.http.client import Answer
 from headrace.protocol.sse import EventTooLarge, SseDecoder
@@ -99,7 +100,7 @@ class Relay(Exchange):
                 else:
                     usage = await self._pass_on(attempt, answer, out, content_type, pace)
             except HeadraceError:
-                self._eject(attempt.lease)
+                eject(self._forwarding, attempt.lease)
                 raise
         self._note_last_output(pace)
         self._learn(attempt.lease, usage)

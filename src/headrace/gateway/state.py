@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from headrace.base.clock import Clock
 from headrace.gateway.access_log import AccessLog
 from headrace.gateway.follower import SnapshotFollower
-from headrace.gateway.generate import GenerationServices
 from headrace.gateway.idempotency import Replays
 from headrace.gateway.ledger_lag import WatchedPoster
 from headrace.gateway.metrics import GatewayCounters
+from headrace.gateway.services import GenerationServices
 from headrace.http.tls import Certificate
 from headrace.ledger.journal import Journal
 from headrace.observability.tracing import Tracer

@@ -1,0 +1,95 @@
+"""One attempt's way to its engine, as far as the head of an answer."""
+
+from headrace.adapters.registry import find_adapter
+from headrace.base.errors import HeadraceError, NotFound, Unavailable
+from headrace.gateway.account import Account
+from headrace.gateway.forwarding import Body, EngineRequest, Forwarding
+from headrace.gateway.hedging import Attempt
+from headrace.gateway.metering import Metering
+from headrace.gateway.split import prefilled_elsewhere
+from headrace.gateway.upstream import (
+    engine_headers,
+    engine_url,
+    in_dialect,
+    refusal,
+    small_answer_bytes_max,
+)
+from headrace.http.client import Answer
+from headrace.router.lease import Lease
+
+
+async def send(
+    forwarding: Forwarding,
+    request: EngineRequest,
+    account: Account,
+    attempt: Attempt,
+    timeout_s: float,
+) -> Answer:
+    """Send the request; an answer of status 200, or what its refusal means."""
+    lease, spec = attempt.lease, attempt.spec
+    path, headers, body = await _said(forwarding, request, account, attempt)
+    attempt.sent_to = spec
+    try:
+        answer = await forwarding.client.open(
+            "POST", engine_url(spec, path), headers=headers, body=body, timeout_s=timeout_s
+        )
+    except HeadraceError as error:
+        if isinstance(error, Unavailable):
+            attempt.sent_to = None  # there was no connection
+        eject(forwarding, lease)
+        raise
+    if answer.status != 200:
+        raise await _refused(forwarding, request, attempt, answer, timeout_s)
+    lease.succeed()
+    return answer
+
+
+def eject(forwarding: Forwarding, lease: Lease) -> None:
+    """The endpoint broke: no request goes there for a while."""
+    lease.fail(forwarding.clock.monotonic_s())
+    forwarding.counters.ejections += 1
+
+
+async def _said(
+    forwarding: Forwarding, request: EngineRequest, account: Account, attempt: Attempt
+) -> tuple[str, dict[str, str], Body]:
+    """The path, the headers and the body for this engine, once the reservation would survive us."""
+    spec = attempt.spec
+    adapter = find_adapter(spec.engine)
+    extras = adapter.extras(
+        stream=request.streams, request_id=attempt.request_id, cache_salt=request.cache_salt
+    )
+    headers = engine_headers(spec, extras.headers)
+    if request.trace is not None:
+        headers["traceparent"] = request.trace.traceparent
+    await account.recorded()
+    fields = extras.fields if request.metering is Metering.GENERATES else {}
+    if spec.split_tokens:  # of few deployments
+        moved = await prefilled_elsewhere(forwarding, request, attempt)
+        fields = {**fields, **moved}
+    path, body = request.path, request.body_for(spec, fields)
+    if not isinstance(body, bytes):
+        headers["Content-Type"] = body.content_type
+    elif adapter.dialect is not None:
+        path, body = in_dialect(adapter.dialect, path, body)
+    return path, headers, body
+
+
+async def _refused(
+    forwarding: Forwarding,
+    request: EngineRequest,
+    attempt: Attempt,
+    answer: Answer,
+    timeout_s: float,
+) -> HeadraceError:
+    """What an answer of another status than 200 means."""
+    async with answer:
+        said = await answer.read_all(small_answer_bytes_max, timeout_s)
+    attempt.sent_to = None
+    if answer.status in (502, 503):
+        eject(forwarding, attempt.lease)
+    else:
+        attempt.lease.succeed()
+    if answer.status in (404, 405) and request.metering is not Metering.GENERATES:
+        return NotFound(f"The engine of this model does not offer {request.path}.")
+    return refusal(attempt.spec, answer.status, said)
