@@ -20,7 +20,7 @@ from headrace.ledger.journal import Journal, JournalLimits
 from headrace.ledger.meter import Meter
 from headrace.ledger.reservation import Outcome, TokenUsage, UsageSource
 from headrace.protocol.errors import error_body
-from headrace.router.breaker import BreakerState
+from headrace.router.breaker import BreakerState, failed_in_row_max
 from headrace.router.retry_budget import reserve_retries
 from headrace.sim.disk import BoundedDisk
 from headrace.sim.engine import Behaviour, Failure, FakeEngine, Seen
@@ -151,6 +151,53 @@ async def test_a_request_that_its_engines_operator_ended_says_nothing_of_the_rep
     assert b"request_aborted" in body
     assert settlement.outcome is Outcome.FAILED
     assert breakers == {BreakerState.CLOSED}
+
+
+failures_of_one_request = [
+    (False, Behaviour(failure=Failure.STATUS, status=502)),
+    (True, Behaviour(failure=Failure.STATUS, status=502)),
+    (False, Behaviour(failure=Failure.STATUS, status=500)),
+    (True, Behaviour(failure=Failure.ERROR_EVENT)),
+]
+
+
+@pytest.mark.parametrize(("stream", "failed"), failures_of_one_request)
+async def test_an_engine_that_fails_on_one_request_is_not_ejected_for_it(
+    tmp_path: Path, stream: bool, failed: Behaviour
+) -> None:
+    engine = FakeEngine()
+    async with gateway_site(tmp_path, [engine]) as site, connected(site) as client:
+        (endpoint,) = site.gateway.endpoints
+        for _ in range(3):  # good answers between: no row
+            engine.plan += [failed] * (failed_in_row_max - 1)
+            bodies = [(await chat(client, stream=stream))[1] for _ in engine.plan.copy()]
+            assert all(b"upstream_failed" in body for body in bodies)
+            assert endpoint.breaker.state is BreakerState.CLOSED
+            assert (await chat(client, stream=stream))[0] == 200
+
+
+@pytest.mark.parametrize(("stream", "failed"), failures_of_one_request)
+async def test_an_engine_that_fails_on_every_request_is_ejected(
+    tmp_path: Path, stream: bool, failed: Behaviour
+) -> None:
+    engine = FakeEngine(default=failed)
+    async with gateway_site(tmp_path, [engine]) as site, connected(site) as client:
+        for _ in range(failed_in_row_max):
+            await chat(client, stream=stream)
+        (endpoint,) = site.gateway.endpoints
+        assert endpoint.breaker.state is BreakerState.OPEN
+        engine.default = Behaviour()
+        assert (await chat(client, stream=stream))[0] == 200
+        assert endpoint.breaker.state is BreakerState.CLOSED
+
+
+async def test_a_502_of_what_stands_before_an_engine_ejects_at_once(tmp_path: Path) -> None:
+    behind_proxy = Behaviour(failure=Failure.STATUS, status=502, error=Unavailable("bad gateway"))
+    async with gateway_site(tmp_path, [FakeEngine(default=behind_proxy)]) as site:
+        async with connected(site) as client:
+            assert (await chat(client))[0] == 502
+        (endpoint,) = site.gateway.endpoints
+        assert endpoint.breaker.state is BreakerState.OPEN
 
 
 async def test_a_stream_that_breaks_in_the_middle_ends_with_an_error_event(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from headrace.gateway.hedging import Attempt, Race, Run, header_name
 from headrace.gateway.metering import Metering
 from headrace.gateway.pace import Pace
 from headrace.gateway.rewriter import StreamRewriter, WholeRewrite, rewrite_whole
-from headrace.gateway.sending import eject, send
+from headrace.gateway.sending import eject, note_failure, send
 from headrace.gateway.traces import attempt_attributes
 from headrace.gateway.upstream import (
     ask_usage,
@@ -314,6 +314,7 @@ class Exchange:
         whole = rewrite_whole(
             body, self._request.answer_name, dialect, self._created, generates=generates
         )
+        lease.succeed()
         self._claim(attempt)
         lease.prefilled(None)
         self._note_first_byte(attempt)
@@ -349,7 +350,9 @@ class Exchange:
                     await pace.write(out, events)
                     timeout_s = timeouts.stall_s
                 if rewriter.error_body is not None:
+                    note_failure(self._forwarding, lease, 500, rewriter.error_body)
                     raise stream_error(rewriter.error_body)
+        lease.succeed()
         streamed_s = self._note_last_output(pace)
         self._learn(lease, rewriter.usage, is_split=attempt.is_split)
         if rewriter.usage is not None and streamed_s is not None:

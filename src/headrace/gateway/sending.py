@@ -8,6 +8,7 @@ from headrace.gateway.hedging import Attempt
 from headrace.gateway.metering import Metering
 from headrace.gateway.split import prefilled_elsewhere
 from headrace.gateway.upstream import (
+    conclude,
     engine_headers,
     engine_url,
     in_dialect,
@@ -40,7 +41,7 @@ async def send(
         raise
     if answer.status != 200:
         raise await _refused(forwarding, request, attempt, answer, timeout_s)
-    lease.succeed()
+    lease.answered()
     return answer
 
 
@@ -48,6 +49,12 @@ def eject(forwarding: Forwarding, lease: Lease) -> None:
     """The endpoint broke: no request goes there for a while."""
     lease.fail(forwarding.clock.monotonic_s())
     forwarding.counters.ejections += 1
+
+
+def note_failure(forwarding: Forwarding, lease: Lease, status: int, said: bytes) -> None:
+    """The engine answered that it failed, in place of an answer or inside a stream."""
+    is_ejected = conclude(lease, status, said, forwarding.clock.monotonic_s())
+    forwarding.counters.ejections += is_ejected
 
 
 async def _said(
@@ -86,10 +93,7 @@ async def _refused(
     async with answer:
         said = await answer.read_all(small_answer_bytes_max, timeout_s)
     attempt.sent_to = None
-    if answer.status in (502, 503):
-        eject(forwarding, attempt.lease)
-    else:
-        attempt.lease.succeed()
+    note_failure(forwarding, attempt.lease, answer.status, said)
     if answer.status in (404, 405) and request.metering is not Metering.GENERATES:
         return NotFound(f"The engine of this model does not offer {request.path}.")
     return refusal(attempt.spec, answer.status, said)

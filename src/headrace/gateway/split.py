@@ -20,7 +20,13 @@ from headrace.gateway.forwarding import EngineRequest, Forwarding
 from headrace.gateway.hedging import Attempt
 from headrace.gateway.metering import Metering
 from headrace.gateway.reported_usage import ReportedUsage
-from headrace.gateway.upstream import engine_headers, engine_url, refusal, small_answer_bytes_max
+from headrace.gateway.upstream import (
+    conclude,
+    engine_headers,
+    engine_url,
+    refusal,
+    small_answer_bytes_max,
+)
 from headrace.protocol.requests import ChatRequest, CompletionRequest
 from headrace.router.endpoint import EndpointSpec
 from headrace.router.lease import Lease
@@ -125,10 +131,8 @@ async def _ask(
         forwarding.counters.ejections += 1
         raise
     if answer.status != 200:
-        if answer.status in (502, 503):
-            lease.fail(forwarding.clock.monotonic_s())
-        else:
-            lease.succeed()
+        now_s = forwarding.clock.monotonic_s()
+        forwarding.counters.ejections += conclude(lease, answer.status, said, now_s)
         raise refusal(spec, answer.status, said)
     lease.succeed()
     lease.prefilled(forwarding.clock.monotonic_s())

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import hmac
 from collections.abc import Mapping
+from http import HTTPStatus
 
 import msgspec
 
@@ -21,6 +22,7 @@ from headrace.base.errors import (
 from headrace.gateway.reported_usage import ReportedUsage
 from headrace.http.client import HttpClient
 from headrace.router.endpoint import EndpointSpec
+from headrace.router.lease import Lease
 from headrace.spec.settlements import TokenUsage
 
 chat_path = "/v1/chat/completions"
@@ -34,7 +36,7 @@ cache_salt_label = b"headrace cache salt v1:"  # one purpose for each use of the
 
 
 class ErrorDetail(msgspec.Struct):
-    """The part of an engine's error that counts inside a stream."""
+    """The part of an engine's error that counts."""
 
     code: str | int | None = None
 
@@ -159,12 +161,36 @@ def refusal(spec: EndpointSpec, status: int, body: bytes) -> HeadraceError:
     return find_adapter(spec.engine).error(status, body)
 
 
+def conclude(lease: Lease, status: int, body: bytes, now_s: float) -> bool:
+    """What an unsuccessful answer says of its endpoint; True if it is ejected for it.
+
+    502 and 503 are said of the whole of it, by itself or by what stands before it. But 502 with
+    our own code, and every other failure, is said of one request by an engine that is there; what
+    the caller did wrong, some engines say with its status as the code inside a stream."""
+    code = _code_of(body)
+    if isinstance(code, int) and code < HTTPStatus.INTERNAL_SERVER_ERROR:
+        status = code
+    if status == HTTPStatus.SERVICE_UNAVAILABLE or (
+        status == HTTPStatus.BAD_GATEWAY and code != UpstreamFailed.code
+    ):
+        lease.fail(now_s)
+        return True
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR and code != RequestAborted.code:
+        return lease.fail_request(now_s)
+    lease.answered()
+    return False
+
+
+def _code_of(body: bytes) -> str | int | None:
+    try:
+        return _error.decode(body).error.code
+    except msgspec.DecodeError:
+        return None
+
+
 def stream_error(body: bytes) -> HeadraceError:
     """An error that an engine put into a stream of status 200; its own words are not passed on."""
-    try:
-        code = _error.decode(body).error.code
-    except msgspec.DecodeError:
-        code = None
+    code = _code_of(body)
     if code == Unavailable.code:
         return Unavailable("The engine stopped; try again.", retry_after_s=retry_after_s_default)
     if code == RequestAborted.code:

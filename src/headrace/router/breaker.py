@@ -8,12 +8,16 @@ that began before the ejection says nothing about the endpoint of now, so its en
 otherwise one crash under 30 requests would count 30 times. One that went to the ejected endpoint
 because nothing else was left (decision 0031) readmits it when it is answered; that it fails too is
 no news.
+
+An endpoint that answers that it failed on a request is there: one such answer says something of the
+request, and only `failed_in_row_max` of them without a good one between eject it.
 """
 
 from enum import StrEnum
 
 ejection_s_min = 0.5  # a restarted process is back sooner than that, or not for long
 ejection_s_max = 30.0
+failed_in_row_max = 5  # Envoy's default for the same
 doublings_max = 8  # beyond that the ejection is at its maximum anyway
 
 
@@ -28,13 +32,14 @@ class BreakerState(StrEnum):
 class Breaker:
     """The state above, for one endpoint."""
 
-    __slots__ = ("_ejected_s", "_ejections", "_open_until_s", "state")
+    __slots__ = ("_ejected_s", "_ejections", "_failed_in_row", "_open_until_s", "state")
 
     def __init__(self) -> None:
         self.state = BreakerState.CLOSED
         self._ejections = 0  # in a row
         self._ejected_s = 0.0  # when it was last
         self._open_until_s = 0.0
+        self._failed_in_row = 0  # requests of which it said so itself
 
     def permits(self, now_s: float) -> bool:
         """Whether a request may go there now."""
@@ -52,7 +57,21 @@ class Breaker:
         return True
 
     def succeed(self, began_s: float, *, is_probe: bool) -> None:
-        """A request that began then got an answer."""
+        """A request that began then got a good answer, whole."""
+        self._failed_in_row = 0
+        self.answer(began_s, is_probe=is_probe)
+
+    def fail_request(self, began_s: float, now_s: float, *, is_probe: bool) -> bool:
+        """The endpoint answered that it failed on one request; True if that was one too many."""
+        self._failed_in_row += 1
+        if self._failed_in_row >= failed_in_row_max:
+            self.fail(now_s, is_probe=is_probe)
+            return True
+        self.answer(began_s, is_probe=is_probe)
+        return False
+
+    def answer(self, began_s: float, *, is_probe: bool) -> None:
+        """A request that began then is being answered, or was refused for what it is."""
         if is_probe or (self.state is not BreakerState.CLOSED and began_s > self._ejected_s):
             self.state = BreakerState.CLOSED
             self._ejections = 0

@@ -80,11 +80,26 @@ class Lease:
         self._end_prefill()
         self.endpoint.follow()
 
+    def answered(self) -> None:
+        """The endpoint answers; call it early, so that a long stream is no long probe."""
+        self.endpoint.breaker.answer(self._taken_s, is_probe=self._is_probe)
+        self._is_probe = False
+        self.endpoint.follow_health()
+
     def succeed(self) -> None:
-        """The endpoint answered; call it early, so that a long stream is no long probe."""
+        """The endpoint answered well, to the end."""
         self.endpoint.breaker.succeed(self._taken_s, is_probe=self._is_probe)
         self._is_probe = False
         self.endpoint.follow_health()
+
+    def fail_request(self, now_s: float) -> bool:
+        """The endpoint answered that it failed on this request; True if so many did that it is
+        ejected."""
+        breaker = self.endpoint.breaker
+        is_ejected = breaker.fail_request(self._taken_s, now_s, is_probe=self._is_probe)
+        self._is_probe = False
+        self.endpoint.follow_health()
+        return is_ejected
 
     def fail(self, now_s: float) -> None:
         """The endpoint could not be reached or broke the connection: eject it."""

@@ -1,6 +1,12 @@
 """Ejection and half-open probes."""
 
-from headrace.router.breaker import Breaker, BreakerState, ejection_s_max, ejection_s_min
+from headrace.router.breaker import (
+    Breaker,
+    BreakerState,
+    ejection_s_max,
+    ejection_s_min,
+    failed_in_row_max,
+)
 
 
 def test_a_failure_ejects_at_once_and_time_lets_one_probe_in() -> None:
@@ -77,3 +83,28 @@ def test_a_probe_that_is_abandoned_after_another_answer_changes_nothing() -> Non
     breaker.succeed(ejection_s_min, is_probe=False)
     breaker.abandon_probe()
     assert breaker.state is BreakerState.CLOSED
+
+
+def test_only_a_row_of_failed_requests_ejects_and_a_good_answer_ends_a_row() -> None:
+    breaker = Breaker()
+    for _ in range(3):
+        for _ in range(failed_in_row_max - 1):
+            assert not breaker.fail_request(1.0, 1.0, is_probe=False)
+        assert breaker.state is BreakerState.CLOSED
+        breaker.answer(1.0, is_probe=False)  # it answers, and whether well is not known yet
+        assert breaker.state is BreakerState.CLOSED
+        breaker.succeed(1.0, is_probe=False)
+    for _ in range(failed_in_row_max - 1):
+        breaker.answer(1.0, is_probe=False)
+        assert not breaker.fail_request(1.0, 1.0, is_probe=False)
+    assert breaker.fail_request(1.0, 1.0, is_probe=False)
+    assert breaker.retry_after_s(1.0) == ejection_s_min
+
+
+def test_a_probe_that_fails_as_its_row_did_doubles_the_ejection() -> None:
+    breaker = Breaker()
+    for _ in range(failed_in_row_max):
+        breaker.fail_request(0.0, 0.0, is_probe=False)
+    assert breaker.begin(ejection_s_min)
+    assert breaker.fail_request(ejection_s_min, ejection_s_min, is_probe=True)
+    assert breaker.retry_after_s(ejection_s_min) == 2 * ejection_s_min
