@@ -153,6 +153,10 @@ async def test_a_request_that_its_engines_operator_ended_says_nothing_of_the_rep
     assert breakers == {BreakerState.CLOSED}
 
 
+def breaker_states(site: GatewaySite) -> list[BreakerState]:
+    return [endpoint.breaker.state for endpoint in site.gateway.endpoints]
+
+
 failures_of_one_request = [
     (False, Behaviour(failure=Failure.STATUS, status=502)),
     (True, Behaviour(failure=Failure.STATUS, status=502)),
@@ -167,12 +171,11 @@ async def test_an_engine_that_fails_on_one_request_is_not_ejected_for_it(
 ) -> None:
     engine = FakeEngine()
     async with gateway_site(tmp_path, [engine]) as site, connected(site) as client:
-        (endpoint,) = site.gateway.endpoints
         for _ in range(3):  # good answers between: no row
             engine.plan += [failed] * (failed_in_row_max - 1)
             bodies = [(await chat(client, stream=stream))[1] for _ in engine.plan.copy()]
             assert all(b"upstream_failed" in body for body in bodies)
-            assert endpoint.breaker.state is BreakerState.CLOSED
+            assert breaker_states(site) == [BreakerState.CLOSED]
             assert (await chat(client, stream=stream))[0] == 200
 
 
@@ -184,11 +187,10 @@ async def test_an_engine_that_fails_on_every_request_is_ejected(
     async with gateway_site(tmp_path, [engine]) as site, connected(site) as client:
         for _ in range(failed_in_row_max):
             await chat(client, stream=stream)
-        (endpoint,) = site.gateway.endpoints
-        assert endpoint.breaker.state is BreakerState.OPEN
+        assert breaker_states(site) == [BreakerState.OPEN]
         engine.default = Behaviour()
         assert (await chat(client, stream=stream))[0] == 200
-        assert endpoint.breaker.state is BreakerState.CLOSED
+        assert breaker_states(site) == [BreakerState.CLOSED]
 
 
 async def test_a_502_of_what_stands_before_an_engine_ejects_at_once(tmp_path: Path) -> None:
@@ -196,8 +198,7 @@ async def test_a_502_of_what_stands_before_an_engine_ejects_at_once(tmp_path: Pa
     async with gateway_site(tmp_path, [FakeEngine(default=behind_proxy)]) as site:
         async with connected(site) as client:
             assert (await chat(client))[0] == 502
-        (endpoint,) = site.gateway.endpoints
-        assert endpoint.breaker.state is BreakerState.OPEN
+        assert breaker_states(site) == [BreakerState.OPEN]
 
 
 async def test_a_stream_that_breaks_in_the_middle_ends_with_an_error_event(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class GatewayApp:
             route, parameter = self._table.match(scope)
             record.route, shape = route.name, route.error_body
             is_routine = route.access is not Access.KEY
-            caller = self._authenticated(route, scope, record)
+            caller = await self._authenticated(route, scope, record)
             await route.handler(Call(scope, receive, send, record, caller, parameter))
         except ClientClosed as error:
             record.status, record.error = error.http_status, error.code
@@ -93,7 +93,9 @@ class GatewayApp:
             if not is_routine or record.status >= 400:  # probes and polls would fill the log
                 state.access_log.write(record)
 
-    def _authenticated(self, route: Route, scope: Scope, record: AccessRecord) -> Principal | None:
+    async def _authenticated(
+        self, route: Route, scope: Scope, record: AccessRecord
+    ) -> Principal | None:
         if route.access is Access.PUBLIC:
             return None
         state = self._state
@@ -103,13 +105,24 @@ class GatewayApp:
         if route.access is Access.PLATFORM:
             check_platform(scope, state.pepper)
             return None
-        principal = self._authenticator.authenticate(
-            scope, state.follower.snapshot, state.clock.wall_s()
-        )
+        principal = await self._principal(scope)
         record.key_id = principal.key.id
         record.project_id = principal.project.id
         record.tenant_id = principal.tenant.id
         return principal
+
+    async def _principal(self, scope: Scope) -> Principal:
+        """Whose key it is; the store is looked at before one is refused, as it may be new.
+
+        That is the same for every wrong key, so its time tells nothing of why it is wrong."""
+        state, keys = self._state, self._authenticator
+        try:
+            return keys.authenticate(scope, state.follower.snapshot, state.clock.wall_s())
+        except AuthenticationFailed:
+            if not keys.may_be_new(scope):
+                raise
+        await state.follower.refresh()
+        return keys.authenticate(scope, state.follower.snapshot, state.clock.wall_s())
 
 
 def check_scraper(scope: Scope, pepper: bytes) -> None:

@@ -48,6 +48,10 @@ class Authenticator:
         check_scope(principal, scope)
         return principal
 
+    def may_be_new(self, scope: Scope) -> bool:
+        """Whether the request shows what has the shape of a key, right or wrong."""
+        return parse_key(presented_key(scope)) is not None
+
     def _is_right(self, parsed: ParsedKey, principal: Principal | None) -> bool:
         stored = no_digest if principal is None else principal.key.secret_hmac
         own = hashlib.blake2b(parsed.secret.encode(), digest_size=32, key=self._own_secret).digest()

@@ -20,7 +20,8 @@ from headrace.storage.changes import Changes, PolledChanges
 
 poll_interval_s = 0.25
 key_look_interval_s = 2.0  # how late a renewed key file is noticed
-refresh_interval_s = 0.02  # bounds what refusals cost the store
+refresh_interval_s = 0.02  # between looks that refusals ask for: bounds what they cost the store
+refresh_wait_s_max = 1.0  # for such a look; a store that hangs must not keep who is refused
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,10 @@ class SnapshotFollower:
         self._endpoints = endpoints
         self._clock = clock
         self._checked_s = clock.monotonic_s()
-        self._refreshed_s = clock.monotonic_s() - refresh_interval_s
+        self._next_look: asyncio.Task[None] | None = None  # that has not begun
+        self._looks: set[asyncio.Task[None]] = set()  # at most the next one and one under way
+        self._looking = asyncio.Lock()
+        self._look_after_s = clock.monotonic_s()
         self._keys_looked_s = clock.monotonic_s()
         self._loading = asyncio.Lock()  # an older snapshot must not replace a newer one
         self._failing = False
@@ -65,18 +69,26 @@ class SnapshotFollower:
                 self.snapshot = snapshot
 
     async def refresh(self) -> None:
-        """Look at the store now, before a request is refused for what it may know by now.
+        """Look at the store, before a request is refused for what that may know by now.
 
-        At most once in `refresh_interval_s`, however many requests ask; those that ask meanwhile
-        wait for that look. A store that is away changes nothing."""
-        now_s = self._clock.monotonic_s()
-        if now_s - self._refreshed_s >= refresh_interval_s:
-            self._refreshed_s = now_s
+        Returns once a look that began after the call is over, which all share who asked before it
+        began. There is at most one in `refresh_interval_s`, and they take at most half of the time,
+        however many ask. A store that is away changes nothing; one that hangs is not waited for."""
+        if self._next_look is None:
+            self._next_look = asyncio.create_task(self._look())
+            self._looks.add(self._next_look)
+            self._next_look.add_done_callback(self._looks.discard)
+        await asyncio.wait((self._next_look,), timeout=refresh_wait_s_max)
+
+    async def _look(self) -> None:
+        async with self._looking:
+            await asyncio.sleep(max(0.0, self._look_after_s - self._clock.monotonic_s()))
+            self._next_look = None
+            began_s = self._clock.monotonic_s()
             with suppress(HeadraceError, msgspec.MsgspecError):
                 await self.load()
-        elif self._loading.locked():
-            async with self._loading:
-                pass
+            ended_s = self._clock.monotonic_s()
+            self._look_after_s = ended_s + max(refresh_interval_s, ended_s - began_s)
 
     async def follow(self) -> None:
         """Take every change until cancelled."""
@@ -85,6 +97,10 @@ class SnapshotFollower:
                 await self._wait()
                 await self._load_or_go_on()
         finally:
+            looks = [*self._looks]
+            for look in looks:
+                look.cancel()
+            await asyncio.gather(*looks, return_exceptions=True)
             if self._changes is not None:
                 self._changes.close()
 
