@@ -245,8 +245,12 @@ def _rope_dimensions(header: _Header, family: str, head_dim: int) -> int:
 
 
 def _rope_scaling(header: _Header, family: str) -> RopeScaling:
+    """By its name; files without one tell it by what else they have, as llama.cpp's of Phi-3 do."""
     key = f"{family}.rope.scaling.type"
-    scaling = header.text(key, default="linear")
+    if header.has(f"{family}.rope.scaling.dynamic_factor"):
+        return RopeScaling.DYNAMIC
+    has_lists = "rope_factors_long.weight" in header.tensors
+    scaling = header.text(key, default="longrope" if has_lists else "linear")
     if scaling == "none":
         return RopeScaling.LINEAR
     if scaling not in set(RopeScaling):
@@ -257,6 +261,9 @@ def _rope_scaling(header: _Header, family: str) -> RopeScaling:
 def _rope_scale(header: _Header, family: str) -> float:
     if header.text(f"{family}.rope.scaling.type", default="linear") == "none":
         return 1.0
+    dynamic = f"{family}.rope.scaling.dynamic_factor"
+    if header.has(dynamic):
+        return header.number(dynamic)
     # Files of 2023 have the factor under its older name.
     older = header.number(f"{family}.rope.scale_linear", default=1.0)
     return header.number(f"{family}.rope.scaling.factor", default=older)

@@ -4,6 +4,7 @@ The float reference must agree to 1e-4 of them in float32. The compiled runner k
 as halves: it must be near, and choose the same tokens greedily.
 """
 
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,16 @@ from numpy.typing import NDArray
 
 from headrace.engine.cpu_runner import CpuRunner, KvCacheType
 from headrace.engine.runner import StepBatch
+from headrace.engine.scored_text import log_softmax
 from headrace.kernels.reference.transformer import forward
+from headrace.sim.progress import SilentProgress
 from headrace.weights.architecture import ArchitectureSpec
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.huggingface.tensor_map import as_float
 from headrace.weights.layout import runner_tensors
 from headrace.weights.model_file import ModelFile, open_model
+from headrace.weights.quantize import quantize_model
+from headrace.weights.tensor import TensorType
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle: pip install torch==2.13.0")
 transformers = pytest.importorskip("transformers", reason="transformers is the oracle")
@@ -282,3 +287,61 @@ def test_windows_caps_and_sinks_hold_over_an_int8_cache(name: str, tmp_path: Pat
     with open_model(tmp_path) as file:
         logits, _ = run(file, read_architecture(file), tokens, 64, "q8")
     assert np.sqrt(np.mean((logits - expected) ** 2)) < 0.1 * expected.std()
+
+
+# What llama.cpp has no metadata for, so that it computes another model: windows of Mistral and
+# Phi-3, which layers have one, Gemma's other scale, YaRN between whole pairs.
+whole_text = {"sliding_window": None}
+llama_cpp_changes: dict[str, dict[str, Any]] = {
+    "mistral": whole_text,
+    "phi3": whole_text,
+    "phi4-mini, short": whole_text,
+    "gemma2": {"query_pre_attn_scalar": 16},
+    "gemma3": {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 3},
+    "smollm3": {"no_rope_layers": [1, 1, 1]},
+    "gpt-oss": {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}},
+}
+
+
+def write_tokenizer(path: Path) -> None:
+    """Tokens of letters, so that llama.cpp holds none back until the rest of a character comes."""
+    step = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+    vocabulary = {f"w{index}": index for index in range(sizes["vocab_size"])}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": []}
+    (path / "tokenizer.json").write_text(json.dumps({"pre_tokenizer": step, "model": model}))
+
+
+def llama_cpp_logprobs(path: Path, tokens: list[int], context: int) -> Floats:
+    """The log-probabilities after a prompt, (vocab_size,)."""
+    xllamacpp = pytest.importorskip("xllamacpp")
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.n_ctx, params.n_parallel, params.warmup = context, 1, False
+    params.cpuparams.n_threads = 1
+    answer = xllamacpp.Server(params).handle_completions(
+        {"prompt": tokens, "max_tokens": 1, "temperature": 0, "logprobs": sizes["vocab_size"]}
+    )
+    [token] = answer["choices"][0]["logprobs"]["content"]
+    found = np.full(sizes["vocab_size"], -np.inf, np.float32)
+    for entry in token["top_logprobs"]:
+        found[entry["id"]] = entry["logprob"]
+    return found
+
+
+@pytest.mark.parametrize("name", list(cases))
+def test_llama_cpp_computes_the_same_of_the_file_we_write(name: str, tmp_path: Path) -> None:
+    """llama.cpp rounds a context up to 256, so that it takes the long divisors of the short case,
+    which both then have."""
+    case = cases[name]
+    case = replace(case, changes=case.changes | llama_cpp_changes.get(name, {}))
+    tokens = tokens_of(case.prompt_tokens)
+    save_model(case, tmp_path)
+    write_tokenizer(tmp_path)
+    path = tmp_path / "model.gguf"
+    with open_model(tmp_path) as directory:
+        quantize_model(directory, path, TensorType.F16, SilentProgress())
+    with open_model(path) as file:
+        logits, _ = run(file, read_architecture(file), tokens, 112)
+    expected = llama_cpp_logprobs(path, tokens, 112)
+    assert np.isfinite(expected).all()
+    np.testing.assert_allclose(log_softmax(logits), expected, atol=0.05)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from headrace.base.errors import ModelFileError
-from headrace.weights.architecture import ArchitectureSpec, RopeStyle
+from headrace.weights.architecture import ArchitectureSpec, RopeScaling, RopeStyle
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.gguf import GgufFile
 from headrace.weights.layout import required_shapes
@@ -95,6 +95,22 @@ def test_heads_without_groups_have_a_key_each() -> None:
 )
 def test_linear_rope_scaling_is_read(changes: dict[str, Any], scale: float) -> None:
     assert read_architecture(model(**changes)).rope_scale == scale
+
+
+def test_lists_of_divisors_are_used_where_no_type_is_said() -> None:
+    """llama.cpp's own files of Phi-3 and Phi-4 have no type."""
+    lists = {f"rope_factors_{name}.weight": (4,) for name in ("long", "short")}
+    found = read_architecture(model(required_shapes(spec) | lists))
+    assert found.rope_scaling is RopeScaling.LONGROPE
+
+
+def test_dynamic_scaling_is_read_by_its_factor_and_by_its_name() -> None:
+    for changes in (
+        {"llama.rope.scaling.dynamic_factor": 2.0},
+        {"llama.rope.scaling.type": "dynamic", "llama.rope.scaling.factor": 2.0},
+    ):
+        found = read_architecture(model(**changes))
+        assert (found.rope_scaling, found.rope_scale) == (RopeScaling.DYNAMIC, 2.0)
 
 
 @pytest.mark.parametrize(

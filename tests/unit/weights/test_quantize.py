@@ -106,11 +106,11 @@ def test_our_runner_computes_with_the_result(convert: Convert) -> None:
         assert runner.info.vocab_size == vocab
 
 
-@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "IQ4_XS", "Q4_0", "Q8_0"])
-def test_llama_cpp_generates_with_the_result(convert: Convert, kind: str) -> None:
+@pytest.mark.parametrize("kind", list(file_types))
+def test_llama_cpp_generates_with_the_result(convert: Convert, kind: TensorType) -> None:
     xllamacpp = pytest.importorskip("xllamacpp")
     params = xllamacpp.CommonParams()
-    params.model.path = str(convert(TensorType[kind]))
+    params.model.path = str(convert(kind))
     params.n_ctx, params.n_parallel, params.warmup = 64, 1, False
     params.cpuparams.n_threads = 1
     server = xllamacpp.Server(params)

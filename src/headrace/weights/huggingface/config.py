@@ -203,8 +203,9 @@ class _Reader:
             case "linear":
                 return {"type": "linear", "factor": factor}, {}
             case "dynamic":
-                found: dict[str, object] = {"type": "dynamic", "factor": factor}
-                return found | {"original_context_length": context}, {}
+                # No type: llama.cpp ends at one that it does not know, and reads the original
+                # context as it is, which is right for as long as a text fits it.
+                return {"dynamic_factor": factor, "original_context_length": context}, {}
             case "llama3":
                 return {}, {"rope_freqs.weight": self._llama3(rope, theta, dimensions, original)}
             case "yarn":
@@ -247,9 +248,9 @@ class _Reader:
         self, rope: Config, factor: float, original: int, dimensions: int
     ) -> tuple[dict[str, object], dict[str, list[float]]]:
         usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+        # The factor is in the divisors; llama.cpp would divide by it once more.
         found: dict[str, object] = {
             "type": "longrope",
-            "factor": factor,
             "original_context_length": original,
             "attn_factor": self.number("attention_factor", usual, rope),
         }

@@ -158,6 +158,7 @@ def _mapped(tensor: Tensor, family: Family) -> Iterator[Tensor]:
     if found in ("gate_up_exps", "ffn_down_exps"):
         yield from _experts(tensor, prefix, found, kind, family)
         return
+    found = next((file for file, ours in family.tensor_names.items() if ours == found), found)
     yield replace(tensor, name=f"{prefix}{found}.{kind}")
 
 
