@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.gateway.route_table import Access
+from headrace.http.asgi import Receive, Scope, Send
 from headrace.ledger.reservation import Outcome, UsageSource
 from headrace.sim.engine import Behaviour, Failure, FakeEngine
 from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name
@@ -143,6 +144,34 @@ async def test_no_route_works_for_a_suspended_tenant(
     for path in (*bodies, *forms):
         assert (await post(client, path))[0] == 403, path
     assert site.engines[0].seen == []
+
+
+class WatchedEngine(FakeEngine):
+    """Notes for each request how many the router counts on its endpoint meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.site: GatewaySite | None = None
+        self.counted: list[tuple[str, int]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.site is not None and scope["type"] == "http" and scope["method"] == "POST":
+            (endpoint,) = self.site.gateway.endpoints
+            self.counted.append((scope["path"], endpoint.in_flight_requests))
+        await super().__call__(scope, receive, send)
+
+
+@pytest.mark.parametrize("path", [*bodies, *forms])
+async def test_each_route_is_load_on_its_replica_until_it_ends(tmp_path: Path, path: str) -> None:
+    engine = WatchedEngine()
+    async with gateway_site(tmp_path, [engine]) as site:
+        engine.site = site
+        headers = {"Authorization": f"Bearer {site.api_key}"}
+        async with aiohttp.ClientSession(site.url, headers=headers) as client:
+            await post(client, path)
+        assert engine.counted, "the engine was not asked"
+        assert engine.counted[-1][1] == 1, engine.counted
+        assert [endpoint.in_flight_requests for endpoint in site.gateway.endpoints] == [0]
 
 
 @pytest.mark.parametrize("path", streaming)

@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from headrace.sim.engine import FakeEngine
+from headrace.sim.engine import Behaviour, FakeEngine
 from headrace.sim.gateway_site import (
     fill_store,
     model_name,
@@ -27,6 +27,9 @@ pytestmark = pytest.mark.e2e
 clients_at_once = 16
 answers_around_a_signal = 60  # before it and after it
 resident_bytes_max = 200 * 1024 * 1024
+streams = 1_200
+streams_bytes_max = 1024 * 1024 * 1024  # as for 2,000 streams
+request_body = {"model": model_name, "messages": [{"role": "user", "content": "work"}]}
 engine_key = "canary-engine-key-4471"
 
 
@@ -208,6 +211,37 @@ async def raw(url: str, data: bytes) -> bytes:
         return b""
     finally:
         writer.close()
+
+
+async def test_over_a_thousand_streams_at_once_are_held_and_it_is_alive_meanwhile(
+    tmp_path: Path,
+) -> None:
+    gate = asyncio.Event()
+    engine = FakeEngine(default=Behaviour(gate=gate))
+    headers, load = {}, Load()
+    async with running(tmp_path, engine) as gateway:
+        headers["Authorization"] = f"Bearer {gateway.api_key}"
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
+            clients = [asyncio.create_task(stream(gateway, session, load)) for _ in range(streams)]
+            await engine.wait_for(streams)
+            async with session.get(f"{gateway.url}/livez") as answer:
+                assert answer.status == 200
+            gate.set()
+            await asyncio.gather(*clients)
+        assert load.failures == []
+        assert load.answers == streams
+        assert gateway.process.resident_bytes() < streams_bytes_max
+
+
+async def stream(gateway: GatewayProcess, session: aiohttp.ClientSession, load: Load) -> None:
+    """One stream of many on one client."""
+    body = {**request_body, "stream": True}
+    async with session.post(f"{gateway.url}/v1/chat/completions", json=body) as answer:
+        data = await answer.read()
+        if answer.status != 200 or not data.endswith(b"data: [DONE]\n\n"):
+            load.failures.append(f"{answer.status} {data[-300:]!r}")
+    load.answers += 1
 
 
 async def test_whatever_is_sent_nothing_fails_and_no_secret_is_repeated_or_kept(

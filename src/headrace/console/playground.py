@@ -17,7 +17,15 @@ from headrace.base.errors import (
     NotFound,
     Unavailable,
 )
-from headrace.http.asgi import Receive, Scope, Send, header, json_header, read_body
+from headrace.http.asgi import (
+    DisconnectScope,
+    Receive,
+    Scope,
+    Send,
+    header,
+    json_header,
+    read_body,
+)
 from headrace.http.client import Answer, HttpClient
 from headrace.protocol.errors import error_body
 
@@ -71,21 +79,23 @@ class Playground:
             headers = {"Authorization": f"Bearer {header(scope, b'x-headrace-key')}"}
             if body is not None:
                 headers["Content-Type"] = "application/json"
-            answer = await self._client.open(
-                str(scope["method"]),
-                self._gateway_url + path,
-                headers=headers,
-                body=body,
-                timeout_s=first_byte_timeout_s,
-            )
-            async with answer:
-                await _copy(answer, send)
+            async with DisconnectScope(receive):  # who closes the page ends the request
+                answer = await self._client.open(
+                    str(scope["method"]),
+                    self._gateway_url + path,
+                    headers=headers,
+                    body=body,
+                    timeout_s=first_byte_timeout_s,
+                )
+                async with answer:
+                    await _copy(answer, send)
+            await send({"type": "http.response.body", "body": b""})
         finally:
             self._streams -= 1
 
 
 async def _copy(answer: Answer, send: Send) -> None:
-    """Pass the answer on as it comes; one that breaks ends short, which the browser notices."""
+    """Pass the answer on as it comes but for its end; one that breaks ends in an event of it."""
     found = ((name, answer.header(name)) for name in passed_headers)
     await send(
         {
@@ -104,7 +114,6 @@ async def _copy(answer: Answer, send: Send) -> None:
     except HeadraceError as error:
         event = b"data: " + error_body(error) + b"\n\n"
         await send({"type": "http.response.body", "body": event, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
 
 
 async def _refuse(send: Send, error: HeadraceError) -> None:

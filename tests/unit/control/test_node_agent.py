@@ -1,7 +1,9 @@
 """Agents and the control plane's side of them, over a real store and fake machines."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -299,6 +301,24 @@ async def test_strangers_and_followers_take_no_reports(site: Site) -> None:
     assert (await site.ask(good, msgspec.json.encode(address)))[0] == 400
     site.leads = False
     assert (await site.ask(good, report))[0] == 503
+
+
+async def test_reports_are_taken_whatever_keeps_the_processes_threads_busy(site: Site) -> None:
+    node = site.node()
+    loop, gate = asyncio.get_running_loop(), threading.Event()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    busy = [asyncio.create_task(asyncio.to_thread(gate.wait)) for _ in range(8)]
+    await asyncio.sleep(0)
+    try:
+        report = msgspec.json.encode(NodeReport(life="x", sequence=1))
+        token = node_tokens.format(node.id, secret)
+        async with asyncio.timeout(30):
+            assert (await site.ask(token, report))[0] == 200
+        assert not any(task.done() for task in busy)
+    finally:
+        gate.set()
+        await asyncio.gather(*busy)
+    assert site.book.silence_s(node.id, site.clock.monotonic_s()) == 0.0
 
 
 def test_a_report_that_was_overtaken_changes_nothing() -> None:

@@ -1,5 +1,6 @@
 """Webhooks are signed, told again after a failure, and given up in the end."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from headrace.base.errors import PermissionDenied
 from headrace.control.webhook_sender import WebhookSender, attempts_max, wait_s, wait_s_max
-from headrace.http.egress import EgressAnswer
+from headrace.http.egress import EgressAnswer, EgressClient, no_hosts_allowed
 from headrace.sim.clock import ManualClock
 from headrace.spec.events import DeliveryState, Event, EventType, Webhook
 from headrace.spec.webhook_signature import signature_is_right, signed_headers, webhook_secret
@@ -167,3 +168,30 @@ def test_waits_grow_to_an_hour() -> None:
     assert [wait_s(attempt) for attempt in (1, 2, 3, 4, 5, 6, 9)] == [
         5, 20, 80, 320, 1280, 3600, 3600,
     ]  # fmt: skip
+
+
+async def test_nothing_inward_is_told_anything_whatever_was_written_down(
+    database: Database, clock: ManualClock
+) -> None:
+    """The address is looked at when it is asked, not only when the webhook is made."""
+    told: list[bytes] = []
+
+    async def receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        told.append(await reader.readline())
+        writer.close()
+
+    server = await asyncio.start_server(receive, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = EgressClient(no_hosts_allowed)
+    sender = WebhookSender(database, client, pepper, clock)
+    for url in (f"https://127.0.0.1:{port}/", f"https://localhost:{port}/", "https://[::1]/"):
+        database.store.update(
+            msgspec.structs.replace(database.store.get(Webhook, "whk_1"), url=url)
+        )
+        assert await sender.send_due() == 1
+        assert state(database)[0] is DeliveryState.PENDING
+        clock.advance(wait_s_max)
+    await client.close()
+    server.close()
+    await server.wait_closed()
+    assert told == []

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -275,3 +276,39 @@ def test_who_has_the_prefix_is_overbooked_before_a_stray_copy_is_made() -> None:
     assert [endpoint is owner for endpoint in chosen] == [True, True, False, False]
     with pytest.raises(Saturated):
         picker.lease(pools, prompt("new"), 0.0)
+
+
+def test_a_prompt_that_nobody_knows_goes_to_the_least_busy_whoever_knows_most() -> None:
+    endpoints = make_set("knows much", "busy and knows nothing")
+    picker = make_picker(endpoints)
+    learned, busy = endpoints.pool("ver_1")
+    for number in range(50):
+        others = {busy.spec.id}
+        picker.lease(pools, prompt(f"{number:06d} "), 0.0, excluded=others).release()
+    Lease(busy, Work(5_000, 500), 0.0)
+    for number in range(5):
+        lease = picker.lease(pools, prompt(f"new {number:02d} "), 1.0)
+        assert lease.endpoint is learned
+        lease.release()
+
+
+@pytest.mark.parametrize("how", ["ejected", "draining", "gone"])
+def test_no_prefix_leads_to_an_endpoint_that_does_not_serve(how: str) -> None:
+    endpoints = make_set("a", "b")
+    picker = make_picker(endpoints)
+    first = picker.lease(pools, prompt("hello "), 0.0)
+    first.prefilled(0.1)
+    first.release()
+    owner = first.endpoint.spec
+    assert picker.lease(pools, prompt("hello "), 0.2).endpoint.spec.id == owner.id
+    others = [each.spec for each in endpoints if each.spec.id != owner.id]
+    if how == "ejected":
+        eject(endpoints, owner.id)
+    elif how == "draining":
+        endpoints.update([*others, replace(owner, accepts_requests=False)])
+    else:
+        endpoints.update(others)
+    for _ in range(5):
+        lease = picker.lease(pools, prompt("hello "), 0.3)
+        assert lease.endpoint.spec.id == others[0].id
+        lease.release()

@@ -1,13 +1,16 @@
 """The agents' door: POST /node/v1/report, a report for orders, by a node's own token.
 
 Agents only speak outward, so a node needs no open port but its replicas'. Any control plane
-answers; one that does not lead sends the agent on to the next address.
+answers; one that does not lead sends the agent on to the next address. Reports have threads of
+their own: whatever else keeps the process's busy, no node is taken for silent because of it.
 """
 
 import asyncio
 import logging
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import msgspec
 
@@ -46,6 +49,9 @@ body_bytes_max = 4 << 20  # a node with thousands of launches
 write_attempts_max = 4
 address_pattern = re.compile(r"[A-Za-z0-9.:_-]{1,253}")
 devices_max = 1024
+threads_max = 4  # a report is a look at the store; thousands a second go through so many
+
+Result = TypeVar("Result")
 
 
 class NodeReportApi:
@@ -67,19 +73,21 @@ class NodeReportApi:
         self._orders = orders
         self._clock = clock
         self._leads = leads
+        self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="node-reports")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; nobody without a node's token learns anything."""
         if scope["type"] != "http":
             return
         try:
-            node = await asyncio.to_thread(self._node_of, header(scope, b"authorization"))
+            authorization = header(scope, b"authorization")
+            node = await self._apart(lambda: self._node_of(authorization))
             if scope["path"] != report_path:
                 raise NotFound(f"there is nothing here but {report_path}")
             if scope["method"] != "POST":
                 raise MethodNotAllowed(scope["method"], report_path, ("POST",))
-            body = await read_body(receive, body_bytes_max)
-            orders = await asyncio.to_thread(self._take, node, read_report(body))
+            report = read_report(await read_body(receive, body_bytes_max))
+            orders = await self._apart(lambda: self._take(node, report))
         except HeadraceError as error:
             await send_error(send, error)
         except Exception:
@@ -88,6 +96,9 @@ class NodeReportApi:
             await send_error(send, told)
         else:
             await send_json(send, 200, msgspec.json.encode(orders))
+
+    async def _apart(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _node_of(self, authorization: str | None) -> Node:
         scheme, _, token = (authorization or "").partition(" ")
