@@ -1,4 +1,4 @@
-// The two halves of the Python module.
+// The parts of the Python module.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,5 +19,6 @@ inline KvType kv_type_of(const std::string& name) {
 
 void bind_transformer(nanobind::module_& module);   // CpuTransformer
 void bind_kernels(nanobind::module_& module);       // features, probes, single kernels for tests
+void bind_simulation(nanobind::module_& module);    // the simulator's clock and engines
 
 }  // namespace headrace

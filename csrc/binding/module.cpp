@@ -25,8 +25,9 @@ void translate(const std::exception_ptr& pointer, void*) {
 }  // namespace headrace
 
 NB_MODULE(_native, module) {
-  module.doc() = "headrace's compiled kernels and CPU model runner";
+  module.doc() = "headrace's compiled kernels, CPU model runner and simulated engine";
   nb::register_exception_translator(headrace::translate);
   headrace::bind_transformer(module);
   headrace::bind_kernels(module);
+  headrace::bind_simulation(module);
 }

@@ -31,8 +31,8 @@ from headrace.engine.growth import (
 from headrace.engine.scheduler import deferred_max
 from headrace.router.prompt_prefix import PromptPrefix
 from headrace.sim.fleet.device import DeviceModel
-from headrace.sim.fleet.event_loop import EventLoop
-from headrace.sim.fleet.histogram import Histogram
+from headrace.sim.fleet.event_loop import Loop
+from headrace.sim.fleet.histogram import WeightedTimes
 from headrace.sim.fleet.prefix_cache import SegmentCache
 from headrace.sim.fleet.request import Attempt, Listener, answer_key
 
@@ -91,10 +91,10 @@ class AggregateEngine:
 
     def __init__(
         self,
-        loop: EventLoop,
+        loop: Loop,
         device: DeviceModel,
         listener: Listener,
-        gaps: Histogram,
+        gaps: WeightedTimes,
         *,
         prefix_cache: bool = True,
     ) -> None:

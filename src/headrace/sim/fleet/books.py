@@ -9,7 +9,7 @@ from headrace.base.errors import PaymentRequired
 from headrace.ledger.admission import Admission
 from headrace.ledger.reservation import Outcome as LedgerOutcome
 from headrace.ledger.reservation import Reservation, Settlement, TokenUsage
-from headrace.sim.fleet.event_loop import EventLoop
+from headrace.sim.fleet.event_loop import Loop
 from headrace.sim.fleet.invariants import InvariantBroken, Invariants
 from headrace.sim.fleet.request import Attempt, Outcome, SimRequest
 from headrace.spec.prices import Price, PriceVersion
@@ -31,7 +31,7 @@ class Books:
 
     def __init__(
         self,
-        loop: EventLoop,
+        loop: Loop,
         invariants: Invariants,
         rng: random.Random,
         *,

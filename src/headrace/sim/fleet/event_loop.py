@@ -8,17 +8,68 @@ the machine does, because no thread, no real clock and no hash order takes part.
 
 A call cannot be taken back. Who may have changed its mind passes a version along and compares
 (`AggregateEngine`), which costs less than a search in the heap.
+
+Simulations run on the same in C++ (`machinery`, `csrc/sim/`); this one says what that has to do.
 """
 
 import heapq
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 Argument = TypeVar("Argument")
 Call = tuple[float, int, Callable[[Any], None], Any]  # each call has its own argument type
 
 wall_start_s = 1_800_000_000.0  # so that records have a date
+
+
+class Loop(Protocol):
+    """The calls to come, in Python or C++."""
+
+    now_s: float
+
+    def at(self, time_s: float, call: Callable[[Argument], None], argument: Argument) -> None:
+        """Call `call(argument)` at `time_s`, which is not in the past."""
+        ...
+
+    def after(self, delay_s: float, call: Callable[[Argument], None], argument: Argument) -> None:
+        """Call `call(argument)` in `delay_s` seconds."""
+        ...
+
+    @property
+    def is_last_of_moment(self) -> bool:
+        """Whether no other call is to come at this very time."""
+        ...
+
+    @property
+    def events_total(self) -> int:
+        """Calls that have run."""
+        ...
+
+    @property
+    def pending_count(self) -> int:
+        """Calls that have not run yet."""
+        ...
+
+    def check_after_each(self, check: Callable[[], None]) -> None:
+        """Call `check` after every event."""
+        ...
+
+    def run(self, until_s: float = ..., events_max: int | None = ...) -> None:
+        """Run calls up to `until_s`, or until there are none or `events_max` have run."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Virtual seconds since the start."""
+        ...
+
+    def set_wall(self, jump_s: float) -> None:
+        """Somebody sets the wall clock; virtual time goes on as before."""
+        ...
+
+    def wall_s(self) -> float:
+        """A fixed date plus the virtual seconds."""
+        ...
 
 
 class EventLoop:

@@ -19,8 +19,8 @@ from headrace.engine.runner import RunnerInfo, StepBatch, StepResult
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.router.prompt_prefix import PromptPrefix
 from headrace.sim.fleet.device import DeviceModel
-from headrace.sim.fleet.event_loop import EventLoop
-from headrace.sim.fleet.histogram import Histogram
+from headrace.sim.fleet.event_loop import Loop
+from headrace.sim.fleet.histogram import WeightedTimes
 from headrace.sim.fleet.request import (
     Attempt,
     Listener,
@@ -84,10 +84,10 @@ class ExactEngine:
 
     def __init__(
         self,
-        loop: EventLoop,
+        loop: Loop,
         device: DeviceModel,
         listener: Listener,
-        gaps: Histogram,
+        gaps: WeightedTimes,
         *,
         prefix_cache: bool = True,
     ) -> None:

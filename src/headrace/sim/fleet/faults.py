@@ -3,7 +3,7 @@
 import random
 
 from headrace.sim.fleet.books import Books
-from headrace.sim.fleet.event_loop import EventLoop
+from headrace.sim.fleet.event_loop import Loop
 from headrace.sim.fleet.gateway import SimGateway
 from headrace.sim.fleet.replicas import Replica, Replicas
 from headrace.sim.fleet.scenario import Fault
@@ -22,7 +22,7 @@ class FaultInjector:
 
     def __init__(
         self,
-        loop: EventLoop,
+        loop: Loop,
         replicas: Replicas,
         gateway: SimGateway,
         books: Books | None,

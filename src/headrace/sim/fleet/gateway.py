@@ -23,7 +23,7 @@ from headrace.router.policy import RoutingPolicy
 from headrace.router.prompt_prefix import PromptPrefix
 from headrace.router.retry_budget import RetryBudget
 from headrace.sim.fleet.books import Books
-from headrace.sim.fleet.event_loop import EventLoop
+from headrace.sim.fleet.event_loop import Loop
 from headrace.sim.fleet.invariants import Invariants
 from headrace.sim.fleet.replicas import Replica, Replicas
 from headrace.sim.fleet.request import Attempt, Outcome, SimRequest
@@ -42,7 +42,7 @@ class SimGateway:
 
     def __init__(
         self,
-        loop: EventLoop,
+        loop: Loop,
         replicas: Replicas,
         *,
         policy: RoutingPolicy | None,

@@ -4,11 +4,29 @@ A value is known to 1% of itself, which is finer than any model here.
 """
 
 import math
+from typing import Protocol
 
 growth = 1.01
 value_s_min = 1e-6
 log_growth = math.log(growth)
 bucket_min = math.ceil(math.log(value_s_min) / log_growth)
+
+
+class WeightedTimes(Protocol):
+    """What is asked of a histogram, in Python or C++."""
+
+    def add(self, value_s: float, weight: float = ...) -> None:
+        """Count a value, as if it came `weight` times."""
+        ...
+
+    @property
+    def mean(self) -> float:
+        """The mean, exactly; 0 of nothing."""
+        ...
+
+    def percentile(self, percent: float) -> float:
+        """The value that `percent` of the weight does not exceed, to 1%; 0 of nothing."""
+        ...
 
 
 class Histogram:

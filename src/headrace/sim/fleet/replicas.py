@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from headrace.router.endpoint import Endpoint, EndpointSpec
 from headrace.router.endpoint_set import EndpointSet
-from headrace.sim.fleet.event_loop import EventLoop
+from headrace.sim.fleet.event_loop import Loop
 from headrace.sim.fleet.invariants import Invariants
 from headrace.sim.fleet.request import Attempt, SimEngine
 
@@ -45,7 +45,7 @@ class Replicas:
 
     def __init__(
         self,
-        loop: EventLoop,
+        loop: Loop,
         invariants: Invariants,
         new_engine: Callable[[], SimEngine],
         *,

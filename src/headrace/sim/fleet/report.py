@@ -7,7 +7,7 @@ from array import array
 
 import msgspec
 
-from headrace.sim.fleet.histogram import Histogram
+from headrace.sim.fleet.histogram import WeightedTimes
 from headrace.sim.fleet.request import Outcome, SimRequest
 from headrace.sim.fleet.scenario import Objective
 
@@ -53,11 +53,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class Recorder:
     """Takes requests as they end."""
 
-    def __init__(self, objective: Objective, replica_count: int) -> None:
+    def __init__(self, objective: Objective, replica_count: int, gaps: WeightedTimes) -> None:
         self._objective = objective
         self.ttft_s = array("d")
         self.e2e_s = array("d")
-        self.gaps = Histogram()
+        self.gaps = gaps
         self.counts = dict.fromkeys(Outcome, 0)
         self.output_tokens = 0
         self.prompt_tokens = 0
@@ -115,7 +115,7 @@ def latency(values: "array[float]") -> Latency:
     )
 
 
-def histogram_latency(histogram: Histogram) -> Latency:
+def histogram_latency(histogram: WeightedTimes) -> Latency:
     """Percentiles to 1%."""
     return Latency(
         mean=round(histogram.mean, digits),

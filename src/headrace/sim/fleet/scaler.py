@@ -7,7 +7,7 @@ from itertools import pairwise
 from headrace.control.load_evidence import Sample
 from headrace.control.scale_loop import look_interval_s
 from headrace.control.scaler import added
-from headrace.sim.fleet.event_loop import EventLoop
+from headrace.sim.fleet.event_loop import Loop
 from headrace.sim.fleet.gateway import SimGateway
 from headrace.sim.fleet.replicas import Replica, Replicas
 from headrace.sim.fleet.scaling_rules import EngineLook, Look, ScalingRule
@@ -32,7 +32,7 @@ class Scaler:
 
     def __init__(
         self,
-        loop: EventLoop,
+        loop: Loop,
         replicas: Replicas,
         gateway: SimGateway,
         scaling: Scaling,

@@ -3,18 +3,18 @@
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from headrace.base.money import nanousd_per_usd
 from headrace.router.endpoint import Endpoint
 from headrace.router.lease import Work
 from headrace.router.policy import RoutingPolicy
-from headrace.sim.fleet.aggregate_engine import AggregateEngine
 from headrace.sim.fleet.books import Books
-from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.exact_engine import ExactEngine
 from headrace.sim.fleet.faults import FaultInjector, end_s
 from headrace.sim.fleet.gateway import SimGateway
 from headrace.sim.fleet.invariants import InvariantBroken, Invariants
+from headrace.sim.fleet.machinery import Machinery, compiled
 from headrace.sim.fleet.policies import PolicyContext, headrace, policies
 from headrace.sim.fleet.randomness import stream
 from headrace.sim.fleet.replicas import Replicas
@@ -34,18 +34,22 @@ control_plane_margin_s = 1.0  # beyond noticing and starting, for the desired st
 class Simulation:
     """A scenario with a seed; `run` once."""
 
-    def __init__(self, scenario: Scenario, seed: int, *, name: str = "") -> None:
+    def __init__(
+        self, scenario: Scenario, seed: int, *, name: str = "", machinery: Machinery = compiled
+    ) -> None:
         self.scenario = scenario
         self.seed = seed
         self.name = name
-        self.loop = EventLoop(scenario.network.latency_s)
+        self.loop = machinery.new_loop(scenario.network.latency_s)
         self.invariants = Invariants()
         fleet = scenario.fleet
-        self.recorder = Recorder(scenario.objective, fleet.deployments * fleet.replicas)
+        self.recorder = Recorder(
+            scenario.objective, fleet.deployments * fleet.replicas, machinery.new_gaps()
+        )
         self.replicas = Replicas(
             self.loop,
             self.invariants,
-            self._new_engine,
+            self._engine_maker(machinery),
             detect_s=fleet.detect_s,
             start_s=fleet.start_s,
             kv_tokens=scenario.device.kv_tokens,
@@ -125,13 +129,14 @@ class Simulation:
         if request.outcome is Outcome.FINISHED:
             follow_up(request)
 
-    def _new_engine(self) -> SimEngine:
-        fleet = self.scenario.fleet
-        kind: Callable[..., SimEngine]
-        kind = ExactEngine if fleet.engine == "exact" else AggregateEngine
-        return kind(
+    def _engine_maker(self, machinery: Machinery) -> Callable[[], SimEngine]:
+        scenario, fleet = self.scenario, self.scenario.fleet
+        make = machinery.aggregate_engines
+        if fleet.engine == "exact":
+            make = partial(partial, ExactEngine)
+        return make(
             self.loop,
-            self.scenario.device,
+            scenario.device,
             self,
             self.recorder.gaps,
             prefix_cache=fleet.prefix_cache,

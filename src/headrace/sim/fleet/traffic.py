@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Callable
 
-from headrace.sim.fleet.event_loop import EventLoop
+from headrace.sim.fleet.event_loop import EventLoop, Loop
 from headrace.sim.fleet.randomness import stream
 from headrace.sim.fleet.request import Segment, SimRequest, answer_content
 from headrace.sim.fleet.scenario import Scenario, Traffic
@@ -42,7 +42,7 @@ class TrafficSource:
 
     def __init__(
         self,
-        loop: EventLoop,
+        loop: Loop,
         spec: Traffic,
         *,
         index: int,
@@ -159,7 +159,7 @@ class TrafficSource:
 
 
 def begin_traffic(
-    scenario: Scenario, seed: int, loop: EventLoop, arrive: Callable[[SimRequest], None]
+    scenario: Scenario, seed: int, loop: Loop, arrive: Callable[[SimRequest], None]
 ) -> None:
     """Ask the loop for the arrivals of all streams."""
     identities = Identities()
