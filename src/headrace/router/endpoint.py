@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from headrace.router.adapters_loaded import LoadedAdapters
-from headrace.router.breaker import Breaker, BreakerState
+from headrace.router.breaker import Breaker, closed
 from headrace.router.capacity import Capacity
 from headrace.router.service_rate import ServiceRate
 from headrace.spec.hedging import Hedging
@@ -76,6 +76,7 @@ class Endpoint:
     """A replica's process as the router sees it. Only leases change its load."""
 
     __slots__ = (
+        "_is_impaired",
         "adapters",
         "breaker",
         "capacity",
@@ -117,6 +118,7 @@ class Endpoint:
         self.pressure_s = 0.0  # what KV in use costs, in seconds
         self.first_token_s = 0.0  # when the last prompt was done
         self.pool_load = PoolLoad()
+        self._is_impaired = False  # as its pool's load has it
         self.join(pool_load or self.pool_load)
 
     def is_available(self, now_s: float) -> bool:
@@ -130,26 +132,32 @@ class Endpoint:
     def kv_share(self, more_tokens: int = 0) -> float:
         """The share of its KV that its requests hold, by estimate; bounded below one."""
         held = self.held_fresh_tokens + self.in_flight_requests * answer_tokens_held + more_tokens
-        return min(kv_share_max, held / (self.spec.kv_tokens or kv_tokens_prior))
+        share = held / (self.spec.kv_tokens or kv_tokens_prior)
+        return share if share < kv_share_max else kv_share_max
 
     def follow(self) -> None:
         """Keep up with a change of load or health; leases call it."""
         share = self.kv_share()
-        self.pressure_s = kv_pressure_s * share / (1.0 - share)
+        self.pressure_s = pressure_s = kv_pressure_s * share / (1.0 - share)
         queue_s = self.queued_prefill_tokens * self.rate.seconds_per_token
-        self.pool_load.loads_s[self.slot] = queue_s + self.pressure_s
+        self.pool_load.loads_s[self.slot] = queue_s + pressure_s
         self.follow_health()
 
     def follow_health(self) -> None:
         """Be among the impaired ones, or not."""
-        if self.is_full() or self.breaker.state is not BreakerState.CLOSED:
-            self.pool_load.impaired.add(self)
-        else:
-            self.pool_load.impaired.discard(self)
+        is_full = self.in_flight_requests >= self.capacity.requests_max
+        is_impaired = is_full or self.breaker.state is not closed
+        if is_impaired is not self._is_impaired:
+            self._is_impaired = is_impaired
+            if is_impaired:
+                self.pool_load.impaired.add(self)
+            else:
+                self.pool_load.impaired.discard(self)
 
     def join(self, pool_load: PoolLoad) -> None:
         """Be counted there, and where it was before no more."""
         self.pool_load.impaired.discard(self)
+        self._is_impaired = False
         self.pool_load = pool_load
         missing = self.slot + 1 - len(pool_load.loads_s)
         pool_load.loads_s.extend([0.0] * missing)

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from headrace.router.breaker import closed
 from headrace.router.endpoint import Endpoint
 from headrace.router.prompt_prefix import PromptPrefix, no_prefix
 
@@ -79,6 +80,11 @@ class Lease:
             endpoint.first_token_s = now_s
         self._end_prefill()
         self.endpoint.follow()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether its answer could still change anything, because the endpoint was not well."""
+        return self._is_probe or self.endpoint.breaker.state is not closed
 
     def answered(self) -> None:
         """The endpoint answers; call it early, so that a long stream is no long probe."""

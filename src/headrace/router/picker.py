@@ -322,13 +322,12 @@ class Picker:
 
 def match(pool: Pool, prefix: PromptPrefix) -> TokensBySlot:
     """Tokens of a prompt that each slot has: by its engine's word, else as is believed."""
-
-    def believe() -> TokensBySlot:
-        return pool.index.match(prefix, pool.slot_count)
-
+    index, slot_count = pool.index, pool.slot_count
     if not pool.blocks.is_used:
-        return believe()
-    return pool.blocks.match(prefix, pool.slot_bits, pool.slot_count, believe)
+        return index.match(prefix, slot_count)
+    return pool.blocks.match(
+        prefix, pool.slot_bits, slot_count, lambda: index.match(prefix, slot_count)
+    )
 
 
 def has_adapter(endpoint: Endpoint, adapter: str) -> bool:

@@ -9,6 +9,7 @@ what the engine says it keeps (`holds_at_most`), by time where it says nothing, 
 reported of each prompt: one that had less than was predicted is believed to keep less.
 """
 
+import math
 from collections import OrderedDict
 
 from headrace.router.by_slot import TokensBySlot, no_tokens, set_tokens
@@ -27,7 +28,7 @@ error_share_max = 0.25  # of the predicted tokens; less is granularity
 class SlotBeliefs:
     """What one endpoint is believed to hold."""
 
-    __slots__ = ("capacity_tokens", "is_told", "keys", "tokens", "tokens_max")
+    __slots__ = ("capacity_tokens", "is_told", "keys", "oldest_s", "tokens", "tokens_max")
 
     def __init__(self, tokens_max: int) -> None:
         self.keys: OrderedDict[int, tuple[int, float]] = OrderedDict()  # key: (tokens, sent at)
@@ -35,6 +36,7 @@ class SlotBeliefs:
         self.tokens_max = tokens_max  # of the engine's cache, where it is known
         self.capacity_tokens = float(tokens_max)  # as learnt
         self.is_told = False  # its engine says how much it keeps
+        self.oldest_s = -math.inf  # no key was sent before, as far as was looked
 
 
 class PrefixIndex:
@@ -143,12 +145,16 @@ class PrefixIndex:
     def _evict(self, slot: int, beliefs: SlotBeliefs, now_s: float) -> None:
         count_max = max(keys_per_slot_min, keys_max // max(1, len(self._slots)))
         keys = beliefs.keys
+        is_over = beliefs.tokens > beliefs.capacity_tokens or len(keys) > count_max
+        if not is_over and (beliefs.is_told or now_s - beliefs.oldest_s <= unused_s_max):
+            return  # without a look at what was sent longest ago, which is in no processor's cache
         while len(keys) > 1:
             oldest = next(iter(keys))
             tokens, sent_s = keys[oldest]
             is_over = beliefs.tokens > beliefs.capacity_tokens or len(keys) > count_max
             is_old = not beliefs.is_told and now_s - sent_s > unused_s_max
             if not (is_over or is_old):
+                beliefs.oldest_s = sent_s
                 return
             self._drop(slot, beliefs, oldest, tokens)
 

@@ -1,7 +1,8 @@
 """A lease's load comes and goes exactly once."""
 
 from headrace.router.breaker import ejection_s_min
-from headrace.router.endpoint import Endpoint, EndpointSpec
+from headrace.router.capacity import limit_start
+from headrace.router.endpoint import Endpoint, EndpointSpec, PoolLoad
 from headrace.router.lease import Lease, Work
 
 
@@ -47,6 +48,37 @@ def test_a_probe_that_answers_opens_the_endpoint_before_it_ends() -> None:
     probe = Lease(endpoint, Work(1, 1), ejection_s_min)
     probe.succeed()
     assert endpoint.is_available(ejection_s_min)
+
+
+def test_an_answer_is_awaited_only_where_it_can_change_something() -> None:
+    endpoint = make_endpoint()
+    well = Lease(endpoint, Work(1, 1), 0.0)
+    assert not well.is_awaited
+    Lease(endpoint, Work(1, 1), 0.0).fail(0.0)
+    probe = Lease(endpoint, Work(1, 1), ejection_s_min)
+    assert well.is_awaited
+    assert probe.is_awaited
+    probe.answered()
+    assert not probe.is_awaited
+    assert endpoint.is_available(ejection_s_min)
+
+
+def test_an_endpoint_is_impaired_in_its_pool_exactly_while_it_is_full_or_ejected() -> None:
+    endpoint = make_endpoint()
+    impaired = endpoint.pool_load.impaired
+    leases = [Lease(endpoint, Work(1, 1), 0.0) for _ in range(limit_start)]
+    assert endpoint in impaired
+    leases.pop().release()
+    assert endpoint not in impaired
+    leases[0].fail(0.0)
+    leases.pop().release()
+    assert endpoint in impaired
+    elsewhere = PoolLoad()
+    endpoint.join(elsewhere)
+    assert endpoint not in impaired
+    assert endpoint in elsewhere.impaired
+    Lease(endpoint, Work(1, 1), ejection_s_min).succeed()
+    assert endpoint not in elsewhere.impaired
 
 
 def test_secrets_are_not_in_the_text_of_an_endpoint() -> None:

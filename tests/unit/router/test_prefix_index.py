@@ -71,6 +71,20 @@ def test_what_was_not_sent_for_long_is_forgotten() -> None:
     assert index.match(prefix(1), 1) == [0]
 
 
+def test_each_key_is_forgotten_by_its_own_time_however_often_others_are_sent() -> None:
+    index = PrefixIndex()
+    for number in range(10):
+        index.sent(0, prefix(number), float(number))
+    index.sent(0, prefix(3), 10.0)  # again: it is the newest of them now
+    for number in range(10):
+        now_s = unused_s_max + number + 0.5
+        index.sent(0, prefix(99), now_s)
+        left = [known for known in range(10) if index.match(prefix(known), 1) == [100]]
+        assert left == sorted({*range(number + 1, 10), 3})
+    index.sent(0, prefix(99), unused_s_max + 10.5)
+    assert index.match(prefix(3), 1) == [0]
+
+
 def test_wrong_predictions_shrink_what_is_believed() -> None:
     index = PrefixIndex()
     for content in range(100):
