@@ -58,6 +58,7 @@ class SimGateway:
         self._picker = Picker(replicas.endpoints, rng, policy)
         self._rng = rng
         self._network = network
+        self._latency_s = network.latency_s
         self._invariants = invariants
         self._books = books
         self._on_end = on_end
@@ -139,7 +140,8 @@ class SimGateway:
             self._attempts_open += 1
             if endpoint.capacity.is_near(endpoint.in_flight_requests):
                 self._busy[replica.index] = None
-            self._poll_soon()
+            if not self._polls_pending:
+                self._poll_soon()
         network = self._network
         if replica.is_cut or (network.lost_share and self._rng.random() < network.lost_share):
             self._loop.after(network.connect_timeout_s, self._timed_out, attempt)
@@ -167,7 +169,9 @@ class SimGateway:
                 self._loop.after(latency_s, self._not_servable, attempt)
                 return
         self._replicas.running[replica.index][attempt] = None
-        self._loop.after(latency_s, self._accepted, attempt)
+        lease = attempt.lease
+        if lease is not None and lease.is_awaited:
+            self._loop.after(latency_s, self._accepted, attempt)
         if replica.is_hung:
             self._loop.after(self._network.stall_timeout_s, self._stalled, attempt)
 
@@ -193,13 +197,18 @@ class SimGateway:
 
     def first_token(self, attempt: Attempt) -> None:
         """An engine's event."""
-        self._tell(self._on_first_output, attempt)
+        if self._replicas.all[attempt.replica].is_cut:
+            self._hold(self._on_first_output, attempt)
+        else:
+            self._loop.after(self._latency_s, self._on_first_output, attempt)
 
     def finished(self, attempt: Attempt) -> None:
         """An engine's event."""
-        if not self._replicas.all[attempt.replica].is_cut:
+        if self._replicas.all[attempt.replica].is_cut:
+            self._hold(self._on_complete, attempt)
+        else:
             self._replicas.running[attempt.replica].pop(attempt, None)
-        self._tell(self._on_complete, attempt)
+            self._loop.after(self._latency_s, self._on_complete, attempt)
 
     def cut(self, replica: Replica) -> None:
         """A fault: nothing reaches the replica or comes from it; streams wait, or stall."""
@@ -213,14 +222,11 @@ class SimGateway:
         for receive, attempt in self._held.pop(replica.index, ()):
             if receive == self._on_complete:
                 self._replicas.running[replica.index].pop(attempt, None)
-            self._tell(receive, attempt)
+            self._loop.after(self._latency_s, receive, attempt)
 
-    def _tell(self, receive: Callable[[Attempt], None], attempt: Attempt) -> None:
-        """Bring an engine's event to the gateway."""
-        if self._replicas.all[attempt.replica].is_cut:
-            self._held.setdefault(attempt.replica, []).append((receive, attempt))
-            return
-        self._loop.after(self._network.latency_s, receive, attempt)
+    def _hold(self, receive: Callable[[Attempt], None], attempt: Attempt) -> None:
+        """An event that a cut keeps from the gateway."""
+        self._held.setdefault(attempt.replica, []).append((receive, attempt))
 
     def _stalled_by_cut(self, attempt: Attempt) -> None:
         if self._replicas.all[attempt.replica].is_cut:
@@ -228,7 +234,7 @@ class SimGateway:
 
     def _accepted(self, attempt: Attempt) -> None:
         if attempt.lease is not None:
-            attempt.lease.succeed()
+            attempt.lease.answered()
 
     def _on_first_output(self, attempt: Attempt) -> None:
         lease, request = attempt.lease, attempt.request
@@ -326,10 +332,14 @@ class SimGateway:
         self._invariants.released()
         if self._has_limits:
             self._attempts_open -= 1
-            self._pump(attempt.request.deployment)
+            if self._queues:
+                self._pump(attempt.request.deployment)
 
     def _on_connection_cut(self, attempt: Attempt) -> None:
-        self._tell(self._broken, attempt)
+        if self._replicas.all[attempt.replica].is_cut:
+            self._hold(self._broken, attempt)
+        else:
+            self._loop.after(self._latency_s, self._broken, attempt)
 
     def _finish(
         self,
@@ -381,7 +391,7 @@ class SimGateway:
 
     def _pump(self, deployment: int) -> None:
         """Start waiting requests in their order as long as there is room."""
-        queue = self._queues.get(deployment) if self._queues else None
+        queue = self._queues.get(deployment)
         if queue is None:
             return
         while (ticket := queue.next()) is not None:
@@ -402,9 +412,8 @@ class SimGateway:
 
     def _poll_soon(self) -> None:
         """Ask endpoints for their load as long as anything runs."""
-        if not self._polls_pending:
-            self._polls_pending = True
-            self._loop.after(poll_interval_s, self._poll, None)
+        self._polls_pending = True
+        self._loop.after(poll_interval_s, self._poll, None)
 
     def _poll(self, _: None) -> None:
         """What the real load follower does: ask those that are nearly full."""
@@ -428,6 +437,8 @@ class SimGateway:
 
 def work_of(request: SimRequest) -> Work:
     """What a gateway knows of a request: tokens stand for its text, segments for its blocks."""
-    ends = tuple(accumulate([tokens for _, tokens in request.segments]))
+    ends: tuple[int, ...] = (request.prompt_tokens,)
+    if len(request.segments) > 1:
+        ends = tuple(accumulate([tokens for _, tokens in request.segments]))
     prefix = PromptPrefix(request.keys, ends)
     return Work(request.prompt_tokens, request.max_tokens, prefix)

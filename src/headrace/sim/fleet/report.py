@@ -86,10 +86,11 @@ class Recorder:
 
     def worked(self, replica: int, tokens: int) -> None:
         """A replica computed so many tokens."""
-        missing = replica + 1 - len(self.replica_tokens)
-        if missing > 0:
-            self.replica_tokens.extend([0] * missing)
-        self.replica_tokens[replica] += tokens
+        try:
+            self.replica_tokens[replica] += tokens
+        except IndexError:  # one that was launched since
+            self.replica_tokens.extend([0] * (replica + 1 - len(self.replica_tokens)))
+            self.replica_tokens[replica] = tokens
 
     def imbalance(self) -> float:
         """The busiest replica's tokens over the mean."""

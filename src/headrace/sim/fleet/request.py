@@ -27,6 +27,8 @@ class Segment(NamedTuple):
 class Outcome(StrEnum):
     """How a request ended, for its caller."""
 
+    __hash__ = str.__hash__  # an enum's own is a call, and each request is counted several times
+
     FINISHED = "finished"
     FAILED = "failed"  # no replica answered, or the one that did broke after its first token
     REFUSED = "refused"  # no money, no room
