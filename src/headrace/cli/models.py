@@ -29,6 +29,15 @@ Fallback = Annotated[
 ]
 
 
+class HeaderView(msgspec.Struct, frozen=True):
+    """What is shown of what a version's file says."""
+
+    family: str = ""
+    context_length: int | None = None
+    pooling: str = ""
+    embedding_size: int | None = None
+
+
 class VersionView(msgspec.Struct, frozen=True):
     """What is shown of a version."""
 
@@ -43,6 +52,8 @@ class VersionView(msgspec.Struct, frozen=True):
     parameters: int | None
     capabilities: list[str]
     chat_template_sha256: str = ""
+    header: HeaderView | None = None
+    contradictions: list[str] = []
 
 
 class ModelView(msgspec.Struct, frozen=True):
@@ -246,16 +257,26 @@ def _fields(model: ModelView) -> list[tuple[str, str]]:
         *limit_fields(model.limits),
     ]
     for version in model.versions:
-        parts = [version.source, f"weight {version.weight}"]
-        if version.sha256 is not None:
-            parts.append(f"sha256 {version.sha256}")
-        if version.context_length is not None:
-            parts.append(f"context {version.context_length}")
-        if version.parameters is not None:
-            parts.append(f"{version.parameters / 1e9:.3g} billion parameters")
-        parts += filter(None, [version.licence, version.format, version.quantization])
-        if version.chat_template_sha256:
-            parts.append(f"chat template {version.chat_template_sha256[:12]}")
-        parts += version.capabilities
-        fields.append((f"version {version.name}", ", ".join(parts)))
+        fields.append((f"version {version.name}", ", ".join(_version_parts(version))))
+        fields += [("  contradiction", words) for words in version.contradictions]
     return fields
+
+
+def _version_parts(version: VersionView) -> list[str]:
+    header = version.header or HeaderView()
+    parts = [version.source, f"weight {version.weight}"]
+    if version.sha256 is not None:
+        parts.append(f"sha256 {version.sha256}")
+    if header.family:
+        parts.append(f"family {header.family}")
+    context_length = version.context_length or header.context_length
+    if context_length is not None:
+        parts.append(f"context {context_length}")
+    if version.parameters is not None:
+        parts.append(f"{version.parameters / 1e9:.3g} billion parameters")
+    parts += filter(None, [version.licence, version.format, version.quantization])
+    if version.chat_template_sha256:
+        parts.append(f"chat template {version.chat_template_sha256[:12]}")
+    if header.embedding_size is not None:
+        parts.append(f"vectors of {header.embedding_size} by {header.pooling or 'no'} pooling")
+    return [*parts, *version.capabilities]

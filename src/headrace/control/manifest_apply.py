@@ -28,6 +28,7 @@ from headrace.control.model_targets import follow_version
 from headrace.control.public_prompts import check_public_prompts
 from headrace.control.replica_roles import check_split
 from headrace.control.upstreams import check_upstream
+from headrace.control.version_facts import with_local_header
 from headrace.spec.deployments import Deployment
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
 from headrace.spec.resource import Resource
@@ -96,7 +97,10 @@ class Writer:
             self._delete(resource)
 
     def _create(self, document: Document) -> None:
-        self._store.create(self._built(document, own_fields(document)))
+        built = self._built(document, own_fields(document))
+        if isinstance(built, ModelVersion):
+            built = with_local_header(built)
+        self._store.create(built)
 
     def _create_deployment(self, document: Document) -> None:
         version = self._version(document.parent, str(document.spec["version"]))

@@ -167,9 +167,9 @@ def question_of(version: ModelVersion) -> Question | None:
     """What a replica of it is asked before it serves; None: no small question tells anything."""
     if version.writes_text:
         return Question.TOKEN
-    if "embeddings" in version.capabilities:
+    if "embeddings" in version.abilities:
         return Question.EMBEDDING
-    return Question.RANKING if "rerank" in version.capabilities else None
+    return Question.RANKING if "rerank" in version.abilities else None
 
 
 def probing_request(

@@ -40,6 +40,19 @@ class Model(Resource, frozen=True, kw_only=True, tag="model"):
 wordless = frozenset({"embeddings", "rerank", "transcription", "speech", "images"})
 
 
+class FileHeader(msgspec.Struct, frozen=True):
+    """What a model's own file says of it; empty and None: it does not."""
+
+    format: str = ""  # gguf, safetensors
+    family: str = ""  # llama, qwen3, bert, ...
+    quantization: str = ""  # of most of its weights: Q4_K, BF16, ...
+    parameters: int | None = None
+    context_length: int | None = None  # the longest that it was made for
+    capabilities: tuple[str, ...] = ()  # by its shape and its chat template
+    pooling: str = ""  # of an embedding model: mean, first, last, rank
+    embedding_size: int | None = None  # numbers of its vectors
+
+
 class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):
     """An immutable version of a model; `parent_id` is the model."""
 
@@ -55,11 +68,19 @@ class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):
     parameters: int | None = None
     chat_template_sha256: str = ""  # of the file's own template, once the file is here
     capabilities: tuple[str, ...] = ()  # chat, tools, vision, or some of `wordless`
+    header: FileHeader | None = None  # once its file was read; what was declared goes before it
+
+    @property
+    def abilities(self) -> tuple[str, ...]:
+        """What it can do: as declared, else by its file; empty: nothing is known."""
+        if self.capabilities or self.header is None:
+            return self.capabilities
+        return self.header.capabilities
 
     @property
     def writes_text(self) -> bool:
-        """Whether it generates tokens, which is taken for granted where nothing is declared."""
-        return not self.capabilities or not wordless.issuperset(self.capabilities)
+        """Whether it generates tokens, which is taken for granted where nothing is known."""
+        return not self.abilities or not wordless.issuperset(self.abilities)
 
     @property
     def upstream_name(self) -> str:

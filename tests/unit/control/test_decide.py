@@ -19,7 +19,7 @@ from headrace.control.actions import (
 from headrace.control.decide import ControlTimes, decide, wordless_hint
 from headrace.control.world import ModelFileState, ReplicaObservation, World
 from headrace.spec.deployments import Deployment, Leaving, Replica, ReplicaState
-from headrace.spec.models import ModelVersion
+from headrace.spec.models import FileHeader, ModelVersion
 from headrace.weights.file_facts import FileFacts
 
 times = ControlTimes()
@@ -61,13 +61,15 @@ def test_what_a_version_leaves_open_is_said_by_its_file_before_anything_starts()
     version = ModelVersion(
         id="ver_1", name="v1", parent_id="mod_1", create_time=0, source="m.gguf", format="own word"
     )
-    facts = FileFacts("ab" * 32, "gguf", quantization="Q4_0", parameters=7)
+    header = FileHeader(format="gguf", quantization="Q4_0", parameters=7, family="llama")
+    facts = FileFacts("ab" * 32, header)
     (action,) = due(
         replica(), wanted=deployment(), model_file=replace(here, facts=facts, version=version)
     )
     assert isinstance(action, DescribeVersion)
     told = action.version
     assert (told.sha256, told.quantization, told.parameters) == ("ab" * 32, "Q4_0", 7)
+    assert told.header == header
     assert told.format == "own word"  # what was declared stays
     (action,) = due(
         replica(), wanted=deployment(), model_file=replace(here, facts=facts, version=told)

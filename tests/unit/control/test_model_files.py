@@ -25,7 +25,7 @@ def test_a_file_is_known_by_its_digest_and_says_what_it_is(tmp_path: Path) -> No
     state = settled(files, path, None)
     assert state.path == str(path)
     assert state.facts is not None
-    assert state.facts.quantization == "F16"
+    assert state.facts.header.quantization == "F16"
     # With the digest that it turned out to have there is nothing to wait for.
     assert files.state(str(path), state.facts.sha256) == state
 

@@ -1,7 +1,11 @@
 """The registry: names, metadata, shares, and what is in use stays."""
 
+from pathlib import Path
+
 import pytest
 from starlette.testclient import TestClient
+
+from headrace.sim.model_on_disk import write_model_file
 
 
 @pytest.fixture
@@ -77,3 +81,24 @@ def test_objectives_are_set_replaced_and_taken_away(admin: TestClient) -> None:
     assert shown["objectives"] == {"ttft_s": None, "inter_token_s": 0.1}
     assert admin.patch("/models/small", json={"objectives": {"ttft_s": 0}}).status_code == 400
     assert admin.patch("/models/small", json={"objectives": {}}).json()["objectives"] is None
+
+
+def test_a_version_shows_what_its_file_says(admin: TestClient, tmp_path: Path) -> None:
+    path = str(write_model_file(tmp_path / "m.gguf"))
+    body = {"name": "own", "source": path, "parameters": 1 << 40}
+    (version,) = admin.post("/models", json=body).json()["versions"]
+    header = version["header"]
+    assert (header["family"], header["format"]) == ("llama", "gguf")
+    assert header["context_length"] > 0
+    assert version["capabilities"] == header["capabilities"]
+    (words,) = version["contradictions"]
+    assert "parameters are declared" in words
+    assert len(admin.get("/models", params={"search": "llama"}).json()["items"]) == 1
+
+
+def test_what_a_file_cannot_be_leaves_no_model_behind(admin: TestClient, tmp_path: Path) -> None:
+    path = str(write_model_file(tmp_path / "m.gguf"))
+    body = {"name": "own", "source": path, "context_length": 1 << 23}
+    refused = admin.post("/models", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "context_length")
+    assert admin.get("/models").json()["items"] == []

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.sim.model_on_disk import write_model_file
+from headrace.spec.models import FileHeader
 from headrace.weights.file_facts import FileFacts, facts_of
 from headrace.weights.gguf import open_gguf
 from headrace.weights.gguf_writer import write_gguf
@@ -21,12 +22,14 @@ def facts(path: Path) -> FileFacts:
 def test_a_gguf_file_says_what_its_weights_are(tmp_path: Path) -> None:
     path = write_model_file(tmp_path / "m.gguf")
     found = facts(path)
-    assert (found.sha256, found.format, found.quantization) == (digest, "gguf", "F16")
+    assert found.sha256 == digest
+    header = found.header
+    assert (header.format, header.quantization, header.family) == ("gguf", "F16", "llama")
     with open_gguf(path) as file:
         sizes = [tensor.byte_count for tensor in file.tensors.values()]
-    assert found.parameters is not None
+    assert header.parameters is not None
     # Two bytes a weight but for the norms, which have four.
-    assert found.parameters < sum(sizes) / 2 < found.parameters * 1.1
+    assert header.parameters < sum(sizes) / 2 < header.parameters * 1.1
 
 
 @pytest.mark.parametrize(
@@ -37,14 +40,14 @@ def test_a_file_that_cannot_be_read_has_its_digest(
 ) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(content)
-    assert facts(path) == FileFacts(digest, expected)
+    assert facts(path) == FileFacts(digest, FileHeader(format=expected))
 
 
 def test_a_directory_of_a_family_that_nobody_knows_has_its_format(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["Unheard"], "model_type": "x"}')
-    assert facts(tmp_path) == FileFacts(digest, "")
+    assert facts(tmp_path) == FileFacts(digest, FileHeader())
     (tmp_path / "model.safetensors").write_bytes(b"")
-    assert facts(tmp_path) == FileFacts(digest, "safetensors")
+    assert facts(tmp_path) == FileFacts(digest, FileHeader(format="safetensors", family="x"))
 
 
 def test_a_chat_template_is_known_by_its_digest(tmp_path: Path) -> None:

@@ -49,8 +49,11 @@ export const models = {
           { label: "Source", value: (row) => element("span", { class: "mono breakable" }, row.source) },
           { label: "SHA-256", value: (row) => element("span", { class: "mono", title: row.sha256 },
             row.sha256 ? `${row.sha256.slice(0, 12)}…` : "–") },
+          { label: "Family", value: (row) => row.header?.family || "–" },
+          { label: "Abilities", value: (row) => [row.capabilities.join(", ") || "–",
+            ...row.contradictions.map((words) => [" ", badge(words, "warn")])] },
           { label: "Context", number: true, value: (row) =>
-            row.context_length ? count(row.context_length) : "the file's" },
+            contextOf(row) ? count(contextOf(row)) : "the file's" },
           { label: "Share", number: true, value: (row) => shareOf(row, versions) },
         ], versions, "No versions yet.")),
     ];
@@ -59,6 +62,10 @@ export const models = {
 
 function price(text) {
   return text === undefined ? badge("unpriced", "warn") : `$${text}`;
+}
+
+function contextOf(version) {
+  return version.context_length ?? version.header?.context_length;
 }
 
 function shareOf(version, all) {

@@ -27,7 +27,8 @@ from headrace.control.admin.references import (
 )
 from headrace.control.admin.values import RequestBody, moment
 from headrace.control.in_use import check_model_unused, check_version_unused
-from headrace.spec.models import Model, ModelVersion, WeightedTarget
+from headrace.control.version_facts import contradictions, with_local_header
+from headrace.spec.models import FileHeader, Model, ModelVersion, WeightedTarget
 from headrace.weights import catalogue
 
 router = APIRouter()
@@ -85,6 +86,19 @@ class VersionCreate(VersionFields):
     activate: bool = False
 
 
+class HeaderView(BaseModel):
+    """What a version's own file says of it; empty and null: it does not."""
+
+    format: str
+    family: str
+    quantization: str
+    parameters: int | None
+    context_length: int | None
+    capabilities: list[str]
+    pooling: str  # of an embedding model: mean, first, last, rank
+    embedding_size: int | None
+
+
 class VersionView(BaseModel):
     """An immutable version."""
 
@@ -100,7 +114,9 @@ class VersionView(BaseModel):
     quantization: str
     parameters: int | None
     chat_template_sha256: str  # of the file's own template; empty: none, or not read yet
-    capabilities: list[str]
+    capabilities: list[str]  # as declared, else as its file says
+    header: HeaderView | None  # null: its file was not read yet
+    contradictions: list[str]  # what was declared and its file says otherwise
     weight: int  # its share of the model's traffic, against the other versions' weights
     create_time: datetime.datetime
 
@@ -127,18 +143,18 @@ def create_model(body: ModelCreate, context: Context) -> ModelView:
     models = store.list(Model)
     check_names_free(models, "", (body.name, *body.aliases))
     check_fallbacks(models, body.name, body.fallbacks)
-    model = store.create(
-        Model(
-            id=new_id(Model.id_prefix, context.clock),
-            name=body.name,
-            create_time=context.clock.wall_s(),
-            limits=limits_of(body.limits),
-            aliases=body.aliases,
-            fallbacks=body.fallbacks,
-            objectives=objectives_of(body.objectives),
-        )
+    model = Model(
+        id=new_id(Model.id_prefix, context.clock),
+        name=body.name,
+        create_time=context.clock.wall_s(),
+        limits=limits_of(body.limits),
+        aliases=body.aliases,
+        fallbacks=body.fallbacks,
+        objectives=objectives_of(body.objectives),
     )
-    version = _create_version(context, model, "v1", body)
+    version = _version_of(context, model, "v1", body)
+    model = store.create(model)
+    version = store.create(version)
     model = store.update(msgspec.structs.replace(model, targets=(WeightedTarget(version.id),)))
     return _model_view(model, [version])
 
@@ -226,7 +242,7 @@ def create_version(body: VersionCreate, context: Context) -> VersionView:
     name = body.name or f"v{len(taken) + 1}"
     if name in taken:
         raise Conflict(f"the model {model.name!r} has a version {name!r}; choose another name")
-    version = _create_version(context, model, name, body)
+    version = store.create(_version_of(context, model, name, body))
     if body.activate:
         model = store.update(msgspec.structs.replace(model, targets=(WeightedTarget(version.id),)))
     return _version_view(version, model)
@@ -283,7 +299,7 @@ def is_found(search: str, model: Model, versions: list[ModelVersion]) -> bool:
     words = [model.name, *model.aliases]
     for version in own:
         words += [version.source, version.licence, version.format, version.quantization]
-        words += version.capabilities
+        words += [*version.abilities, version.header.family if version.header else ""]
     text = " ".join(words).casefold()
     return all(word in text for word in search.casefold().split())
 
@@ -294,25 +310,29 @@ def known_licence(source: str) -> str:
     return "" if entry is None else entry.licence
 
 
-def _create_version(
+def _version_of(
     context: AdminContext, model: Model, name: str, fields: VersionFields
 ) -> ModelVersion:
-    return context.database.store.create(
-        ModelVersion(
-            id=new_id(ModelVersion.id_prefix, context.clock),
-            name=name,
-            parent_id=model.id,
-            create_time=context.clock.wall_s(),
-            source=fields.source,
-            sha256=fields.sha256,
-            context_length=fields.context_length,
-            licence=fields.licence or known_licence(fields.source),
-            format=fields.format,
-            quantization=fields.quantization,
-            parameters=fields.parameters,
-            capabilities=fields.capabilities,
-        )
+    """The version as it will be; InvalidRequest where its file, if it is here, says otherwise."""
+    version = ModelVersion(
+        id=new_id(ModelVersion.id_prefix, context.clock),
+        name=name,
+        parent_id=model.id,
+        create_time=context.clock.wall_s(),
+        source=fields.source,
+        sha256=fields.sha256,
+        context_length=fields.context_length,
+        licence=fields.licence or known_licence(fields.source),
+        format=fields.format,
+        quantization=fields.quantization,
+        parameters=fields.parameters,
+        capabilities=fields.capabilities,
     )
+    return with_local_header(version)
+
+
+def _header_view(header: FileHeader | None) -> HeaderView | None:
+    return None if header is None else HeaderView(**msgspec.to_builtins(header))
 
 
 def _model_view(model: Model, versions: list[ModelVersion]) -> ModelView:
@@ -344,7 +364,9 @@ def _version_view(version: ModelVersion, model: Model) -> VersionView:
         quantization=version.quantization,
         parameters=version.parameters,
         chat_template_sha256=version.chat_template_sha256,
-        capabilities=list(version.capabilities),
+        capabilities=list(version.abilities),
+        header=_header_view(version.header),
+        contradictions=[found.words for found in contradictions(version)],
         weight=weights.get(version.id, 0),
         create_time=moment(version.create_time),
     )
