@@ -13,6 +13,8 @@ is a server over HTTP, as headrace is; the other two are libraries, without HTTP
 `peer_engines.py`). llama.cpp's wheel is built for AVX2, the libraries choose at run time:
 `--isa avx2` holds headrace and the libraries to the same instructions. `--short` asks for fewer
 tokens, so that a model of a billion weights is through in minutes. `--plot` writes PNG and SVG.
+headrace runs twice, as it comes and without guessing ahead, because no peer guesses by default.
+bench/engine_table.py makes a table of the figures.
 """
 
 import argparse
@@ -25,7 +27,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from peer_engines import Engine, Figures, Question, library, missing_packages, served
 
@@ -41,6 +42,7 @@ short_questions = (
     Question(32, 32, 0, 32, 32),
     Question(8, 272, 256, 16, 8),
 )
+our_name, plain_name = "headrace", "headrace, no guesses"
 peers_path = Path(__file__).parent / "peers"
 libraries = {  # a library's program, and what its Python must have
     "openvino": ("openvino_batching.py", ("openvino_genai", "openvino_tokenizers")),
@@ -71,7 +73,7 @@ def compare(
 
     A peer that fails is left out from then on, with the reason."""
     rows: list[dict[str, object]] = []
-    ours, remaining = engines[0], list(engines)
+    (ours, plain), remaining = engines[:2], list(engines)
     names = [engine.name for engine in engines]
     print(f"{'output tok/s (of headrace)':42}" + "".join(f"{name:>22}" for name in names))
     for question in asked:
@@ -81,7 +83,7 @@ def compare(
                 try:
                     results[engine.name].append(engine.ask(question, seed=run))
                 except (SystemExit, OSError, subprocess.SubprocessError) as error:
-                    if engine is ours:
+                    if engine in (ours, plain):
                         raise
                     print(f"{engine.name} is left out from here: {error}")
                     remaining.remove(engine)
@@ -93,8 +95,12 @@ def compare(
             for name in names
         ]
         print(f"{question.name:42}{''.join(cells)}", flush=True)
-        ratios = {name: mine / rate for name, rate in rates.items() if name != ours.name}
-        rows.append({"question": question.name, **found, "ratios": ratios})
+        peers = {name: rate for name, rate in rates.items() if name not in (ours.name, plain.name)}
+        ratios = {
+            each.name: {name: rates[each.name] / rate for name, rate in peers.items()}
+            for each in (ours, plain)
+        }
+        rows.append({"question": question.name, "engines": found, "ratios": ratios})
     return rows
 
 
@@ -105,8 +111,9 @@ def losses(rows: Sequence[dict[str, object]]) -> list[str]:
         ratios = row["ratios"]
         assert isinstance(ratios, dict)
         out += [
-            f"{row['question']}: {peer} is {1 / ratio:.2f} times headrace"
-            for peer, ratio in ratios.items()
+            f"{row['question']}: {peer} is {1 / ratio:.2f} times {mine}"
+            for mine, of_peers in ratios.items()
+            for peer, ratio in of_peers.items()
             if ratio < 1
         ]
     return out
@@ -117,7 +124,11 @@ def start_engines(arguments: argparse.Namespace, stack: ExitStack) -> list[Engin
     isa = {"HEADRACE_CPU_ISA": arguments.isa} if arguments.isa else {}
     rest = (str(arguments.model), "--threads", str(arguments.threads))
     ours = [sys.executable, "-m", "headrace.cli.main", "serve", *rest]
-    engines: list[Engine] = [stack.enter_context(served("headrace", ours, isa))]
+    no_guesses = isa | {"HEADRACE_DRAFT_TOKENS": "0"}
+    engines: list[Engine] = [
+        stack.enter_context(served(our_name, ours, isa)),
+        stack.enter_context(served(plain_name, ours, no_guesses)),
+    ]
     python = arguments.llama_python
     reason = missing_packages(python, ("xllamacpp",)) if python else "no --llama-python"
     if reason is None:
@@ -146,8 +157,9 @@ def plot(rows: Sequence[dict[str, object]], title: str, path: Path) -> None:
 
     figure, axes = plt.subplots(1, len(rows), figsize=(3.2 * len(rows), 3.4), layout="constrained")
     for axis, row in zip(axes, rows, strict=True):
-        names = [name for name in row if name not in {"question", "ratios"}]
-        rates: list[Any] = [row[name] for name in names]
+        engines = row["engines"]
+        assert isinstance(engines, dict)
+        names, rates = list(engines), list(engines.values())
         heights = [rate["output_tokens_per_s"] for rate in rates]
         low = [rate["output_tokens_per_s"] - rate["rate_min"] for rate in rates]
         high = [rate["rate_max"] - rate["output_tokens_per_s"] for rate in rates]

@@ -11,6 +11,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -222,4 +223,4 @@ def free_port() -> int:
 
 
 def _log_path(name: str) -> Path:
-    return Path(f"/tmp/headrace-bench-{name}.log")
+    return Path(tempfile.gettempdir()) / f"headrace-bench-{name.replace(' ', '-')}.log"

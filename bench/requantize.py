@@ -11,7 +11,13 @@ from pathlib import Path
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, LlamaFileType
 from gguf.quants import dequantize, quantize
 
-types = ("BF16", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+types = ("BF16", "F16", "F32", "MXFP4", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
+file_types = {  # where the name is another than the type's
+    "F32": LlamaFileType.ALL_F32,
+    "MXFP4": LlamaFileType.MOSTLY_MXFP4_MOE,
+    "Q4_K": LlamaFileType.MOSTLY_Q4_K_S,
+    "Q5_K": LlamaFileType.MOSTLY_Q5_K_S,
+}
 header_keys = {"GGUF.version", "GGUF.tensor_count", "GGUF.kv_count", "general.architecture"}
 
 
@@ -29,8 +35,8 @@ def copy_metadata(reader: GGUFReader, writer: GGUFWriter, but: str | None = None
 
 def add_file_type(writer: GGUFWriter, kind: GGMLQuantizationType) -> None:
     """Say what most tensors are in; OpenVINO opens no file that does not."""
-    k_suffix = "_S" if kind.name in {"Q4_K", "Q5_K"} else ""
-    writer.add_file_type(LlamaFileType[f"MOSTLY_{kind.name}{k_suffix}"])
+    found = file_types.get(kind.name)
+    writer.add_file_type(found if found is not None else LlamaFileType[f"MOSTLY_{kind.name}"])
 
 
 def requantize(source: Path, target: Path, kind: GGMLQuantizationType) -> None:
