@@ -54,6 +54,7 @@ class Asked:
 class Queue(Protocol):
     def push(self, asked: Asked) -> None: ...
     def pop(self) -> Asked | None: ...
+    def ended(self, asked: Asked) -> None: ...
 
 
 class Fifo:
@@ -66,13 +67,17 @@ class Fifo:
     def pop(self) -> Asked | None:
         return self._waiting.popleft() if self._waiting else None
 
+    def ended(self, asked: Asked) -> None:
+        """Nothing is counted."""
+
 
 class Fair:
-    """The real queue, with what it is told of a request's cost."""
+    """The real queue, with what it is told of a request's cost when it comes, and once it ended."""
 
-    def __init__(self, cost: Callable[[Tenant], int]) -> None:
+    def __init__(self, cost: Callable[[Tenant], int], *, is_settled: bool = False) -> None:
         self._queue: FairQueue[Asked] = FairQueue(1 << 20)
         self._cost = cost
+        self._is_settled = is_settled
 
     def push(self, asked: Asked) -> None:
         tenant = asked.tenant
@@ -84,6 +89,13 @@ class Fair:
             return None
         self._queue.start(ticket)
         return ticket.item
+
+    def ended(self, asked: Asked) -> None:
+        """What it was charged and did not use goes back."""
+        if self._is_settled:
+            tenant = asked.tenant
+            unused_tokens = self._cost(tenant) - asked.used_tokens
+            self._queue.give_back(tenant.name, Priority.STANDARD, unused_tokens)
 
 
 class Vtc:
@@ -109,9 +121,18 @@ class Vtc:
         self._served[name] += asked.used_tokens
         return asked
 
+    def ended(self, asked: Asked) -> None:
+        """It knew the cost at the start."""
+
+
+def declared_tokens_of(tenant: Tenant) -> int:
+    """What a gateway knows of a request's cost when it comes."""
+    return tenant.prompt_tokens + tenant.declared_tokens
+
 
 queues: dict[str, Callable[[], Queue]] = {
-    "headrace": lambda: Fair(lambda tenant: tenant.prompt_tokens + tenant.declared_tokens),
+    "headrace": lambda: Fair(declared_tokens_of, is_settled=True),
+    "headrace, nothing given back": lambda: Fair(declared_tokens_of),
     "first in, first out": Fifo,
     "round robin by requests": lambda: Fair(lambda _: 2048),
     "VTC": Vtc,
@@ -141,24 +162,24 @@ def arrivals_of(tenants: Sequence[Tenant], seed: int) -> list[Asked]:
 def run(queue: Queue, tenants: Sequence[Tenant], seed: int) -> tuple[float, float]:
     """Tokens of the flood that got less over the one that got more; the modest one's p90 wait."""
     served, waits = dict.fromkeys((tenant.name for tenant in tenants), 0), []
-    busy: list[tuple[float, int]] = []  # when each taken slot is free
+    busy: list[tuple[float, int, Asked]] = []  # when each taken slot is free
     numbers = itertools.count()
     coming = deque(arrivals_of(tenants, seed))
     now_s = 0.0
     while coming and now_s < duration_s:
         now_s = coming[0].arrival_s
         if len(busy) == slots and busy[0][0] < now_s:
-            now_s = heapq.heappop(busy)[0]
+            now_s = busy[0][0]
         else:
             queue.push(coming.popleft())
         while busy and busy[0][0] <= now_s:
-            heapq.heappop(busy)
+            queue.ended(heapq.heappop(busy)[2])
         while len(busy) < slots and (asked := queue.pop()) is not None:
             served[asked.tenant.name] += asked.used_tokens
             if asked.tenant.name == modest:
                 waits.append(now_s - asked.arrival_s)
             end_s = now_s + asked.used_tokens / slot_tokens_per_s
-            heapq.heappush(busy, (end_s, next(numbers)))
+            heapq.heappush(busy, (end_s, next(numbers), asked))
     floods = [tokens for name, tokens in served.items() if name != modest]
     return min(floods) / max(floods), statistics.quantiles(waits, n=10)[-1]
 

@@ -13,7 +13,13 @@ from headrace.gateway import load_follower, waiting_room
 from headrace.http.client import HttpClient
 from headrace.ledger.reservation import Outcome
 from headrace.sim.engine import Behaviour, FakeEngine
-from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name
+from headrace.sim.gateway_site import (
+    GatewaySite,
+    add_caller,
+    gateway_site,
+    make_id,
+    model_name,
+)
 from headrace.spec.priority import Priority
 from headrace.spec.tenancy import Tenant
 
@@ -109,6 +115,40 @@ async def test_a_tenant_gets_no_higher_class_than_its_own(tmp_path: Path) -> Non
         order = [seen.body for seen in site.engines[0].seen[1:]]
     assert b'"standard"' in order[0]
     assert b'"interactive"' in order[1]
+
+
+async def test_who_declares_more_than_it_uses_gets_the_difference_back(tmp_path: Path) -> None:
+    """Both get answers of 1,000 tokens; `boastful` allows three times as many."""
+    gate = asyncio.Event()
+    engine = FakeEngine(default=Behaviour(gate=gate, tokens=1000))
+    async with gateway_site(tmp_path, [engine]) as site:
+        site.limit_places(1)
+        keys = {"plain": site.api_key, "boastful": add_caller(site.database, number=2)}
+        await site.gateway.follower.load()
+        async with aiohttp.ClientSession(site.url) as client:
+
+            async def ask(word: str, max_tokens: int) -> int:
+                headers = {"Authorization": f"Bearer {keys[word]}"}
+                messages = [{"role": "user", "content": word}]
+                body = {"model": model_name, "messages": messages, "max_tokens": max_tokens}
+                async with client.post(
+                    "/v1/chat/completions", json=body, headers=headers
+                ) as answer:
+                    await answer.read()
+                    return answer.status
+
+            tasks = [asyncio.create_task(ask("plain", 1000))]
+            await engine.wait_for(1)
+            asked = [("plain", 1000)] * 12 + [("boastful", 3000)] * 4
+            for count, each in enumerate(asked, start=1):
+                tasks.append(asyncio.create_task(ask(*each)))
+                await until_waiting(client, count)
+            gate.set()
+            assert set(await asyncio.gather(*tasks)) == {200}
+    order = ["boastful" if b"boastful" in seen.body else "plain" for seen in engine.seen[1:]]
+    first = order.index("boastful")
+    between = order[first : first + 7].count("boastful")
+    assert between == 4, order  # in turn from the second on; charged as declared it would be two
 
 
 async def test_an_unknown_class_is_400(tmp_path: Path) -> None:

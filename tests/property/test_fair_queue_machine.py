@@ -62,6 +62,14 @@ class FairQueueMachine(RuleBasedStateMachine):
                 self.passed_over[priority] += 1
                 assert self.passed_over[priority] <= passed_over_max + len(Priority)
 
+    @rule(
+        tenant_id=st.sampled_from(tenants),
+        priority=st.sampled_from(Priority),
+        tokens=st.integers(-tokens_max, tokens_max),
+    )
+    def request_ends(self, tenant_id: str, priority: Priority, tokens: int) -> None:
+        self.queue.give_back(tenant_id, priority, tokens)
+
     @precondition(lambda self: self.waiting)
     @rule(index=st.integers(0, requests_max))
     def client_leaves(self, index: int) -> None:

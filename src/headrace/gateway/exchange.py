@@ -40,6 +40,7 @@ from headrace.gateway.upstream import (
 )
 from headrace.http.asgi import EventStream, Header
 from headrace.http.client import Answer
+from headrace.router.fair_queue import ticket_tokens_max
 from headrace.router.lease import Lease
 from headrace.spec.settlements import TokenUsage, UnitCounts
 
@@ -64,6 +65,8 @@ class Exchange:
         self._may_retry = True
         self._outlet: Outlet | None = None
         self.rest: Rest | None = None  # of an answer whose caller left, which is to be finished
+        self._turn_tokens = 0  # charged for its turn in the queue; 0: it did not wait
+        self._used: TokenUsage | None = None  # of an attempt that ended well
         self.first_output_s: float | None = None  # seconds from the start
         # The same, of a stream that ended well, less what its reader held up since the first.
         self.last_output_s: float | None = None
@@ -72,7 +75,10 @@ class Exchange:
 
     async def whole(self) -> WholeRewrite:
         """The unstreamed answer; raises what the last attempt failed with."""
-        return await self._with_retries(self._attempt_whole)
+        try:
+            return await self._with_retries(self._attempt_whole)
+        finally:
+            self._settle_turn()
 
     async def stream(self, out: EventStream) -> bool:
         """Pass a stream on up to its end marker, which is left to the caller.
@@ -88,6 +94,7 @@ class Exchange:
             return await self._with_retries(run)
         finally:
             beat.stop()
+            self._settle_turn()
 
     async def final_usage(self, *, is_awaited: bool) -> TokenUsage | None:
         """What a request that did not end well used, by the engine's record; None: it is unknown.
@@ -278,7 +285,9 @@ class Exchange:
         A retry had its turn already, and the retry budget bounds what it adds to full ones."""
         errand, forwarding = self._request.errand, self._forwarding
         if not self.attempts:
-            return await forwarding.room.lease(errand)
+            lease = await forwarding.room.lease(errand)
+            self._turn_tokens = lease.turn_tokens
+            return lease
         now_s = forwarding.clock.monotonic_s()
         return forwarding.picker.lease(
             errand.pools,
@@ -402,11 +411,19 @@ class Exchange:
         """An attempt ended well: what it used says how good the router's prediction was.
 
         Of a split request it says what the first leg's replica had cached."""
+        self._used = usage
         if usage is None:
             return
         if not is_split:
             self._forwarding.picker.answered(lease, usage.cached_tokens)
         self._forwarding.traffic.used(lease.endpoint.spec, usage)
+
+    def _settle_turn(self) -> None:
+        """The request ended: what it was charged for its turn and did not use goes back."""
+        if self._turn_tokens:
+            usage = self._used or self._account.usage
+            used_tokens = min(ticket_tokens_max, usage.prompt_tokens + usage.completion_tokens)
+            self._forwarding.room.settle(self._request.errand, self._turn_tokens, used_tokens)
 
     def _observe(self, rewriter: StreamRewriter, attempt: Attempt) -> None:
         """Tell the account what passed; without the engine's counts a chunk is a token."""

@@ -191,6 +191,12 @@ class WaitingRoom:
         self.wait_s.observe(self._clock.monotonic_s() - now_s, errand.trace_id)
         return lease
 
+    def settle(self, errand: Errand, turn_tokens: int, used_tokens: int) -> None:
+        """A request that had its turn ended: its tenant is charged what it used, not declared."""
+        queue = self._queues.get(errand.model_name)
+        if queue is not None:
+            queue.give_back(errand.tenant_id, errand.priority, turn_tokens - used_tokens)
+
     def pump(self, model_name: str) -> None:
         """A place may have become free for this model."""
         queue = self._queues.get(model_name)
@@ -220,6 +226,7 @@ class WaitingRoom:
                 granted.set_exception(error)
                 continue
             queue.start(ticket)
+            lease.turn_tokens = ticket.tokens
             self._rate(errand.model_name).count(ticket.tokens, now_s)
             granted.set_result(lease)
 

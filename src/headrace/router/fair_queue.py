@@ -3,7 +3,9 @@
 Class: the highest that waits goes first, but one that was passed over `passed_over_max` times in a
 row goes next, so that none starves. Within a class, deficit round robin over tenants (Shreedhar
 and Varghese 1995), in tokens: at its turn a tenant gains `quantum_tokens` and starts requests as
-long as what it gained covers them. A tenant that floods waits behind its own requests only.
+long as what it gained covers them. A tenant that floods waits behind its own requests only. What a
+request costs is known once it ended: until then it is charged what it declares, which is more, and
+then its tenant gets the difference back (as VTC charges, Sheng et al., OSDI 2024).
 
 The queue is bounded. A newcomer that finds it full displaces the youngest request of a lower class,
 else of the tenant that waits with most requests, unless that is its own; else it is refused.
@@ -17,7 +19,7 @@ from headrace.spec.priority import Priority
 
 Item = TypeVar("Item")
 
-quantum_tokens = 2048  # about one request's work; a smaller one only costs more turns
+quantum_tokens = 1024  # half a usual request's work; a smaller one only costs more turns
 passed_over_max = 16  # a lower class gets at least a seventeenth of the starts
 ticket_tokens_max = 1_000_000  # beyond any context; bounds the turns that one request can take
 waiting_requests_max = 2048  # of one model
@@ -106,6 +108,14 @@ class PriorityClass(Generic[Item]):
         self.discard(ticket)
         self.passed_over = 0
 
+    def give_back(self, tenant_id: str, tokens: int) -> None:
+        """A request of the tenant cost so much less than it was charged, or more: it is negative.
+
+        Only who waits has an account: as in every deficit round robin, who leaves starts anew."""
+        lane = self.lanes.get(tenant_id)
+        if lane is not None:
+            lane.deficit_tokens += tokens
+
     def longest(self) -> Lane[Item]:
         """The lane of the tenant with most requests here."""
         return max(self.lanes.values(), key=lambda lane: len(lane.tickets))
@@ -155,6 +165,10 @@ class FairQueue(Generic[Item]):
         for priority in Priority:
             if priority > ticket.priority and self._classes[priority].lanes:
                 self._classes[priority].passed_over += 1
+
+    def give_back(self, tenant_id: str, priority: Priority, tokens: int) -> None:
+        """A request that was started here ended, and cost so much less than its ticket said."""
+        self._classes[priority].give_back(tenant_id, tokens)
 
     def discard(self, ticket: Ticket[Item]) -> None:
         """Forget a request that waits no more; nothing if it does not wait."""

@@ -31,6 +31,7 @@ class Lease:
         "endpoint",
         "predicted_tokens",
         "told_tokens",
+        "turn_tokens",
     )
 
     def __init__(
@@ -51,6 +52,7 @@ class Lease:
         self.endpoint = endpoint
         self.predicted_tokens = min(predicted_tokens, work.prefill_tokens)
         self.told_tokens = told_tokens
+        self.turn_tokens = 0  # that its tenant was charged for its turn in a queue; 0: it had none
         self._taken_s = now_s
         self._is_probe = endpoint.breaker.begin(now_s)
         self._fresh_tokens = work.prefill_tokens - self.predicted_tokens

@@ -190,14 +190,16 @@ def fill_store(
     return api_key
 
 
-def add_caller(database: Database, credit_floor_nanousd: int | None) -> str:
-    """A tenant with a project and a key; the key's text."""
-    key_id = make_id("key", 1)
-    tenant_id, project_id = make_id("ten", 1), make_id("prj", 1)
+def add_caller(
+    database: Database, credit_floor_nanousd: int | None = None, *, number: int = 1
+) -> str:
+    """A tenant with a project and a key; the key's text. The first is `acme`."""
+    key_id = make_id("key", number)
+    tenant_id, project_id = make_id("ten", number), make_id("prj", number)
     for resource in (
         Tenant(
             id=tenant_id,
-            name=tenant_name,
+            name=tenant_name if number == 1 else f"{tenant_name}-{number}",
             create_time=0.0,
             credit_floor_nanousd=credit_floor_nanousd,
         ),
@@ -211,12 +213,12 @@ def add_caller(database: Database, credit_floor_nanousd: int | None) -> str:
         ),
     ):
         database.store.create(resource)
-    return key_text()
+    return key_text(number)
 
 
-def key_text() -> str:
-    """The caller's key as it presents it."""
-    return format_key(make_id("key", 1), secret_of_key)
+def key_text(number: int = 1) -> str:
+    """A caller's key as it presents it."""
+    return format_key(make_id("key", number), secret_of_key)
 
 
 def add_model(

@@ -61,6 +61,42 @@ def test_a_request_beyond_many_quanta_gets_its_turn() -> None:
     assert 45 <= names.index("huge") <= 55
 
 
+def test_what_a_request_was_charged_and_did_not_use_counts_for_its_tenants_next() -> None:
+    """`boastful` declares four quanta and uses one: in the long run it gets what `plain` gets."""
+    queue = filled(*(ticket(f"{n}", "plain", tokens=quantum_tokens) for n in range(64)))
+    for number in range(64):
+        queue.push(ticket(f"{number}", "boastful", tokens=4 * quantum_tokens))
+    started = []
+    for _ in range(64):
+        following = start(queue)
+        started.append(following.tenant_id)
+        queue.give_back(following.tenant_id, standard, following.tokens - quantum_tokens)
+    assert 28 <= started.count("boastful") <= 32
+
+
+def test_what_was_used_beyond_its_charge_is_owed() -> None:
+    queue = filled(*(ticket(f"{n}", "modest", tokens=quantum_tokens) for n in range(64)))
+    for number in range(64):
+        queue.push(ticket(f"{number}", "sly", tokens=quantum_tokens))
+    started = []
+    for _ in range(40):
+        following = start(queue)
+        started.append(following.tenant_id)
+        if following.tenant_id == "sly":
+            queue.give_back("sly", standard, -3 * quantum_tokens)
+    assert started.count("sly") in (8, 9)
+
+
+def test_who_has_left_the_queue_has_no_account() -> None:
+    queue = filled(ticket("x"))
+    start(queue)
+    queue.give_back("a", standard, 50 * quantum_tokens)
+    queue.push(ticket("y", "b", tokens=quantum_tokens))
+    for number in range(4):
+        queue.push(ticket(f"a{number}", "a", tokens=quantum_tokens))
+    assert order(queue)[:3] != ["a0", "a1", "a2"]
+
+
 def test_a_class_that_is_passed_over_long_enough_goes_next() -> None:
     queue = filled(ticket("batch", priority=batch))
     for number in range(50):

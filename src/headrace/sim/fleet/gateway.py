@@ -65,6 +65,7 @@ class SimGateway:
         self._retries = RetryBudget(0.0)
         self._queues: dict[int, FairQueue[SimRequest]] = {}
         self._tickets: dict[int, Ticket[SimRequest]] = {}
+        self._turns: dict[int, int] = {}  # tokens that requests were charged for their turn
         self._excluded: dict[int, set[str]] = {}  # of requests that were tried
         self.signals: dict[int, TrafficSignals] = {}  # by deployment, of those that are scaled
         self._pumps_pending = False
@@ -355,6 +356,10 @@ class SimGateway:
         request.end_s = self._loop.now_s
         if attempt is not None:
             request.produced_tokens = attempt.produced_tokens
+        if (turn_tokens := self._turns.pop(request.id, 0)) and request.deployment in self._queues:
+            unused_tokens = turn_tokens - request.prompt_tokens - request.produced_tokens
+            queue = self._queues[request.deployment]
+            queue.give_back(str(request.tenant), Priority.STANDARD, unused_tokens)
         if self._books is not None and is_admitted:
             self._books.settle(request, attempt, outcome)
         self._on_end(request)
@@ -406,6 +411,7 @@ class SimGateway:
                 self._finish(request, None, Outcome.FAILED)
                 continue
             queue.start(ticket)
+            self._turns[request.id] = ticket.tokens
             self._tickets.pop(request.id, None)
             self._send(request, lease)
         self._queues.pop(deployment, None)
