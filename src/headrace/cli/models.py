@@ -220,29 +220,43 @@ def _delete(platform: Platform, path: str, name: str) -> None:
 def show_catalogue(
     *,
     search: Annotated[
-        str, typer.Option(help="Words that the name, licence or description must have.")
+        str, typer.Option(help="Words of its name, family, licence, tasks or description.")
     ] = "",
+    family: Annotated[str | None, typer.Option(help="As in llama, qwen3, bert.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="One of chat, code, reasoning, vision, embeddings, rerank."),
+    ] = None,
+    licence: Annotated[str | None, typer.Option(help="As in Apache-2.0, MIT, gemma.")] = None,
+    parameters_max: Annotated[
+        float | None, typer.Option(help="At most so many billions of parameters.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the models that every command knows by name; nothing has to run for it."""
-    words = search.casefold().split()
-    entries = [entry for entry in catalogue.entries if has_words(entry, words)]
+    entries = catalogue.search(
+        search,
+        family=family,
+        task=task,
+        licence=licence,
+        parameters_max=None if parameters_max is None else round(parameters_max * 1e9),
+    )
     if as_json:
         output.write_json(entries)
         return
     rows = [
-        (entry.name, output.format_bytes(entry.size_bytes), entry.licence, entry.description)
+        (
+            entry.name,
+            "-" if entry.parameters is None else f"{entry.parameters / 1e9:.3g}B",
+            entry.family,
+            ", ".join(entry.tasks),
+            entry.licence,
+            entry.description,
+        )
         for entry in entries
     ]
-    output.write_table(
-        ("NAME", ">SIZE", "LICENCE", "WHAT"), rows, empty="the catalogue has no such model"
-    )
-
-
-def has_words(entry: catalogue.CatalogueEntry, words: list[str]) -> bool:
-    """Whether every word of a search is in what the catalogue says of a model."""
-    text = f"{entry.name} {entry.licence} {entry.description}".casefold()
-    return all(word in text for word in words)
+    columns = ("NAME", ">PARAMETERS", "FAMILY", "TASKS", "LICENCE", "WHAT")
+    output.write_table(columns, rows, empty="the catalogue has no such model")
 
 
 def _fields(model: ModelView) -> list[tuple[str, str]]:

@@ -1,6 +1,12 @@
-"""Models that headrace knows by name: where they come from and exactly what they are."""
+"""Models that headrace knows by name: where they come from and what they are.
+
+Those that a package index has are known to the byte. Of the hub's (`catalogue_hub`) no digest is
+written here: a version takes the one of the bytes that came first (decision 0065).
+"""
 
 from dataclasses import dataclass
+
+from headrace.weights.catalogue_hub import HubModel, hub_models
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,15 +20,35 @@ class CatalogueFile:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """A model under a name; its digest makes the name mean the same bytes everywhere."""
+    """A model under a name; its digest, if there is one, makes it the same bytes everywhere."""
 
     name: str
     references: tuple[str, ...]  # tried in this order; of several files, where all of them lie
-    sha256: str  # of the file, or as `digest_of_files` has it
-    size_bytes: int
-    licence: str  # SPDX
+    sha256: str  # of the file, or as `digest_of_files` has it; empty: of what comes first
+    size_bytes: int | None  # None: not known before it is fetched
+    licence: str  # SPDX, or the publisher's name of it
     description: str
-    files: tuple[CatalogueFile, ...] = ()  # none: the reference is the file
+    files: tuple[CatalogueFile, ...] = ()  # none: the reference is the file, or the repository
+    family: str = ""  # as `ModelVersion.header` has it
+    parameters: int | None = None  # about, as its publisher says
+    context_length: int | None = None
+    tasks: tuple[str, ...] = ()  # chat, code, reasoning, vision, embeddings, rerank
+
+
+def entry_of(model: HubModel) -> CatalogueEntry:
+    """A model of the hub as an entry."""
+    return CatalogueEntry(
+        name=model.name,
+        references=(f"hf://{model.place}",),
+        sha256="",
+        size_bytes=None,
+        licence=model.licence,
+        description=model.description,
+        family=model.family,
+        parameters=round(model.billions * 1e9),
+        context_length=model.context_length,
+        tasks=model.tasks,
+    )
 
 
 entries = (
@@ -33,6 +59,10 @@ entries = (
         size_bytes=98_362_432,
         licence="Apache-2.0",
         description="SmolLM2 135M Instruct by Hugging Face, Q4_1: small enough for any machine",
+        family="llama",
+        parameters=134_515_008,
+        context_length=8192,
+        tasks=("chat",),
     ),
     CatalogueEntry(
         name="all-minilm",
@@ -41,6 +71,10 @@ entries = (
         size_bytes=91_335_425,
         licence="Apache-2.0",
         description="all-MiniLM-L6-v2 by Sentence Transformers: vectors of 384 numbers for texts",
+        family="bert",
+        parameters=22_713_216,
+        context_length=512,
+        tasks=("embeddings",),
         files=(
             CatalogueFile(
                 "1_Pooling/config.json",
@@ -64,9 +98,37 @@ entries = (
             ),
         ),
     ),
+    *map(entry_of, hub_models),
 )
 
 
 def find(name: str) -> CatalogueEntry | None:
     """The entry of that name, however its letters are cased."""
     return next((entry for entry in entries if entry.name == name.lower()), None)
+
+
+def search(
+    words: str = "",
+    *,
+    family: str | None = None,
+    task: str | None = None,
+    licence: str | None = None,
+    parameters_max: int | None = None,
+) -> list[CatalogueEntry]:
+    """Entries that have every word, and are what is asked for, however letters are cased."""
+    wanted = words.casefold().split()
+    return [
+        entry
+        for entry in entries
+        if all(word in _text(entry) for word in wanted)
+        and (family is None or entry.family == family.casefold())
+        and (task is None or task.casefold() in entry.tasks)
+        and (licence is None or entry.licence.casefold() == licence.casefold())
+        and (parameters_max is None or (entry.parameters or 0) <= parameters_max)
+    ]
+
+
+def _text(entry: CatalogueEntry) -> str:
+    """All words that a search may have."""
+    parts = (entry.name, entry.family, entry.licence, *entry.tasks, entry.description)
+    return " ".join(parts).casefold()

@@ -44,10 +44,7 @@ def resolve(
     if isinstance(parsed.source, PathSource):
         return _resolve_path(fetcher, parsed, parsed.source)
     if isinstance(parsed.source, HubRepository):
-        bundle = fetch_repository(fetcher, parsed, parsed.source)
-        if parsed.sha256 not in (None, bundle.sha256):
-            raise mismatch(parsed.text, parsed.sha256, bundle.sha256, "It was left in the cache.")
-        return ResolvedModel(bundle.path, bundle.sha256, parsed.name)
+        return _resolve_repository(fetcher, parsed, parsed.source, parsed.name)
     return _resolve_file(fetcher, Wanted(parsed, parsed.sha256), parsed.name)
 
 
@@ -58,13 +55,25 @@ def _resolve_entry(fetcher: Fetcher, entry: CatalogueEntry) -> ResolvedModel:
             if entry.files:
                 bundle = fetch_entry(fetcher, entry, text)
                 return ResolvedModel(bundle.path, bundle.sha256, entry.name)
-            wanted = Wanted(parse_reference(text), entry.sha256, entry.size_bytes)
+            parsed = parse_reference(text)
+            if isinstance(parsed.source, HubRepository):
+                return _resolve_repository(fetcher, parsed, parsed.source, entry.name)
+            wanted = Wanted(parsed, entry.sha256 or parsed.sha256, entry.size_bytes)
             return _resolve_file(fetcher, wanted, entry.name)
         except SourceError as error:
             if len(entry.references) == 1:
                 raise
             failures.append(error.message)
     raise SourceError(f"{entry.name}: no source of it worked. " + " ".join(failures))
+
+
+def _resolve_repository(
+    fetcher: Fetcher, reference: Reference, source: HubRepository, name: str
+) -> ResolvedModel:
+    bundle = fetch_repository(fetcher, reference, source)
+    if reference.sha256 not in (None, bundle.sha256):
+        raise mismatch(reference.text, reference.sha256, bundle.sha256, "It was left in the cache.")
+    return ResolvedModel(bundle.path, bundle.sha256, name)
 
 
 def _resolve_file(fetcher: Fetcher, wanted: Wanted, name: str) -> ResolvedModel:
@@ -95,9 +104,9 @@ def _resolve_path(fetcher: Fetcher, reference: Reference, source: PathSource) ->
 
 
 def _no_such_file(text: str, error: OSError) -> SourceError:
-    known = ", ".join(entry.name for entry in catalogue.entries)
+    known = ", ".join(entry.name for entry in catalogue.entries if entry.sha256)
     return SourceError(
         f"{text}: no such model file ({error.strerror}). Give the path of a GGUF file or of a "
         f"safetensors directory, an https://, hf:// or pypi:// reference, or a name of the "
-        f"catalogue: {known}."
+        f"catalogue (`headrace models catalogue`): {known}, ..."
     )

@@ -10,9 +10,10 @@ from headrace.base.errors import DigestMismatch, SourceError
 from headrace.sim.file_server import ServerScript, served_content, served_digest
 from headrace.sim.progress import RecordingProgress
 from headrace.weights import catalogue, sources
+from headrace.weights.bundle import Bundle
 from headrace.weights.catalogue import CatalogueEntry, CatalogueFile
 from headrace.weights.local_path import digest_of_files
-from headrace.weights.reference import parse_reference
+from headrace.weights.reference import HubRepository, HubSource, parse_reference
 from headrace.weights.wheel import WheelMember
 
 Resolve = Callable[..., sources.ResolvedModel]
@@ -72,6 +73,51 @@ def test_a_catalogue_name_tries_its_sources_in_order(
     assert len(script.requests) == 1
 
 
+def test_a_catalogue_name_without_a_digest_means_the_bytes_that_came_first(
+    resolve: Resolve,
+    url: str,
+    script: ServerScript,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(catalogue, "entries", (entry(url, sha256=""),))
+    found = resolve("tiny-model", tmp_path)
+    assert (found.name, found.sha256) == ("tiny-model", served_digest)
+    assert resolve("tiny-model", tmp_path) == found
+    assert len(script.requests) == 1
+
+
+def test_a_catalogue_name_may_be_a_repository(
+    resolve: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[HubRepository] = []
+
+    def fetch(_fetcher: object, _reference: object, source: HubRepository) -> Bundle:
+        asked.append(source)
+        return Bundle(tmp_path / "here", served_digest)
+
+    monkeypatch.setattr("headrace.weights.sources.fetch_repository", fetch)
+    monkeypatch.setattr(catalogue, "entries", (entry("hf://owner/model", sha256=""),))
+    found = resolve("tiny-model", tmp_path)
+    assert found == sources.ResolvedModel(tmp_path / "here", served_digest, "tiny-model")
+    assert asked == [HubRepository("owner/model", "main")]
+
+
+def test_the_catalogue_is_whole_and_invents_no_digest() -> None:
+    tasks = {"chat", "code", "reasoning", "vision", "embeddings", "rerank"}
+    names = [entry.name for entry in catalogue.entries]
+    assert len(names) == len(set(names)) >= 40
+    for entry in catalogue.entries:
+        assert entry.name == entry.name.lower()
+        assert set(entry.tasks) <= tasks
+        assert entry.tasks
+        assert all((entry.family, entry.licence, entry.parameters, entry.context_length))
+        for reference in entry.references:
+            source = parse_reference(reference).source
+            is_of_hub = isinstance(source, HubRepository | HubSource)
+            assert is_of_hub == (not entry.sha256)
+
+
 def test_a_catalogue_name_whose_sources_all_fail_tells_each_reason(
     resolve: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +132,7 @@ def test_the_catalogue_holds_the_demo_model() -> None:
     found = catalogue.find("smollm2-135m-instruct")
     assert found is not None
     assert found.licence == "Apache-2.0"
+    assert found.sha256
     for reference in found.references:
         assert parse_reference(reference).name
 
