@@ -95,9 +95,12 @@ def documentation_text() -> str:
 
 
 def read_text(path: Path) -> str:
-    """The beginning of a text file; ConfigurationError if it cannot be read."""
+    """The beginning of a text file; ConfigurationError if it cannot be read, or is none."""
     try:
         with path.open("rb") as file:
-            return file.read(text_bytes_max).decode(errors="ignore")
+            data = file.read(text_bytes_max)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read ({error.strerror}).") from error
+    if b"\0" in data:
+        raise ConfigurationError(f"{path} is no text: it has zero bytes.")
+    return data.decode(errors="ignore")

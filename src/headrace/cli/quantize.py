@@ -20,7 +20,7 @@ from headrace.weights.model_file import ModelFile, open_model
 from headrace.weights.quantize import quantize_model
 from headrace.weights.tensor import TensorType
 
-importance_tokens_max = 1024
+importance_tokens_min, importance_tokens_max = 32, 1024
 
 
 class TypeName(StrEnum):
@@ -105,14 +105,20 @@ def run(
 def _targets(
     out: Path, kinds: Sequence[TypeName], name: str, *, force: bool
 ) -> list[tuple[TypeName, Path]]:
-    """Where each type goes; ConfigurationError if something is there already."""
+    """Where each type goes; ConfigurationError if something is there already.
+
+    What is no plain file, a device or a directory, is never replaced."""
     distinct = list(dict.fromkeys(kinds))
     if len(distinct) == 1:
         targets = [(distinct[0], out)]
     else:
+        if out.exists() and not out.is_dir():
+            raise ConfigurationError(f"{out} is no directory, and several types need one.")
         out.mkdir(parents=True, exist_ok=True)
         targets = [(kind, out / f"{name}.{kind.name}.gguf") for kind in distinct]
     for _, path in targets:
+        if path.exists() and not path.is_file():
+            raise ConfigurationError(f"{path} is no plain file; name a file to write.")
         if path.exists() and not force:
             raise ConfigurationError(f"{path} is there already; pass --force to replace it.")
     return targets
@@ -125,8 +131,11 @@ def _importance(path: Path, file: ModelFile, progress: ProgressBar) -> Importanc
     if found is not None:
         return found
     tokens = Tokenizer.from_gguf_metadata(file.metadata).encode(read_text(path), add_special=True)
-    if not tokens:
-        raise ConfigurationError(f"{path} has no text; give some thousand words.")
+    if len(tokens) < importance_tokens_min:
+        raise ConfigurationError(
+            f"--imatrix {path} has {len(tokens)} tokens, which say little of what matters; give "
+            "some thousand words."
+        )
     return measure_importance(
         file, read_architecture(file), tokens[:importance_tokens_max], progress
     )

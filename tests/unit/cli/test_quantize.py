@@ -1,6 +1,7 @@
 """`headrace quantize` as people type it; what it writes is tested in unit/weights."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,32 @@ def test_an_importance_that_is_not_there_is_refused(
     words += ["--imatrix", str(tmp_path / "missing"), "--cache-dir", str(tmp_path / "cache")]
     assert main(words) == 1
     assert "there is no such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("data", "said"), [(b"\0" * 50, "is no text"), (b"weir", "say little of what matters")]
+)
+def test_what_says_nothing_of_importance_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, said: str
+) -> None:
+    source = write_model_file(tmp_path / "weir.gguf")
+    (tmp_path / "matrix").write_bytes(data)
+    words = ["quantize", str(source), str(tmp_path / "out.gguf"), "--type", "q4_0"]
+    words += ["--imatrix", str(tmp_path / "matrix"), "--cache-dir", str(tmp_path / "cache")]
+    assert main(words) == 1
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out.gguf").exists()
+
+
+def test_what_is_no_plain_file_is_never_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_model_file(tmp_path / "weir.gguf")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    words = ["quantize", str(source), str(pipe), "--cache-dir", str(tmp_path / "cache"), "--force"]
+    assert main([*words, "--type", "q4_0"]) == 1
+    assert "is no plain file" in capsys.readouterr().err
+    assert main([*words, "--type", "q4_0", "--type", "q8_0"]) == 1
+    assert "several types need one" in capsys.readouterr().err
+    assert pipe.is_fifo()

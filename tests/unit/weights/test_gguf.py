@@ -1,5 +1,7 @@
+import errno
 import os
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +9,9 @@ import gguf as oracle
 import numpy as np
 import pytest
 
-from headrace.base.errors import ModelFileError
+from headrace.base.errors import ModelFileError, SetupError
 from headrace.weights.gguf import open_gguf
+from headrace.weights.gguf_writer import TensorPlan, write_gguf
 from headrace.weights.tensor import TensorType, block_layouts
 
 U32, STRING, ARRAY = 4, 8, 9
@@ -285,3 +288,14 @@ def test_parts_of_two_models_are_refused(parts: list[Path]) -> None:
     parts[2].write_bytes(parts[1].read_bytes())
     with pytest.raises(ModelFileError, match="stands in another part too"):
         open_gguf(parts[0])
+
+
+def test_what_was_written_of_a_file_that_fails_is_removed(tmp_path: Path) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"1234"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    plan = TensorPlan("a", TensorType.F32, (2,), pieces)
+    with pytest.raises(SetupError, match="No space left"):
+        write_gguf(tmp_path / "m.gguf", {"general.architecture": "llama"}, [plan])
+    assert list(tmp_path.iterdir()) == []
