@@ -206,6 +206,19 @@ def test_a_cache_without_its_source_is_refused() -> None:
         pod(cache=ModelCache.CLAIM)
 
 
+def test_no_number_is_named_for_what_the_cluster_scales() -> None:
+    """Applied again it would undo what the cluster's autoscaler did."""
+    objects = platform_objects(installation(gateways=3, gateways_max=9))
+    named = {
+        (each["kind"], each["metadata"]["name"]): each["spec"] for each in objects if "spec" in each
+    }
+    scalers = [spec for (kind, _), spec in named.items() if kind == "HorizontalPodAutoscaler"]
+    assert [(spec["minReplicas"], spec["maxReplicas"]) for spec in scalers] == [(3, 9)]
+    for spec in scalers:
+        target = spec["scaleTargetRef"]
+        assert "replicas" not in named[target["kind"], target["name"]]
+
+
 def test_the_command_writes_yaml_that_reads_back(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--image", "headrace:1", "--database-url", "postgresql://u:p@db/headrace"]
     with pytest.raises(SystemExit) as ended:  # how the command line's library ends a command

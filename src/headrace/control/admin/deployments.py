@@ -190,8 +190,7 @@ def changed_deployment(
 ) -> Deployment:
     """The deployment as the body wants it."""
     store = context.database.store
-    if "replicas" in body.model_fields_set and body.replicas is None:
-        raise InvalidRequest("replicas: give a number", param="replicas")
+    check_replicas(deployment, body)
     changes: dict[str, object] = {}
     if body.rollout is not None:
         changes["rollout"] = read(body.rollout, RolloutPolicy, "rollout")
@@ -231,6 +230,21 @@ def changed_deployment(
     check_environment(changed.environment)
     check_public_prompts(changed.template)
     return changed
+
+
+def check_replicas(deployment: Deployment, body: DeploymentChange) -> None:
+    """The number has one owner: the autoscaler where there is one, else whoever sets it here."""
+    if "replicas" not in body.model_fields_set:
+        return
+    if body.replicas is None:
+        raise InvalidRequest("replicas: give a number", param="replicas")
+    policy = deployment.autoscaling
+    if policy is not None and "autoscaling" not in body.model_fields_set:
+        raise Conflict(
+            f"the deployment {deployment.name!r} is scaled by its traffic, {policy.min} to "
+            f"{policy.max}: change the bounds with `headrace deployments update --min --max`, or "
+            "give it a fixed number with --fixed --replicas"
+        )
 
 
 def with_engine_settings(template: Template, body: DeploymentChange) -> Template:

@@ -234,8 +234,7 @@ def gateways(chosen: Installation) -> list[KubernetesObject]:
             "apiVersion": "apps/v1",
             "kind": "StatefulSet",
             "metadata": metadata(gateway_name, chosen.namespace, own),
-            "spec": {
-                "replicas": chosen.gateways,
+            "spec": {  # how many there are is the autoscaler's alone: applying this changes none
                 "serviceName": gateway_name,
                 "podManagementPolicy": "Parallel",
                 "selector": {"matchLabels": own},
