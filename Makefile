@@ -23,7 +23,7 @@ define with_progress
 @if [ -t 1 ]; then printf '\r\033[K'; fi
 endef
 
-.PHONY: run setup test tools lint format types layers unit e2e reference docs lock clean
+.PHONY: run setup test tools lint format types layers unit e2e reference docs release lock clean
 
 run: setup
 	@exec $(BIN)/headrace up --demo
@@ -101,6 +101,14 @@ reference: $(STAMPS)/dev # writes the generated pages, rules and dashboards anew
 
 docs: $(STAMPS)/dev # the documentation site, in build/site
 	$(BIN)/mkdocs build --strict
+
+# dist/: the wheel, what it is made of and how it was made, signed where RELEASE_KEY names a key.
+release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+release: $(STAMPS)/dev
+	rm -rf dist && mkdir dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+	$(BIN)/python tools/bill_of_materials.py dist/*.whl > dist/bom.json
+	$(BIN)/python tools/provenance.py make dist/*.whl dist/bom.json $(if $(RELEASE_KEY),--key $(RELEASE_KEY)) > dist/provenance.json
 
 lock: # writes the lock files anew; needs `uv` on the PATH
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --extra build pyproject.toml -o requirements/runtime.lock
