@@ -166,6 +166,34 @@ methods = ("GET", "POST", "DELETE", "HEAD", "OPTIONS", "get", "BREW")
 forged = "X-Forwarded-Host: localhost\nX-Original-URL: /livez\nX-Rewrite-URL: /livez"
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "Authorization: Bearer KEY\nAuthorization: Bearer hr_x",
+        "Authorization: Bearer hr_x\nAuthorization: Bearer KEY",
+        "X-Api-Key: KEY\nX-Api-Key: KEY",
+        "Authorization: Bearer KEY\xa0",
+        "Authorization: Bearer \xa0KEY",
+        "X-Api-Key: KEY\x85",
+        "Authorization: Bearer KEY, Bearer KEY",
+        "Authorization: Bearer KEY hr_x",
+        "Authorization: Basic eDp5\nX-Api-Key: KEY",
+        "Cookie: key=KEY",
+        "X-Original-Authorization: Bearer KEY",
+    ],
+)
+async def test_a_key_is_presented_once_and_as_it_is(site: GatewaySite, lines: str) -> None:
+    data = request(f"GET /v1/models HTTP/1.1\nHost: x\n{lines}\nConnection: close")
+    assert (await raw(site, data))[9:12] == b"401"
+
+
+async def test_a_key_in_a_trailer_opens_nothing(site: GatewaySite) -> None:
+    head = f"POST {chat_path} HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\nConnection: close"
+    body = f"{len(good):x}\r\n{good}\r\n0\r\nAuthorization: Bearer KEY\r\n\r\n"
+    assert (await raw(site, request(head, body)))[9:12] == b"401"
+    assert site.engines[0].seen == []
+
+
 async def test_no_host_path_or_method_opens_a_route_to_who_has_no_key(site: GatewaySite) -> None:
     """Whether somebody is let in is decided by the route that was found, and by nothing else."""
     closed = [

@@ -16,6 +16,7 @@ from headrace.http.asgi import Scope, header
 from headrace.spec.api_key_format import ParsedKey, parse_key, secret_matches
 from headrace.spec.tenancy import KeyState
 
+key_headers = (b"authorization", b"x-api-key")
 no_digest = bytes(32)  # matches no secret
 recognised_keys_max = 100_000  # a digest each; beyond it they are all checked anew
 
@@ -67,15 +68,21 @@ class Authenticator:
 
 
 def presented_key(scope: Scope) -> str:
-    """The key as OpenAI's or Anthropic's clients send it; AuthenticationFailed if there is none."""
+    """The key as OpenAI's or Anthropic's clients send it; AuthenticationFailed if there is none.
+
+    Of two in headers of one name none counts: what stands before this server may have looked at
+    the other one."""
+    for name in key_headers:
+        if sum(each == name for each, _ in scope["headers"]) > 1:
+            raise AuthenticationFailed(f"Send one API key: there are several {name.decode()}.")
     presented = header(scope, b"authorization")
     if presented is not None:
         kind, _, text = presented.partition(" ")
-        return text.strip() if kind.lower() == "bearer" else ""
+        return text.strip(" \t") if kind.lower() == "bearer" else ""
     presented = header(scope, b"x-api-key")
     if presented is None:
         raise AuthenticationFailed("Send your API key as `Authorization: Bearer hr_...`.")
-    return presented.strip()
+    return presented.strip(" \t")
 
 
 def check_scope(principal: Principal, scope: Scope) -> None:

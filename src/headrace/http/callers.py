@@ -3,6 +3,8 @@
 from headrace.http.asgi import Scope, header
 from headrace.http.server import is_loopback
 
+proxy_headers = frozenset((b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"cf-connecting-ip"))
+
 
 def bearer_of(scope: Scope) -> str:
     """The token that was presented; empty if there was none."""
@@ -16,9 +18,13 @@ def is_local(scope: Scope) -> bool:
         peer is not None
         and is_loopback(peer[0])
         and is_loopback(asked_name(scope))
-        and header(scope, b"x-forwarded-for") is None
-        and header(scope, b"forwarded") is None
+        and not any(is_of_a_proxy(name) for name, _ in scope["headers"])
     )
+
+
+def is_of_a_proxy(name: bytes) -> bool:
+    """Whether a header tells of a proxy on the way; a proxy may be set up to add none."""
+    return name in proxy_headers or name.startswith(b"x-forwarded-")
 
 
 def asked_name(scope: Scope) -> str:

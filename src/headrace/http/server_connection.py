@@ -53,6 +53,9 @@ class ServerConnection(asyncio.Protocol):
         self._running: Exchange | None = None
         self._waiting: deque[Exchange] = deque()  # requests that were sent ahead of their turn
         self._newest: Exchange | None = None  # whose body comes
+        self._is_in_head = False  # of a request; a header after it is a trailer, which is dropped
+        self._is_upgrade = False  # the newest request asks for another protocol, in vain
+        self._repeats_head = False  # what comes is its head again, without that wish
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._header_bytes = 0
@@ -118,9 +121,7 @@ class ServerConnection(asyncio.Protocol):
         """A client is there."""
         self.transport = cast(asyncio.Transport, transport)
         self._state.connections.add(cast(Any, self))  # uvicorn names its own classes
-        self._parser = httptools.HttpRequestParser(self)
-        # Data behind a request that closes the connection is no reason not to answer it.
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._parser = self._new_parser()
         peer = transport.get_extra_info("peername")
         own = transport.get_extra_info("sockname")
         is_secure = transport.get_extra_info("sslcontext") is not None
@@ -135,10 +136,8 @@ class ServerConnection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._parser = None  # no other protocol is spoken here; the request gets its answer
-            if self._newest is not None:
-                self._newest.keeps_alive = False
+        except httptools.HttpParserUpgrade as upgrade:
+            self._go_on_after_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             self._refuse(str(error.__context__ or error))
 
@@ -179,29 +178,42 @@ class ServerConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """A request's first byte."""
+        if self._repeats_head:
+            return
         self._url = b""
         self._headers = []
         self._header_bytes = 0
+        self._is_in_head = True
         self._expect_headers(header_timeout_s)
 
     def on_url(self, url: bytes) -> None:
         """A piece of the first line."""
+        if self._repeats_head:
+            return
         self._url += url
         self._count_header_bytes(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
+        """One header; a trailer, which is no part of the request's head, is only counted."""
         self._count_header_bytes(len(name) + len(value))
-        self._headers.append((name.lower(), value))
+        if self._is_in_head:
+            self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """A request whose headers are here."""
         assert self._parser is not None
         self._deadline_s = math.inf
+        self._is_in_head = False
+        if self._repeats_head:
+            self._repeats_head = False
+            return
+        self._is_upgrade = self._parser.should_upgrade()
         if len(self._waiting) >= pipelined_requests_max:
             self.transport.close()
             return
         parser, version = self._parser, self._parser.get_http_version()
+        if version == "1.1" and sum(name == b"host" for name, _ in self._headers) != 1:
+            raise ValueError("a request has one Host header")  # RFC 9112, 3.2
         exchange = Exchange(
             self,
             self._scope(parser.get_method().decode("ascii"), version),
@@ -220,10 +232,40 @@ class ServerConnection(asyncio.Protocol):
             self._newest.feed(body)
 
     def on_message_complete(self) -> None:
-        """The newest request is whole."""
+        """The newest request is whole, unless the parser took its body for another protocol."""
+        if self._is_upgrade:
+            return
         if self._newest is not None:
             self._newest.feed_end()
             self._newest = None
+
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        # Data behind a request that closes the connection is no reason not to answer it.
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return parser
+
+    def _go_on_after_upgrade(self, rest: bytes) -> None:
+        """Read on in HTTP/1.1, as no other protocol is spoken here (RFC 9110, 7.8).
+
+        The parser stopped behind the head, whatever body follows; another one is told of the
+        body alone. What follows a CONNECT is no HTTP: the connection ends with its answer."""
+        assert self._parser is not None
+        self._is_upgrade = False
+        if self._newest is None or self._parser.get_method() == b"CONNECT":
+            self._parser = None
+            if self._newest is not None:
+                self._newest.keeps_alive = False
+                self.on_message_complete()
+            return
+        framing = [
+            b"%b: %b\r\n" % header
+            for header in self._headers
+            if header[0] in (b"content-length", b"transfer-encoding")
+        ]
+        self._parser = self._new_parser()
+        self._repeats_head = True
+        self.data_received(b"POST / HTTP/1.1\r\n" + b"".join(framing) + b"\r\n" + rest)
 
     def _count_header_bytes(self, size_bytes: int) -> None:
         self._header_bytes += size_bytes

@@ -28,6 +28,9 @@ def test_nor_is_another_machine_or_a_proxy() -> None:
     assert not is_local(asked("127.0.0.1", peer="10.0.0.1"))
     assert not is_local(asked("127.0.0.1", x_forwarded_for="10.0.0.1"))
     assert not is_local(asked("127.0.0.1", forwarded="for=10.0.0.1"))
+    assert not is_local(asked("127.0.0.1", x_forwarded_proto="https"))
+    assert not is_local(asked("127.0.0.1", x_real_ip="10.0.0.1"))
+    assert not is_local(asked("127.0.0.1", via="1.1 proxy"))
 
 
 def test_a_token_is_what_comes_after_bearer() -> None:
