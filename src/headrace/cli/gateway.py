@@ -31,6 +31,7 @@ from headrace.gateway.gateway import Gateway, GatewayConfig
 from headrace.gateway.pauses import shorten_pauses
 from headrace.gateway.posting_process import PostingProcess
 from headrace.http import server
+from headrace.http.callers import Networks, networks_of
 from headrace.http.egress import EgressPolicy
 from headrace.ledger.journal import Journal
 from headrace.ledger.lease_keeper import WhenAway
@@ -80,6 +81,14 @@ def gateway(
             help="Hosts of the own network that images may be fetched from, comma-separated.",
         ),
     ] = "",
+    trusted_proxies: Annotated[
+        str,
+        typer.Option(
+            envvar="HEADRACE_TRUSTED_PROXIES",
+            help="Networks of proxies whose X-Forwarded-For is believed, for keys that are bound "
+            "to networks; comma-separated.",
+        ),
+    ] = "",
     listen_descriptor: ListenDescriptor = None,
 ) -> None:
     """Serve customers' requests from the replicas that the store names, until SIGTERM."""
@@ -89,6 +98,7 @@ def gateway(
             "--tls-listen with a certificate, put a TLS proxy in front of a loopback address, or "
             "pass --allow-public if that is wanted."
         )
+    proxies = proxy_networks(trusted_proxies)
     tls = tls_listener(tls_listen, tls_certificate, tls_key)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     pepper = PlatformFiles(data_dir).read_pepper()
@@ -107,6 +117,7 @@ def gateway(
             tracer=stack.enter_context(tracing(otlp_endpoint, "headrace-gateway")),
             content_directory=data_dir / "content",
             when_limits_away=when_limits_away,
+            trusted_proxies=proxies,
             egress=EgressPolicy.allowing(media_allowed_hosts.split(",")),
             routing_policy=routing_policy,
             region=region,
@@ -130,6 +141,14 @@ def gateway(
             limits=limits,
         )
         server.run(serve(make_gateway, listeners, drain_timeout_s))
+
+
+def proxy_networks(text: str) -> Networks:
+    """The networks of `--trusted-proxies`; ConfigurationError names one that is none."""
+    try:
+        return networks_of(text.split(","))
+    except ValueError as error:
+        raise ConfigurationError(f"--trusted-proxies: {error}") from None
 
 
 async def serve(

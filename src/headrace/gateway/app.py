@@ -34,7 +34,7 @@ class GatewayApp:
     ) -> None:
         """`apis` cost tokens; `more` are routes of what the gateway keeps for its callers."""
         self._state = state
-        self._authenticator = Authenticator(state.pepper)
+        self._authenticator = Authenticator(state.pepper, state.trusted_proxies)
         self._probes = ProbeRoutes(state)
         self._table = RouteTable(
             (

@@ -13,6 +13,7 @@ import secrets
 from headrace.base.errors import AuthenticationFailed, PermissionDenied
 from headrace.gateway.snapshot import Principal, Snapshot
 from headrace.http.asgi import Scope, header
+from headrace.http.callers import Networks, caller_address
 from headrace.spec.api_key_format import ParsedKey, parse_key, secret_matches
 from headrace.spec.tenancy import KeyState
 
@@ -24,8 +25,10 @@ recognised_keys_max = 100_000  # a digest each; beyond it they are all checked a
 class Authenticator:
     """Checks keys against a snapshot."""
 
-    def __init__(self, pepper: bytes) -> None:
+    def __init__(self, pepper: bytes, trusted_proxies: Networks = ()) -> None:
+        """`trusted_proxies` are believed about whom they forward."""
         self._pepper = pepper
+        self._trusted_proxies = trusted_proxies
         self._own_secret = secrets.token_bytes(32)
         self._recognised: dict[str, tuple[bytes, bytes]] = {}  # key id: store's and own digest
 
@@ -46,7 +49,7 @@ class Authenticator:
             raise wrong_key()
         if not principal.project.active or not principal.tenant.active:
             raise PermissionDenied("This key's project or tenant is suspended; ask its operator.")
-        check_scope(principal, scope)
+        check_scope(principal, scope, self._trusted_proxies)
         return principal
 
     def may_be_new(self, scope: Scope) -> bool:
@@ -85,10 +88,10 @@ def presented_key(scope: Scope) -> str:
     return presented.strip(" \t")
 
 
-def check_scope(principal: Principal, scope: Scope) -> None:
+def check_scope(principal: Principal, scope: Scope, trusted_proxies: Networks) -> None:
     """PermissionDenied if the key is not for this endpoint or not for this caller's address."""
-    client = scope.get("client")
-    if not principal.may_come_from(client[0] if client else None):
+    is_bounded = principal.networks is not None
+    if is_bounded and not principal.may_come_from(caller_address(scope, trusted_proxies)):
         raise PermissionDenied("This key may not be used from this network address.")
     if not principal.may_call(scope["path"]):
         allowed = ", ".join(principal.key.endpoints or ())

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.gateway.forwarding import Timeouts
+from headrace.http.callers import Networks
 from headrace.http.egress import EgressPolicy, no_hosts_allowed
 from headrace.http.tls import Certificate
 from headrace.ledger.admission import UnpricedPolicy
@@ -26,5 +27,6 @@ class GatewayConfig:
     kv_events_offset: int = 0  # from an engine's port to that of its KV events; 0: none publishes
     certificate: Certificate | None = None  # of the TLS listener; its expiry is a metric
     when_limits_away: WhenAway = WhenAway.SPEND_LEASES  # of limits that gateways share
+    trusted_proxies: Networks = ()  # believed about whom they forward
     egress: EgressPolicy = no_hosts_allowed  # where images that callers name may lie
     tracer: Tracer | None = None  # of whoever made it, who closes it; None: nothing is traced

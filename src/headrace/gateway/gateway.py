@@ -88,6 +88,7 @@ class Gateway:
             clock=clock,
             pepper=config.pepper,
             lag=self._books.lag,
+            trusted_proxies=config.trusted_proxies,
             certificate=config.certificate,
             tracer=config.tracer,
         )

@@ -9,6 +9,7 @@ from headrace.gateway.idempotency import Replays
 from headrace.gateway.ledger_lag import WatchedPoster
 from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.services import GenerationServices
+from headrace.http.callers import Networks
 from headrace.http.tls import Certificate
 from headrace.ledger.journal import Journal
 from headrace.observability.tracing import Tracer
@@ -29,5 +30,6 @@ class GatewayState:
     clock: Clock
     pepper: bytes
     lag: WatchedPoster
+    trusted_proxies: Networks = ()
     certificate: Certificate | None = None  # of the TLS listener, where there is one
     tracer: Tracer | None = None  # None: nothing is traced

@@ -7,6 +7,7 @@ from headrace.base.errors import AuthenticationFailed, PermissionDenied
 from headrace.gateway.authenticate import Authenticator
 from headrace.gateway.snapshot import Principal, Snapshot, join_principals
 from headrace.http.asgi import Scope
+from headrace.http.callers import networks_of
 from headrace.spec.api_key_format import format_key, hash_secret
 from headrace.spec.endpoints import endpoint_names, endpoint_of
 from headrace.spec.tenancy import ApiKey, KeyState, Project, Tenant
@@ -88,6 +89,41 @@ def test_a_network_list_opens_to_its_addresses(client: str | None, is_open: bool
     else:
         with pytest.raises(PermissionDenied, match="network address"):
             authenticate(bounded, scope(client=client))
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "is_open"),
+    [
+        ("10.0.0.2", ["203.0.113.9"], True),
+        ("::ffff:10.0.0.2", ["::ffff:203.0.113.9"], True),
+        ("10.0.0.2", ["203.0.113.9:4711"], True),
+        ("10.0.0.2", ["[2001:db8::9]:4711"], True),
+        ("10.0.0.2", ["198.51.100.7, 203.0.113.9"], True),
+        ("10.0.0.2", ["203.0.113.9", "10.0.0.3"], True),  # over two of ours
+        ("10.0.0.2", ["203.0.113.9, 198.51.100.7"], False),  # the left one anybody may write
+        ("10.0.0.2", ["203.0.113.9", "198.51.100.7"], False),
+        ("10.0.0.2", ["203.0.113.9, unknown"], False),
+        ("10.0.0.2", ["203.0.113.9,"], False),
+        ("10.0.0.2", [], False),
+        ("198.51.100.7", ["203.0.113.9"], False),  # no proxy of ours
+        ("203.0.113.9", ["198.51.100.7"], True),
+        (None, ["203.0.113.9"], False),
+    ],
+)
+def test_only_trusted_proxies_say_from_where_a_caller_comes(
+    peer: str | None, forwarded: list[str], is_open: bool
+) -> None:
+    bounded = msgspec.structs.replace(key, allowed_networks=("203.0.113.0/24", "2001:db8::/32"))
+    asked = scope(client=peer)
+    asked["headers"] += [(b"x-forwarded-for", value.encode()) for value in forwarded]
+    principals = join_principals([bounded], {"prj_1": project}, {"ten_1": tenant})
+    authenticator = Authenticator(pepper, networks_of(["10.0.0.0/8"]))
+    snapshot = Snapshot(principals=principals)
+    if is_open:
+        assert authenticator.authenticate(asked, snapshot, 100.0)
+    else:
+        with pytest.raises(PermissionDenied, match="network address"):
+            authenticator.authenticate(asked, snapshot, 100.0)
 
 
 def test_a_network_that_can_not_be_read_opens_to_nobody() -> None:

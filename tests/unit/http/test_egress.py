@@ -115,6 +115,31 @@ async def test_an_allowed_host_is_asked(server: Server) -> None:
     assert b"authorization" not in server.received.lower()
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "%31%32%37.0.0.1", "127.0.0.1%00.example.com", "127.0.0.1%2eexample", "127.0.0.1.",
+        "127.0.0.1..", "0", "017700000001", "0x7f000001", "127.0.1", "[0:0:0:0:0:ffff:127.0.0.1]",
+        "[::1%25lo]", "[::127.0.0.1]", "[v1.127.0.0.1]", "foo.example\\.127.0.0.1",
+        "foo.example\\@127.0.0.1", "foo.example#@127.0.0.1", "foo.example;@127.0.0.1",
+        "127%E3%80%820.0.1", "127.0.0.1%EF%BC%8E", "%6c%6f%63alhost", "a.%6c%6f%63alhost",
+        "ip6-localhost.", "localhost.localdomain",
+    ],
+)  # fmt: skip
+async def test_no_spelling_makes_two_parsers_disagree_about_where_to_go(
+    server: Server, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """Who checks an address and who connects to it read it on their own."""
+
+    async def unknown(*_: object, **__: object) -> list[object]:
+        raise socket.gaierror("no such name")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
+    with pytest.raises(HeadraceError):
+        await fetch(f"https://{host}:{server.port}/")
+    assert server.connections == 0
+
+
 async def test_a_name_that_leads_inward_is_refused_before_anything_is_sent(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
