@@ -28,6 +28,15 @@ promise_s = 5.0  # a router's own request is believed to be stored so long witho
 class BlockIndex:
     """The blocks of one pool's endpoints, by slot."""
 
+    __slots__ = (
+        "_held",
+        "_holders",
+        "_meanings",
+        "_promised",
+        "_telling",
+        "block_size_tokens",
+    )
+
     def __init__(self) -> None:
         self.block_size_tokens = 0  # as the engines tell; 0: none did
         self._holders: dict[bytes, int] = {}

@@ -124,7 +124,8 @@ class Lease:
         if self._is_probe:
             endpoint.breaker.abandon_probe()
             self._is_probe = False
-        self._end_prefill()
+        if self._prefill_tokens:
+            self._end_prefill()
         self._give_back(self._held_tokens)
         endpoint.in_flight_requests -= 1
         endpoint.held_fresh_tokens -= self._fresh_tokens

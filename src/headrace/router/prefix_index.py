@@ -42,6 +42,8 @@ class SlotBeliefs:
 class PrefixIndex:
     """The beliefs about the endpoints of one pool, by slot."""
 
+    __slots__ = ("_holders", "_slots")
+
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}  # key -> bits of slots
         self._slots: dict[int, SlotBeliefs] = {}

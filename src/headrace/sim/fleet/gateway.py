@@ -169,7 +169,7 @@ class SimGateway:
             except HeadraceError:
                 self._loop.after(latency_s, self._not_servable, attempt)
                 return
-        self._replicas.running[replica.index][attempt] = None
+        replica.running[attempt] = None
         lease = attempt.lease
         if lease is not None and lease.is_awaited:
             self._loop.after(latency_s, self._accepted, attempt)
@@ -188,7 +188,7 @@ class SimGateway:
     def hang(self, replica: Replica) -> None:
         """A fault: the engine falls silent; streams in it will stall."""
         self._replicas.hang(replica)
-        for attempt in self._replicas.running[replica.index]:
+        for attempt in replica.running:
             self._loop.after(self._network.stall_timeout_s, self._stalled, attempt)
 
     def waiting(self, deployment: int) -> tuple[int, int]:
@@ -205,16 +205,17 @@ class SimGateway:
 
     def finished(self, attempt: Attempt) -> None:
         """An engine's event."""
-        if self._replicas.all[attempt.replica].is_cut:
+        replica = self._replicas.all[attempt.replica]
+        if replica.is_cut:
             self._hold(self._on_complete, attempt)
         else:
-            self._replicas.running[attempt.replica].pop(attempt, None)
+            replica.running.pop(attempt, None)
             self._loop.after(self._latency_s, self._on_complete, attempt)
 
     def cut(self, replica: Replica) -> None:
         """A fault: nothing reaches the replica or comes from it; streams wait, or stall."""
         replica.is_cut = True
-        for attempt in self._replicas.running[replica.index]:
+        for attempt in replica.running:
             self._loop.after(self._network.stall_timeout_s, self._stalled_by_cut, attempt)
 
     def heal(self, replica: Replica) -> None:
@@ -222,7 +223,7 @@ class SimGateway:
         replica.is_cut = False
         for receive, attempt in self._held.pop(replica.index, ()):
             if receive == self._on_complete:
-                self._replicas.running[replica.index].pop(attempt, None)
+                replica.running.pop(attempt, None)
             self._loop.after(self._latency_s, receive, attempt)
 
     def _hold(self, receive: Callable[[Attempt], None], attempt: Attempt) -> None:
@@ -275,8 +276,9 @@ class SimGateway:
     def _stalled(self, attempt: Attempt) -> None:
         """Nothing came for too long."""
         if attempt.lease is not None:
-            self._replicas.running[attempt.replica].pop(attempt, None)
-            self._replicas.all[attempt.replica].engine.abort(attempt)
+            replica = self._replicas.all[attempt.replica]
+            replica.running.pop(attempt, None)
+            replica.engine.abort(attempt)
             self._fail(attempt, is_down=False)
 
     def _fail(self, attempt: Attempt, *, is_down: bool) -> None:
@@ -351,7 +353,8 @@ class SimGateway:
         is_admitted: bool = True,
     ) -> None:
         self._invariants.end(request, outcome)
-        self._excluded.pop(request.id, None)
+        if self._excluded:
+            self._excluded.pop(request.id, None)
         request.outcome = outcome
         request.end_s = self._loop.now_s
         if attempt is not None:

@@ -8,7 +8,7 @@ The gateway has its own, faster view: broken connections, and the breaker of `ro
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.router.endpoint import Endpoint, EndpointSpec
 from headrace.router.endpoint_set import EndpointSet
@@ -38,6 +38,7 @@ class Replica:
     is_cut: bool = False  # the network between the gateway and it carries nothing
     launch_s: float = 0.0
     gone_s: float | None = None
+    running: dict[Attempt, None] = field(default_factory=dict)  # attempts inside
 
 
 class Replicas:
@@ -59,7 +60,6 @@ class Replicas:
         self._by_name: dict[str, Replica] = {}  # all, ever
         self.endpoints = EndpointSet()
         self.departed: list[Endpoint] = []  # one a relaunch
-        self.running: dict[int, dict[Attempt, None]] = {}  # attempts inside, by replica index
         self.on_broken: Callable[[Attempt], None] | None = None  # connections that a crash cuts
         self._loop = loop
         self._invariants = invariants
@@ -93,7 +93,6 @@ class Replicas:
 
     def _take(self, replica: Replica) -> None:
         self.all.append(replica)
-        self.running[replica.index] = {}
         self._present[replica.index] = replica
         self._by_name[replica.name] = replica
         self.pool_names.setdefault(replica.deployment, f"pool-{replica.deployment}")
@@ -176,8 +175,8 @@ class Replicas:
             return
         replica.is_up = False
         replica.engine.halt()
-        broken = tuple(self.running[replica.index])
-        self.running[replica.index].clear()
+        broken = tuple(replica.running)
+        replica.running.clear()
         for attempt in broken:
             assert self.on_broken is not None
             self.on_broken(attempt)

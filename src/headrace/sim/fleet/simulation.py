@@ -126,7 +126,7 @@ class Simulation:
 
     def _on_end(self, request: SimRequest) -> None:
         self.recorder.take(request)
-        if request.outcome is Outcome.FINISHED:
+        if request.session is not None and request.outcome is Outcome.FINISHED:
             follow_up(request)
 
     def _engine_maker(self, machinery: Machinery) -> Callable[[], SimEngine]:
