@@ -197,16 +197,28 @@ def test_a_model_of_noise_is_warned_of_or_refused(tmp_path: Path) -> None:
         said = "\n".join(served.output)
     assert "warning: The model is further from a plain text than guessing" in said
     assert "no chat template" in said
-    refused = subprocess.run(
-        [sys.executable, "-m", "headrace.cli.main", "serve", str(path), "--port", "0"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, **cache, "HEADRACE_LOAD_CHECKS": "refuse"},
-    )
-    assert refused.returncode == 1
-    assert "--load-checks warn serves it all the same" in refused.stderr
+    for ranks in ("1", "2"):
+        refused = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "headrace.cli.main",
+                "serve",
+                str(path),
+                "--port",
+                "0",
+                "-tp",
+                ranks,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, **cache, "HEADRACE_LOAD_CHECKS": "refuse"},
+        )
+        assert refused.returncode == 1
+        assert "--load-checks warn serves it all the same" in refused.stderr
+        assert "Fatal Python error" not in refused.stderr
 
 
 def free_port() -> int:

@@ -12,7 +12,13 @@ from headrace.base.clock import Clock
 from headrace.base.errors import ModelFileError, SourceError
 from headrace.engine.core import EngineCore
 from headrace.engine.intake import context_limit
-from headrace.engine.load_probe import is_noise, noise_text, probe, probe_tokens_max
+from headrace.engine.load_probe import (
+    is_noise,
+    noise_text,
+    probe,
+    probe_tokens_max,
+    short_tokens,
+)
 from headrace.engine.runner import RunnerInfo
 from headrace.engine_server.messages import EngineConfig
 from headrace.kernels import packed_layout
@@ -43,7 +49,10 @@ def probe_load(
     key = key_of(f"probe\0{wanted.sha256}\0{packed_layout()}")
     if cache.find(key) is not None:
         return []
-    tokens = _tokens(config)[: min(probe_tokens_max, context_limit(info))]
+    room = context_limit(info) - 1  # of which an output would have one
+    tokens = _tokens(config)[: min(probe_tokens_max, room)]
+    if len(tokens) < short_tokens:  # fewer say more of the tokens than of the model
+        return []
     found = probe(core, clock, tokens, max(budget_s_min, load_share * load_s))
     if not is_noise(found.perplexity, info.vocab_size):
         with contextlib.suppress(SourceError):  # a cache that takes nothing: probed each time

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 import msgspec
 
@@ -31,12 +31,18 @@ def main(arguments: list[str]) -> None:
     runner = _load(start, int(arguments[0]))
     _say(RankReport())
     runner.serve()
+    leave(0)
 
 
 def end_with(stream: BinaryIO) -> None:
     """End this process when the stream does: rank 0 is gone."""
     stream.read()
-    os._exit(0)
+    leave(0)
+
+
+def leave(status: int) -> NoReturn:
+    """End without Python's own end, which aborts while a thread reads standard input."""
+    os._exit(status)
 
 
 def _load(start: RankStart, descriptor: int) -> CpuRunner:
@@ -48,7 +54,7 @@ def _load(start: RankStart, descriptor: int) -> CpuRunner:
     except MemoryError:
         reason = out_of_memory
     _say(RankReport(reason))
-    sys.exit(1)
+    leave(1)
 
 
 def _say(report: RankReport) -> None:

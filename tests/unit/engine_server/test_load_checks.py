@@ -1,6 +1,7 @@
 """A load is probed once for each model, warned of or refused; one that passed is remembered."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -32,13 +33,15 @@ class CountingRunner(CpuRunner):
 class Load:
     """A model on the disk that may be loaded again."""
 
-    def __init__(self, tmp_path: Path, config: EngineConfig, confidence: float) -> None:
+    def __init__(
+        self, tmp_path: Path, config: EngineConfig, confidence: float, context_length: int = 512
+    ) -> None:
         self.path = write_model_file(tmp_path / "m.gguf", confidence=confidence)
         self.config = msgspec.structs.replace(config, model_path=str(self.path))
         with open_gguf(self.path) as file:
             self.runner = CountingRunner(
                 file,
-                read_architecture(file),
+                replace(read_architecture(file), context_length=context_length),
                 kv_tokens=512,
                 rows_max=128,
                 sequences_max=128,
@@ -101,3 +104,13 @@ def test_a_cache_that_takes_nothing_does_not_keep_a_model_from_serving(
 ) -> None:
     (tmp_path / "cache").write_text("not a directory")
     assert sound.probe(wanted(tmp_path / "cache")) == []
+
+
+@pytest.mark.parametrize("context_length", [2, 8, 9, 16])
+def test_a_short_context_takes_a_short_text(
+    tmp_path: Path, engine_config: EngineConfig, context_length: int
+) -> None:
+    load = Load(tmp_path, engine_config, 1.0, context_length)
+    remarks = load.probe(wanted(tmp_path / "cache"))
+    assert len(remarks) == (context_length > 8)
+    load.runner.close()
