@@ -115,7 +115,7 @@ async def test_a_callers_deadline_is_kept_and_the_answer_read_on(
         gate.set()
         (settlement,) = await site.settlements(1)
     assert last["error"]["code"] == "deadline_exceeded"
-    assert status == (200 if after else 504)
+    assert status == 200  # its headers were out
     assert f" t{after}".encode() not in body
     assert settlement.usage.completion_tokens == tokens
     assert settlement.source is UsageSource.ENGINE

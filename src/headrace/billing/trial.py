@@ -32,7 +32,7 @@ def try_prices(
     """Rate each request whose model has a tried price; the others keep what they were charged."""
     sums: dict[tuple[str, str], list[int]] = {}
     for settlement in settlements:
-        if settlement.tenant_id == platform_tenant_id:
+        if settlement.is_borne or settlement.tenant_id == platform_tenant_id:
             continue  # nobody pays for it at any price
         row = sums.setdefault((settlement.tenant_id, settlement.model), [0, 0, 0, 0])
         price = prices.get(settlement.model)

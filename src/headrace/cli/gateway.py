@@ -27,6 +27,7 @@ from headrace.cli.tls_options import (
     tls_listener,
 )
 from headrace.cli.tracing_options import tracing
+from headrace.gateway.forwarding import Timeouts, headers_grace_default_s
 from headrace.gateway.gateway import Gateway, GatewayConfig
 from headrace.gateway.pauses import shorten_pauses
 from headrace.gateway.posting_process import PostingProcess
@@ -89,6 +90,15 @@ def gateway(
             "to networks; comma-separated.",
         ),
     ] = "",
+    headers_grace_s: Annotated[
+        float,
+        typer.Option(
+            "--headers-grace",
+            envvar="HEADRACE_HEADERS_GRACE",
+            min=0,
+            help="How long an engine may refuse a stream with a status of its own (s).",
+        ),
+    ] = headers_grace_default_s,
     listen_descriptor: ListenDescriptor = None,
 ) -> None:
     """Serve customers' requests from the replicas that the store names, until SIGTERM."""
@@ -114,6 +124,7 @@ def gateway(
         stack.callback(poster.close)
         config = GatewayConfig(
             pepper,
+            timeouts=Timeouts(headers_grace_s=headers_grace_s),
             tracer=stack.enter_context(tracing(otlp_endpoint, "headrace-gateway")),
             content_directory=data_dir / "content",
             when_limits_away=when_limits_away,

@@ -105,8 +105,10 @@ class Admitter:
         found = (self._snapshot.models.get(name) for name in served.model.fallbacks)
         return [each for each in found if each and self._principal.may_use(each.model.name)]
 
-    async def admit(self, request_id: str, asked: Asked, served: ServedModel) -> Admitted:
-        """Set the worst case aside; raises the refusal."""
+    async def admit(
+        self, request_id: str, asked: Asked, served: ServedModel, key_digest: str | None = None
+    ) -> Admitted:
+        """Set the worst case aside; raises the refusal. `key_digest` as in `Meter.reserve`."""
         request = asked.request
         books = self._books
         tenant = self._principal.tenant
@@ -149,6 +151,7 @@ class Admitter:
             limits=self._limits,
             price_percent=percent,
             units_max=asked.units_max,
+            key_digest=key_digest,
         )
         headers = self.standing_headers()
         limit = bounds.output_limit_sent

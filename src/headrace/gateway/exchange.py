@@ -85,7 +85,7 @@ class Exchange:
 
         True: the usage that the account observed is the engine's last word."""
         beat = Heartbeat(out)
-        beat.start()
+        beat.start(self._forwarding.timeouts.headers_grace_s)
 
         async def run(attempt: Attempt) -> bool:
             return await self._attempt_stream(attempt, self._to(attempt, out), beat)
@@ -343,6 +343,7 @@ class Exchange:
         )
         timeouts, pace = self._forwarding.timeouts, Pace(self._forwarding.clock)
         async with await self._open(attempt, timeouts.first_output_s) as answer:
+            beat.hasten()  # the engine has taken it
             timeout_s = timeouts.first_output_s
             while not rewriter.is_done:
                 chunk = await self._read_chunk(lease, answer, timeout_s, may_end=rewriter.may_end)

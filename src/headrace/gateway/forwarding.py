@@ -19,13 +19,16 @@ from headrace.router.picker import Picker
 from headrace.router.retry_budget import RetryBudget
 from headrace.router.split import Splitter
 
+headers_grace_default_s = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long an engine may be silent."""
+    """How long an engine may be silent, and how long before its client is told to wait."""
 
     first_output_s: float = 600.0  # the queue and a long prompt on a slow machine
     stall_s: float = 120.0  # between chunks
+    headers_grace_s: float = headers_grace_default_s  # before a stream's headers
     whole_s: float = 1800.0  # for an unstreamed answer, which shows no sign of life before its end
 
 

@@ -69,7 +69,11 @@ class Gateway:
         self.endpoints, self.follower = routing.endpoints, routing.follower
         self.room, self.loads = routing.room, routing.loads
         self.access_log = AccessLog(access_log)
-        self.replays = Replays(clock, KeyClaims(database.replay_claims, journal, clock))
+        self.replays = Replays(
+            clock,
+            KeyClaims(database.replay_claims, journal, clock),
+            config.timeouts.headers_grace_s,
+        )
         self.retries = RetryBudget(clock.monotonic_s())
         self._counters = GatewayCounters()
         self._hedger = Hedger(self._client, self._counters)

@@ -6,7 +6,7 @@ can answer, the model's fallbacks are asked, each with a reservation of its own.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ from headrace.gateway.admission import expected_output_tokens
 from headrace.gateway.admit import Admitted, Admitter, Books, Turn
 from headrace.gateway.asked import Asked, prefill_tokens_of
 from headrace.gateway.draining import Rest
-from headrace.gateway.endings import CallerDeadline, outcome_of
+from headrace.gateway.endings import CallerDeadline, caller_deadline, outcome_of
 from headrace.gateway.exchange import Exchange
 from headrace.gateway.forwarding import EngineRequest
 from headrace.gateway.goodput import is_good
@@ -61,8 +61,14 @@ class Generation:
         *,
         deadline_s: float | None = None,
         trace: RequestTrace | None = None,
+        key_digest: str | None = None,
+        is_cut_by_us: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`deadline_s` is how long the caller waits for the whole answer."""
+        """`deadline_s` is how long the caller waits for the whole answer, `key_digest` what its
+        `Idempotency-Key` is charged under, `is_cut_by_us` whether this gateway ends what its
+        clients still want."""
+        self._key_digest = key_digest
+        self._is_cut_by_us = is_cut_by_us
         self._trace = trace
         self._services = services
         self._principal = principal
@@ -153,7 +159,7 @@ class Generation:
         self._record.model = name
         if self._trace is not None:
             self._trace.phase("admission")
-        admitted = await self._admitter.admit(request_id, asked, served)
+        admitted = await self._admitter.admit(request_id, asked, served, self._key_digest)
         headers += admitted.headers
         account = admitted.account
         engine_request = self._engine_request(asked, request_id, turn, admitted)
@@ -268,7 +274,7 @@ class Generation:
             async with self._bounded(receive):
                 answer = await exchange.whole()
         except HeadraceError as error:
-            await self._settle_early(exchange, account, outcome_of(error))
+            await self._settle_early(exchange, account, self._outcome_of(error))
             raise
         if answer.usage is None:
             account.observe(exchange.estimate(answer.body))
@@ -296,7 +302,7 @@ class Generation:
             async with self._bounded(receive):
                 exact = await exchange.stream(out)
         except HeadraceError as error:
-            await self._settle_early(exchange, account, outcome_of(error))
+            await self._settle_early(exchange, account, self._outcome_of(error))
             raise
         if exact:
             account.settle(Outcome.FINISHED, exact=True)
@@ -321,7 +327,7 @@ class Generation:
                 account.units = exchange.units_of(account.units)
         except HeadraceError as error:
             account.units = exchange.units_of(account.units)
-            await self._settle_early(exchange, account, outcome_of(error))
+            await self._settle_early(exchange, account, self._outcome_of(error))
             if not out.started:
                 raise
             self._record.error = error.code
@@ -345,17 +351,27 @@ class Generation:
             return None
         return self._deadline_s - (self._services.clock.monotonic_s() - self._start_s)
 
+    def left(self) -> CallerDeadline | float | None:
+        """What is left of the caller's time, or that it is over; None: it sets no limit."""
+        left_s = self._left_s
+        if left_s is None or self._deadline_s is None or left_s > 0.0:
+            return left_s
+        return caller_deadline(self._deadline_s)
+
     @asynccontextmanager
     async def _until_deadline(self, receive: Receive) -> AsyncIterator[None]:
+        assert self._deadline_s is not None, "there is a limit, or nothing to wait for"
         try:
             async with DisconnectScope(receive), asyncio.timeout(self._left_s):
                 yield
         except TimeoutError:
-            raise CallerDeadline(
-                f"The answer was not complete within the {self._deadline_s:g} s of "
-                "X-Request-Timeout.",
-                timeout_s=self._deadline_s,
-            ) from None
+            raise caller_deadline(self._deadline_s) from None
+
+    def _outcome_of(self, error: HeadraceError) -> Outcome:
+        """As `outcome_of`; a client that could still come back to its key has not left it."""
+        if isinstance(error, ClientClosed) and self._is_cut_by_us():
+            return Outcome.FAILED
+        return outcome_of(error)
 
     async def _settle_early(self, exchange: Exchange, account: Account, outcome: Outcome) -> None:
         """Settle by the engine's record of the request, or by what passed if it has none.

@@ -1,6 +1,7 @@
 """The routes that cost tokens: read, generate, answer, once for each `Idempotency-Key`."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from headrace.base.errors import ClientClosed, HeadraceError
@@ -8,7 +9,10 @@ from headrace.gateway import idempotency
 from headrace.gateway.asked import Asked, Asking, GeneratingApi
 from headrace.gateway.deadlines import deadline_of
 from headrace.gateway.generate import Generation
+from headrace.gateway.joining import Keyed
+from headrace.gateway.metering import Metering
 from headrace.gateway.priorities import priority_of
+from headrace.gateway.replay_claims import charge_digest_of, digest_of
 from headrace.gateway.route_table import Call, ErrorBody, Handler, Route, answer_error
 from headrace.gateway.state import GatewayState
 from headrace.gateway.traces import begin, end
@@ -94,6 +98,7 @@ class GeneratingRoutes:
             try:
                 asked, fingerprint, body = await take(call)
                 with asked.held():
+                    key_digest = claim_digest(call)
                     generation = Generation(
                         state.services,
                         call.principal,
@@ -102,6 +107,8 @@ class GeneratingRoutes:
                         priority_of(call.scope, body, call.principal.tenant),
                         deadline_s=deadline_of(call.scope),
                         trace=trace,
+                        key_digest=key_digest and charge_digest_of(key_digest, fingerprint()),
+                        is_cut_by_us=lambda: state.replays.is_closing,
                     )
                     if may_have_been_answered(call, asked):
                         await self._answer_once(asked, generation, fingerprint(), call)
@@ -135,7 +142,19 @@ class GeneratingRoutes:
                 if is_gone:  # its line was written when its connection ended, without an outcome
                     self._state.access_log.write(call.record)
 
-        key = replay_key(call, fingerprint)
+        key, digest = replay_key(call, fingerprint), claim_digest(call)
+        standing = partial(generation.standing_headers_of, asked.request.model)
+        keyed = None
+        if digest is not None:
+            keyed = Keyed(
+                digest=digest,
+                fingerprint=fingerprint,
+                record=call.record,
+                streams=bool(asked.request.stream) and asked.metering is not Metering.RELAYS,
+                translated=asked.translated,
+                left=generation.left,
+                standing=standing,
+            )
         try:
             await self._state.replays.answer(
                 key,
@@ -143,8 +162,8 @@ class GeneratingRoutes:
                 make,
                 call.receive,
                 call.send,
-                standing=lambda: generation.standing_headers_of(asked.request.model),
-                request_id=call.record.request_id if has_key(call) else None,
+                standing=standing,
+                keyed=keyed,
             )
             call.record.status = 200
         finally:
@@ -154,6 +173,12 @@ class GeneratingRoutes:
 def has_key(call: Call) -> bool:
     """Whether the caller chose an `Idempotency-Key`."""
     return header(call.scope, idempotency.header_name) is not None
+
+
+def claim_digest(call: Call) -> str | None:
+    """What the caller's `Idempotency-Key` is claimed under, if there is one."""
+    key = header(call.scope, idempotency.header_name)
+    return None if key is None else digest_of(call.principal.key.id, key)
 
 
 def may_have_been_answered(call: Call, asked: Asked) -> bool:

@@ -4,7 +4,7 @@
     again while it runs       joins: the same answer, also a stream from its beginning
     again within the window   the kept answer; nothing runs, nothing is charged
     again with another body   409
-    again, answer gone        409: it ran before a crash, or elsewhere (`replay_claims`)
+    again, elsewhere          the same, by what the store has (`joining`)
 
 Only complete answers are kept: one that failed is tried anew. Keys belong to the API key that
 sent them. A gateway keeps answers in memory, for itself, and claims keys in the store, for all.
@@ -19,8 +19,9 @@ from typing import NamedTuple
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, InvalidRequest, Unavailable
 from headrace.gateway import replay_claims
+from headrace.gateway.joining import Joining, Keyed, joined_header, replayed_header
 from headrace.gateway.recording import Make, Recording
-from headrace.gateway.replay_claims import KeyClaims, digest_of
+from headrace.gateway.replay_claims import KeyClaims
 from headrace.http.asgi import Header, Receive, Send
 
 header_name = b"idempotency-key"
@@ -28,9 +29,6 @@ key_length_max = 255
 kept_answers_max = 10_000
 kept_bytes_max = 128 * 1024 * 1024  # of finished answers; the oldest go first
 running_max = 1_000  # each may hold `recorded_bytes_max`
-
-joined_header: Header = (b"x-headrace-replayed", b"joined")
-replayed_header: Header = (b"x-headrace-replayed", b"finished")
 
 
 class ReplayKey(NamedTuple):
@@ -50,13 +48,16 @@ class Kept(NamedTuple):
 class Replays:
     """The running and the kept answers of one gateway."""
 
-    def __init__(self, clock: Clock, claims: KeyClaims) -> None:
+    def __init__(self, clock: Clock, claims: KeyClaims, headers_grace_s: float) -> None:
+        """`headers_grace_s` as in `forwarding.Timeouts`."""
         self._clock = clock
         self._claims = claims
+        self._joining = Joining(claims, headers_grace_s)
         self._running: dict[ReplayKey, Recording] = {}
         self._kept: OrderedDict[ReplayKey, Kept] = OrderedDict()  # the oldest first
         self._kept_bytes = 0
         self._tasks: dict[ReplayKey, asyncio.Task[None]] = {}
+        self.is_closing = False  # what is given up now is this gateway's doing
 
     async def answer(
         self,
@@ -67,12 +68,12 @@ class Replays:
         send: Send,
         *,
         standing: Callable[[], Iterable[Header]] = tuple,
-        request_id: str | None = None,
+        keyed: Keyed | None = None,
     ) -> None:
         """Give the connection the answer of this key; `make` is run only if there is none.
 
         `standing` are the headers of the moment that go with an answer that was made before;
-        `request_id` is what the key is claimed for, None: it is no key that a caller chose.
+        `keyed` is the request where a caller chose the key; None: the project caches answers.
 
         Conflict if the key was used for another request."""
         check_key(key.idempotency_key)
@@ -81,7 +82,7 @@ class Replays:
         kept = self._kept.get(key)
         recording = kept.recording if kept else self._running.get(key)
         if recording is None:
-            await self._start(key, fingerprint, make, request_id).play(receive, send)
+            await self._start(key, fingerprint, make, keyed).play(receive, send)
             return
         if recording.fingerprint != fingerprint:
             raise Conflict(
@@ -93,9 +94,11 @@ class Replays:
 
     async def close(self) -> None:
         """Give up what runs for nobody, and wait until it is settled."""
+        self.is_closing = True
         for recording in self._running.values():
             recording.abandon()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self._claims.close()
 
     async def recover(self) -> None:
         """Free the keys of what a crash broke off; call it once, before serving."""
@@ -108,7 +111,7 @@ class Replays:
             await asyncio.wait([self._tasks[key]])
 
     def _start(
-        self, key: ReplayKey, fingerprint: bytes, make: Make, request_id: str | None
+        self, key: ReplayKey, fingerprint: bytes, make: Make, keyed: Keyed | None
     ) -> Recording:
         if len(self._running) >= running_max:
             raise Unavailable(
@@ -116,10 +119,10 @@ class Replays:
                 retry_after_s=1.0,
             )
         recording = self._running[key] = Recording(fingerprint)
-        if request_id is None:
+        if keyed is None:
             run = self._run(key, recording, make)
         else:
-            run = self._run_claimed(key, recording, make, request_id)
+            run = self._run_claimed(key, recording, make, keyed)
         self._tasks[key] = asyncio.create_task(run)
         return recording
 
@@ -132,22 +135,12 @@ class Replays:
                 self._keep(key, recording)
 
     async def _run_claimed(
-        self, key: ReplayKey, recording: Recording, make: Make, request_id: str
+        self, key: ReplayKey, recording: Recording, make: Make, keyed: Keyed
     ) -> None:
-        """The same for a key that no other gateway, and no earlier life of this one, has run."""
-        digest = digest_of(*key)
+        """The same for a key that no other gateway runs or has answered."""
 
         async def claim_and_make(receive: Receive, send: Send) -> bool:
-            await self._claims.take(digest, recording.fingerprint, request_id)
-            is_kept = False
-            try:
-                is_kept = await make(receive, send)
-            finally:
-                if is_kept:
-                    await self._claims.finish(digest)
-                else:
-                    await self._claims.release(digest)
-            return is_kept
+            return await self._joining.answer(keyed, recording, make, receive, send)
 
         await self._run(key, recording, claim_and_make)
 

@@ -9,11 +9,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from headrace.base.errors import HeadraceError, Unavailable, UpstreamFailed
+from headrace.gateway.endings import AnswerTooLarge
 from headrace.http.asgi import DisconnectScope, Header, Message, Receive, Send
 
 unattended_s_max = 30.0  # longer than clients wait before they try again
 recorded_bytes_max = 16 * 1024 * 1024  # of one answer
+last_words_bytes_max = 64 * 1024  # in which a stream over it says why it ends
 message_overhead_bytes = 400  # of a small chunk: the dict, its keys and values
+moment_headers = (b"x-ratelimit-", b"x-headrace-replayed")
 
 Make = Callable[[Receive, Send], Awaitable[bool]]  # whether the answer is worth keeping
 
@@ -27,8 +30,10 @@ class Recording:
         self.error: HeadraceError | None = None
         self.is_over = False  # nothing more is added
         self.is_kept = False  # it is complete, and may be given again
+        self.is_idle = False  # nothing is lost if it ends with its last listener
         self._messages: list[Message] = []
         self._listeners = 0
+        self._is_too_large = False
         self._changed = asyncio.Event()
         self._abandoned = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -54,6 +59,11 @@ class Recording:
             and not self._messages[-1].get("more_body", False)
         )
 
+    @property
+    def messages(self) -> list[Message]:
+        """What was sent so far."""
+        return self._messages
+
     def abandon(self) -> None:
         """Nobody waits for the answer any more."""
         self._abandoned.set()
@@ -74,7 +84,8 @@ class Recording:
             self._listeners -= 1
             if not self._listeners and not self.is_over:
                 loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(unattended_s_max, self.abandon)
+                patience_s = 0.0 if self.is_idle else unattended_s_max
+                self._timer = loop.call_later(patience_s, self.abandon)
 
     async def _play_all_but_last(self, send: Send, extra: tuple[Header, ...]) -> Message:
         """The last message is returned: it must be sent outside of the disconnect scope."""
@@ -100,8 +111,10 @@ class Recording:
     async def _record(self, message: Message) -> None:
         coming_bytes = declared_bytes(message) if message["type"] == "http.response.start" else 0
         self.size_bytes += len(message.get("body", b"")) + message_overhead_bytes
-        if self.size_bytes + coming_bytes > recorded_bytes_max:
-            raise UpstreamFailed(
+        limit_bytes = recorded_bytes_max + (last_words_bytes_max if self._is_too_large else 0)
+        if self.size_bytes + coming_bytes > limit_bytes:
+            self._is_too_large = True
+            raise AnswerTooLarge(
                 f"The answer is over {recorded_bytes_max} bytes, too large to be kept for its "
                 "Idempotency-Key; send the request without one."
             )
@@ -116,7 +129,7 @@ class Recording:
 
 def is_moment(header: Header) -> bool:
     """Whether a header tells of the moment when it was written, and of no other."""
-    return header[0].startswith(b"x-ratelimit-")
+    return header[0].startswith(moment_headers)
 
 
 def declared_bytes(start: Message) -> int:

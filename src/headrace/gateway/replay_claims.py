@@ -1,48 +1,101 @@
 """`Idempotency-Key`s beyond the memory of one gateway: claimed in the store before anything runs.
 
-    claimed      the request runs here; ended well it stays claimed for the window, else it is freed
-    not free     another gateway runs it, or its answer is gone with the one that had it: 409
+    claimed      the request runs here, and its claim is renewed; ended well it stays claimed for
+                 the window, with its answer, else it is freed
+    not free     another gateway runs it, or has answered it: see `joining`
+    not renewed  its gateway died, or has lost the store: after `lease_s` whoever asks runs it
     store away   the keys hold within this gateway's life alone
 
-After a crash the claims that it left open are kept where a settlement says that the request was
-finished, in the journal or in the ledger, and freed otherwise.
+Whatever runs twice for that is charged once: `storage.charged_keys`.
 """
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, HeadraceError
+from headrace.gateway.together import Together
 from headrace.ledger.journal import Journal
-from headrace.ledger.journal_reader import JournalReader
-from headrace.ledger.reservation import Outcome
-from headrace.storage.replay_claims import Change, Claim, Finish, Release, ReplayClaims
+from headrace.storage.charged_keys import key_window_s
+from headrace.storage.replay_claims import Change, Claim, Finish, Release, Renew, ReplayClaims
 
-replay_window_s = 600.0  # of a request that ended well
+replay_window_s = key_window_s  # of a request that ended well
 write_timeout_s = 5.0  # a store that takes longer counts as away
-running_window_s = 7200.0  # of a claim whose gateway never came back
-fallbacks_max = 8  # models that a request may have been settled by, after the first
-settlements_per_read = 1_000
+lease_s = 15.0  # of a claim whose gateway does not renew it
+renew_interval_s = 5.0
 
 
 class KeyClaims:
-    """The claims of one gateway; one event loop uses it.
-
-    One write is under way at a time, and what comes meanwhile goes with the next: a transaction
-    costs far more than the rows in it. At most `idempotency.running_max` wait."""
+    """The claims of one gateway; one event loop uses it. At most `idempotency.running_max` run."""
 
     def __init__(self, store: ReplayClaims, journal: Journal, clock: Clock) -> None:
         self._store = store
         self._journal = journal
         self._clock = clock
-        self._waiting: list[tuple[Change, asyncio.Future[Claim | None]]] = []
-        self._writer: asyncio.Task[None] | None = None
+        self._writes = Together[Change, Claim | None](self._write_all)
+        self._looks = Together[str, Claim | None](store.standing)
+        self._open: dict[str, str] = {}  # request ids of what runs here, by digest
+        self._renewing: asyncio.Task[None] | None = None
 
-    async def take(self, digest: str, fingerprint: bytes, request_id: str) -> None:
-        """Claim a key for a request, which nothing runs here; Conflict if it ran, or runs
-        elsewhere."""
+    async def take(self, digest: str, fingerprint: bytes, request_id: str) -> Claim | None:
+        """Claim a key for a request, which nothing runs here; None: done, or the store is away.
+
+        Otherwise the claim that stands in the way. Conflict if that is of another request."""
+        standing = await self._claim(digest, fingerprint, request_id)
+        if standing is not None and self._is_left_open(standing):
+            await self._write(Release(digest, standing.request_id))
+            standing = await self._claim(digest, fingerprint, request_id)
+        if standing is None or standing.request_id == request_id:
+            self._hold(digest, request_id)
+            return None
+        check_same(standing, fingerprint)
+        return standing
+
+    async def look(self, standing: Claim) -> Claim | None:
+        """What became of a claim; the same while the store is away. Conflict as in `take`."""
+        try:
+            found = await self._looks.ask(standing.digest, write_timeout_s)
+        except (HeadraceError, TimeoutError):
+            return standing
+        if found is not None:
+            check_same(found, bytes.fromhex(standing.fingerprint))
+        return found
+
+    def is_over(self, standing: Claim) -> bool:
+        """Whether a claim's gateway has not renewed it in time."""
+        return not standing.is_done and standing.expire_time <= self._clock.wall_s()
+
+    async def answer(self, standing: Claim) -> bytes | None:
+        """What the request of a claim was answered; None: it is not kept, or out of reach."""
+        with suppress(HeadraceError):
+            return await asyncio.to_thread(self._store.answer, standing.request_id)
+        return None
+
+    async def finish(self, digest: str, answer: bytes | None) -> None:
+        """The request ended well."""
+        until = self._clock.wall_s() + replay_window_s
+        await self._write(Finish(digest, self._open.pop(digest), until, answer))
+
+    async def release(self, digest: str) -> None:
+        """The request came to nothing: the same key may run it again."""
+        await self._write(Release(digest, self._open.pop(digest)))
+
+    async def recover(self) -> None:
+        """Free what a crash left claimed; call it once before serving."""
+        with suppress(HeadraceError):
+            await asyncio.to_thread(self._recover)
+
+    async def close(self) -> None:
+        """Renew nothing any more."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        await self._writes.close()
+        await self._looks.close()
+
+    async def _claim(self, digest: str, fingerprint: bytes, request_id: str) -> Claim | None:
         now_s = self._clock.wall_s()
         claim = Claim(
             digest=digest,
@@ -50,104 +103,47 @@ class KeyClaims:
             request_id=request_id,
             gateway_id=self._journal.journal_id,
             claim_time=now_s,
-            expire_time=now_s + running_window_s,
+            expire_time=now_s + lease_s,
         )
-        standing = await self._write(claim)
-        if standing is not None and self._is_left_open(standing):
-            with suppress(HeadraceError):
-                await asyncio.to_thread(self._close, [standing])
-            standing = await self._write(claim)
-        if standing is not None:
-            raise conflict(standing, claim)
-
-    async def finish(self, digest: str) -> None:
-        """The request ended well."""
-        await self._write(Finish(digest, self._clock.wall_s() + replay_window_s))
-
-    async def release(self, digest: str) -> None:
-        """The request came to nothing: the same key may run it again."""
-        await self._write(Release(digest))
-
-    async def recover(self) -> None:
-        """Call once before serving, when what a crash left running is settled."""
-        with suppress(HeadraceError):
-            await asyncio.to_thread(self._recover)
+        return await self._write(claim)
 
     async def _write(self, change: Change) -> Claim | None:
         """The claim that stands in the way; None if there is none, or the store is away."""
-        written: asyncio.Future[Claim | None] = asyncio.get_running_loop().create_future()
-        waits = (change, written)
-        self._waiting.append(waits)
-        if self._writer is None:
-            self._writer = asyncio.create_task(self._write_all())
         try:
-            async with asyncio.timeout(write_timeout_s):
-                return await written
+            return await self._writes.ask(change, write_timeout_s)
         except (HeadraceError, TimeoutError):
             return None
-        finally:
-            if waits in self._waiting:
-                self._waiting.remove(waits)
 
-    async def _write_all(self) -> None:
-        try:
-            while self._waiting:
-                batch, self._waiting = self._waiting, []
-                await self._write_batch(batch)
-        finally:
-            self._writer = None
-
-    async def _write_batch(
-        self, batch: Sequence[tuple[Change, asyncio.Future[Claim | None]]]
-    ) -> None:
-        try:
-            found = await asyncio.to_thread(self._store.write, [change for change, _ in batch])
-        except HeadraceError as error:
-            for _, written in batch:
-                if not written.done():
-                    written.set_exception(error)
-            return
-        for (_, written), standing in zip(batch, found, strict=True):
-            if not written.done():
-                written.set_result(standing)
+    def _write_all(self, changes: Sequence[Change]) -> list[Claim | None]:
+        return self._store.write(changes)
 
     def _is_left_open(self, standing: Claim) -> bool:
         """Whether it is ours, of a request that ended here while the store was away."""
-        return standing.gateway_id == self._journal.journal_id and not standing.is_done
+        is_ours = standing.gateway_id == self._journal.journal_id and not standing.is_done
+        return is_ours and standing.digest not in self._open
+
+    def _hold(self, digest: str, request_id: str) -> None:
+        self._open[digest] = request_id
+        if self._renewing is None:
+            self._renewing = asyncio.create_task(self._renew())
+
+    async def _renew(self) -> None:
+        try:
+            while self._open:
+                await asyncio.sleep(renew_interval_s)
+                until = self._clock.wall_s() + lease_s
+                renewals = [Renew(*claimed, until) for claimed in self._open.items()]
+                await asyncio.gather(*(self._write(each) for each in renewals))
+        finally:
+            self._renewing = None
 
     def _recover(self) -> None:
-        self._close(self._store.unfinished(self._journal.journal_id))
-
-    def _close(self, claims: Sequence[Claim]) -> None:
-        """End claims that nothing runs under any more, as their requests ended."""
-        if not claims:  # nearly always
-            return
-        finished = self._finished(claim.request_id for claim in claims)
-        self._store.write(
-            [
-                Finish(claim.digest, claim.claim_time + replay_window_s)
-                if claim.request_id in finished
-                else Release(claim.digest)
-                for claim in claims
-            ]
-        )
-
-    def _finished(self, request_ids: Iterable[str]) -> set[str]:
-        """Which of these requests were finished, by whichever model."""
-        wanted = {
-            settled_id: request_id
-            for request_id in request_ids
-            for settled_id in (request_id, *(f"{request_id}.{n + 1}" for n in range(fallbacks_max)))
-        }
-        found = {wanted[settled_id] for settled_id in self._store.finished_among(wanted)}
-        reader = JournalReader(self._journal.directory)
-        while records := reader.read(self._journal.durable_sequence, settlements_per_read):
-            found |= {
-                wanted[settlement.request_id]
-                for _, settlement in records
-                if settlement.outcome is Outcome.FINISHED and settlement.request_id in wanted
-            }
-        return found
+        left: Sequence[Change] = [
+            Release(claim.digest, claim.request_id)
+            for claim in self._store.unfinished(self._journal.journal_id)
+        ]
+        if left:
+            self._store.write(left)
 
 
 def digest_of(api_key_id: str, idempotency_key: str) -> str:
@@ -156,19 +152,16 @@ def digest_of(api_key_id: str, idempotency_key: str) -> str:
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
-def conflict(standing: Claim, wanted: Claim) -> Conflict:
-    """Why a key is not free."""
-    if standing.fingerprint != wanted.fingerprint:
-        text = "This Idempotency-Key was used for a different request; use a new key."
-    elif standing.is_done:
-        text = (
-            f"The request with this Idempotency-Key was answered and charged as "
-            f"{standing.request_id}; the answer is not kept here any more, and it is not run "
-            "again. Use a new key to run it anew."
+def charge_digest_of(digest: str, fingerprint: bytes) -> str:
+    """What a key is charged under: it and what was asked, for the time when claims are not made."""
+    return hashlib.blake2b(digest.encode() + fingerprint, digest_size=16).hexdigest()
+
+
+def check_same(standing: Claim, fingerprint: bytes) -> None:
+    """Conflict if a key was used for something else."""
+    if standing.fingerprint != fingerprint.hex():
+        raise Conflict(
+            "This Idempotency-Key was used for a different request; use a new key.",
+            param="Idempotency-Key",
+            request_id=standing.request_id,
         )
-    else:
-        text = (
-            "The request with this Idempotency-Key runs at another gateway, or ended with it; "
-            "ask there, or use a new key."
-        )
-    return Conflict(text, param="Idempotency-Key", request_id=standing.request_id)

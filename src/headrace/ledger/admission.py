@@ -23,6 +23,7 @@ from headrace.ledger.history import PastUse
 from headrace.ledger.limits import Hold, Limiter, MinuteStanding, Room
 from headrace.ledger.rating import rate, worst_case_nanousd
 from headrace.ledger.reservation import (
+    KeyUse,
     Outcome,
     Reservation,
     Settlement,
@@ -127,6 +128,7 @@ class Admission:
         limits: ScopeLimits = no_limits,
         price_percent: int = 100,
         units_max: UnitCounts = one_request,
+        key_digest: str | None = None,
     ) -> Reservation:
         """Set the worst case aside in the credit and in every limit, or refuse: all or nothing.
 
@@ -142,6 +144,7 @@ class Admission:
                 model=model,
             )
         amount_nanousd = amount_to_hold(price, prompt_tokens_max, output_tokens_max, units_max)
+        now_s = self._clock.wall_s()
         reservation = Reservation(
             request_id=request_id,
             tenant_id=tenant_id,
@@ -152,8 +155,9 @@ class Admission:
             prompt_tokens_max=prompt_tokens_max,
             output_tokens_max=output_tokens_max,
             amount_nanousd=amount_nanousd,
-            reserve_time=self._clock.wall_s(),
+            reserve_time=now_s,
             price_percent=price_percent,
+            key_use=None if key_digest is None else KeyUse(key_digest, now_s),
         )
         with self._lock:
             self._check_room(request_id)
@@ -334,10 +338,11 @@ def settle_reservation(
     """The settlement of a reservation at the price that was fixed at admission; pure.
 
     Counts beyond `request_tokens_max`, which only a broken engine reports, are cut to it. What was
-    done and not metered is unrated, and stays so."""
+    done and not metered is unrated, and stays so. What the platform broke of a request that its
+    caller sends again under the same key is at the platform's expense."""
     price = None if source is UsageSource.UNMETERED else reservation.price
     usage = usage.at_most(request_tokens_max)
-    return Settlement(
+    settlement = Settlement(
         request_id=reservation.request_id,
         tenant_id=reservation.tenant_id,
         project_id=reservation.project_id,
@@ -354,7 +359,10 @@ def settle_reservation(
         replica_id=replica_id,
         price_percent=reservation.price_percent,
         units=units,
+        key_use=reservation.key_use,
     )
+    is_borne = reservation.key_use is not None and outcome is Outcome.FAILED
+    return settlement.borne() if is_borne else settlement
 
 
 def insufficient(needed_nanousd: int, available_nanousd: int) -> PaymentRequired:

@@ -95,9 +95,11 @@ class Meter:
         limits: ScopeLimits = no_limits,
         price_percent: int = 100,
         units_max: UnitCounts = one_request,
+        key_digest: str | None = None,
     ) -> Reservation:
         """Set the worst case aside and write it down; see `Admission.reserve` for refusals.
 
+        `key_digest` names the `Idempotency-Key` that it runs under and what that asks for.
         Raises Unavailable too while the journal takes no reservations."""
         reservation = self._admission.reserve(
             request_id=request_id,
@@ -112,6 +114,7 @@ class Meter:
             limits=limits,
             price_percent=price_percent,
             units_max=units_max,
+            key_digest=key_digest,
         )
         try:
             self._journal.append(Reserve(reservation))

@@ -5,6 +5,7 @@ import msgspec
 from headrace.spec.prices import PriceVersion
 from headrace.spec.settlements import (
     Charge,
+    KeyUse,
     Outcome,
     Settlement,
     TokenUsage,
@@ -17,6 +18,7 @@ from headrace.spec.settlements import (
 __all__ = [
     "Charge",
     "Checkpoint",
+    "KeyUse",
     "Outcome",
     "Reservation",
     "Reserve",
@@ -44,6 +46,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     amount_nanousd: int  # no request ever costs more than was set aside for it
     reserve_time: float  # seconds since the Unix epoch
     price_percent: int = 100  # of the book's prices, which are in `price` at this share already
+    key_use: KeyUse | None = None  # None: its caller sent no `Idempotency-Key`
 
 
 class Reserve(msgspec.Struct, frozen=True, tag=1, array_like=True):

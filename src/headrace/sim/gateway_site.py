@@ -5,7 +5,7 @@ Tests and benches drive it as a client would, and read what was settled.
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,14 +132,16 @@ async def gateway_site(
     regions: Sequence[str] = (),
     tracer: Tracer | None = None,
     limits: SharedLimits | None = None,
+    open_store: Callable[[], Database] | None = None,
 ) -> AsyncIterator[GatewaySite]:
     """Start engines and a gateway over them; `addresses` are further replicas that run already.
 
-    `region` is the gateway's, `regions` are the engines'."""
+    `region` is the gateway's, `regions` are the engines'. `open_store` gives several the same
+    database; by default each has its own."""
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(serving(engine)) for engine in engines]
-        database = open_sqlite(directory / "headrace.db")
+        database = open_store() if open_store else open_sqlite(directory / "headrace.db")
         stack.callback(database.close)
         api_key = fill_store(
             database,

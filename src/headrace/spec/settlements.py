@@ -120,6 +120,12 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     per_second_nanousd: int = 0
     per_character_nanousd: int = 0
 
+    def borne(self) -> "Charge":
+        """The same, with all of it waived: the platform bears what it came to."""
+        return msgspec.structs.replace(
+            self, waived_nanousd=self.amount_nanousd + self.waived_nanousd
+        )
+
     @property
     def amount_nanousd(self) -> int:
         """What the tenant owes."""
@@ -139,6 +145,13 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+class KeyUse(msgspec.Struct, frozen=True):
+    """One use of an `Idempotency-Key`, which is charged for one answer, whoever gave it."""
+
+    digest: str  # of the key, of whose it is and of what was asked
+    begin_time: float  # seconds since the Unix epoch
+
+
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one admitted request really used and costs; exactly one exists for each."""
 
@@ -156,6 +169,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     replica_id: str | None = None  # which engine counted; None: none had it, or nobody knows
     price_percent: int = 100  # of the book's prices; 50 is the batch class
     units: UnitCounts = one_request
+    key_use: KeyUse | None = None  # None: its caller sent no key
+    is_borne: bool = False  # by the platform: its charge is waived, now or when it gets a price
 
     def __post_init__(self) -> None:
         if (self.price_book_id is None) != (self.charge is None):
@@ -165,3 +180,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def amount_nanousd(self) -> int | None:
         """What the tenant owes; None when it is not rated yet."""
         return None if self.charge is None else self.charge.amount_nanousd
+
+    def borne(self) -> "Settlement":
+        """The same at the platform's expense."""
+        charge = None if self.charge is None else self.charge.borne()
+        return msgspec.structs.replace(self, charge=charge, is_borne=True)

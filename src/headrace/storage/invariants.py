@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sqlalchemy import Connection, Select, and_, func, literal, or_, select
+from sqlalchemy import Connection, Select, and_, case, func, literal, or_, select
 
 from headrace.storage.tables import accounts, entries, postings, settlements, usage_daily
 from headrace.storage.usage import settlement_sums, sum_names
@@ -75,7 +75,9 @@ def unmatched_settlements(connection: Connection) -> Iterator[str]:
 
 
 def wrong_amounts(connection: Connection) -> Iterator[str]:
-    """The lines of a charge make its amount, and the amount is what was debited."""
+    """The lines of a charge make its amount, and the amount is what was debited.
+
+    The platform is debited what it bears, which is all that was waived."""
     columns = settlements.c
     yield from examples(
         connection,
@@ -89,6 +91,7 @@ def wrong_amounts(connection: Connection) -> Iterator[str]:
         ),
         "settlements whose lines do not make their amount",
     )
+    owed = case((columns.is_borne, columns.waived_nanousd), else_=columns.amount_nanousd)
     debited = (
         select(func.sum(postings.c.debit_nanousd))
         .where(postings.c.entry_id == columns.request_id)
@@ -96,8 +99,22 @@ def wrong_amounts(connection: Connection) -> Iterator[str]:
     )
     yield from examples(
         connection,
-        select(columns.request_id).where(columns.amount_nanousd.is_distinct_from(debited)),
+        select(columns.request_id).where(owed.is_distinct_from(debited)),
         "settlements that were not posted at their amount",
+    )
+    yield from examples(
+        connection,
+        select(columns.request_id).where(columns.is_borne, columns.amount_nanousd != 0),
+        "settlements that the platform bears and somebody pays",
+    )
+    owner = accounts.c.tenant_id
+    yield from examples(
+        connection,
+        select(columns.request_id)
+        .join(postings, postings.c.entry_id == columns.request_id)
+        .join(accounts, accounts.c.id == postings.c.account_id)
+        .where(columns.is_borne, owner.is_not(None)),
+        "settlements that the platform bears and a tenant was debited",
     )
 
 

@@ -19,7 +19,7 @@ from headrace.spec.settlements import (
     UnitCounts,
     UsageSource,
 )
-from headrace.storage.posting import book_lines, revenue_account, tenant_account, transfer
+from headrace.storage.posting import book_lines, charge_lines
 from headrace.storage.rows import add_many
 from headrace.storage.sessions import Sessions
 from headrace.storage.tables import settlements, usage_daily
@@ -135,6 +135,7 @@ def settlement_of(row: RowMapping) -> Settlement:
         replica_id=row["replica_id"],
         price_percent=percent_of(row),
         units=units_of(row),
+        is_borne=bool(row["is_borne"]),
     )
 
 
@@ -149,7 +150,7 @@ def rate_rows(
             shared = PriceVersion(version.price_book_id, version.price.shared(percent_of(row)))
             charge = rate(shared, settlement_of(row))
             if charge is not None:
-                found.append((row, version, charge))
+                found.append((row, version, charge.borne() if row["is_borne"] else charge))
     if not found:
         return 0
     statement = (
@@ -161,11 +162,8 @@ def rate_rows(
     lines = [
         line
         for row, _, charge in found
-        for line in transfer(
-            row["request_id"],
-            tenant_account(row["tenant_id"]),
-            revenue_account,
-            charge.amount_nanousd,
+        for line in charge_lines(
+            row["request_id"], row["tenant_id"], charge, is_borne=bool(row["is_borne"])
         )
     ]
     book_lines(connection, lines)

@@ -2,6 +2,7 @@
 
     credit of a tenant    debit platform:funding    credit tenant:<id>
     settlement            debit tenant:<id>         credit platform:revenue
+    the same, borne       debit platform:borne      credit platform:revenue
     unrated settlement    an entry without postings, until a price is known
 
 A tenant's balance is the credits less the debits of its account: what it may still spend.
@@ -20,6 +21,7 @@ from headrace.base.errors import Conflict, InvalidRequest
 from headrace.base.money import format_usd, nanousd_per_usd
 from headrace.spec.settlements import Settlement
 from headrace.storage import posting
+from headrace.storage.charged_keys import charged_once
 from headrace.storage.invariants import broken_invariants
 from headrace.storage.sessions import Sessions
 from headrace.storage.tables import accounts, entries, journal_cursors, postings, settlements
@@ -63,14 +65,15 @@ class LedgerStore:
         journal_id: str | None = None,
         sequence: int | None = None,
     ) -> int:
-        """Book settlements and return how many were new; a request id is booked once for ever.
+        """Book settlements and return how many were new; a request id is booked once for ever,
+        and a key's answer is charged once (`charged_keys`).
 
         `sequence` is the last record of `journal_id` that this batch covers; it moves the
         journal's cursor in the same transaction. Commits all of the batch or nothing."""
         with self._sessions.write() as connection:
             fresh = posting.without_booked(connection, records)
             if fresh:
-                posting.book_settlements(connection, fresh)
+                posting.book_settlements(connection, charged_once(connection, fresh))
             if journal_id is not None and sequence is not None:
                 posting.move_cursor(connection, journal_id, sequence)
         return len(fresh)

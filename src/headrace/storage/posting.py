@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 
-from headrace.spec.settlements import Settlement, summed_outcomes
+from headrace.spec.settlements import Charge, Outcome, Settlement, summed_outcomes
 from headrace.storage.rows import add_many, dialect_insert, insert_many
 from headrace.storage.tables import (
     accounts,
@@ -19,6 +19,7 @@ from headrace.storage.usage import class_names, day_of, sum_names, unit_sum_name
 
 funding_account = "platform:funding"
 revenue_account = "platform:revenue"
+borne_account = "platform:borne"  # what was sold and nobody pays: the other side of its revenue
 ids_per_query = 500  # under the smallest limit of bound parameters, SQLite's old 999
 
 
@@ -86,7 +87,7 @@ def book_settlements(connection: Connection, fresh: Sequence[Settlement]) -> Non
             {
                 "id": record.request_id,
                 "kind": "settlement",
-                "reason": record.outcome.value,
+                "reason": reason_of(record),
                 "post_time": record.settle_time,
             }
             for record in fresh
@@ -96,14 +97,29 @@ def book_settlements(connection: Connection, fresh: Sequence[Settlement]) -> Non
     lines = [
         line
         for record in fresh
-        if (amount := record.amount_nanousd) is not None
-        for line in transfer(
-            record.request_id, tenant_account(record.tenant_id), revenue_account, amount
+        if record.charge is not None
+        for line in charge_lines(
+            record.request_id, record.tenant_id, record.charge, is_borne=record.is_borne
         )
     ]
     if lines:
         book_lines(connection, lines)
     add_daily(connection, fresh)
+
+
+def reason_of(record: Settlement) -> str:
+    """Why an entry is there, and why nobody pays it where that is so."""
+    if not record.is_borne:
+        return record.outcome.value
+    why = "another answer is charged" if record.outcome is Outcome.FINISHED else "broken off by us"
+    return f"{record.outcome}, borne by the platform: {why}"
+
+
+def charge_lines(entry_id: str, tenant_id: str, charge: Charge, *, is_borne: bool) -> list[Line]:
+    """The lines of a charge: from its tenant, or from the platform itself."""
+    if is_borne:
+        return transfer(entry_id, borne_account, revenue_account, charge.waived_nanousd)
+    return transfer(entry_id, tenant_account(tenant_id), revenue_account, charge.amount_nanousd)
 
 
 def book_lines(connection: Connection, lines: Sequence[Line]) -> None:
@@ -170,6 +186,7 @@ def settlement_row(record: Settlement) -> dict[str, object]:
         "per_second_nanousd": charge and charge.per_second_nanousd,
         "per_character_nanousd": charge and charge.per_character_nanousd,
         "replica_id": record.replica_id,
+        "is_borne": True if record.is_borne else None,
         "price_percent": None if record.price_percent == 100 else record.price_percent,
     }
 

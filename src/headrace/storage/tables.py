@@ -12,6 +12,8 @@ limit_leases              what a gateway may still use of a limit
 limit_uses                what was used of a limit, by window
 device_use                how long each replica held devices, by day
 replay_claims             which request ran under an Idempotency-Key, until its window ends
+replay_answers            what it was answered, as long
+charged_keys              which request was charged for an Idempotency-Key
 engine_samples            what a replica's own counters said, and when
 """
 
@@ -119,6 +121,7 @@ settlements = Table(
     Column("per_image_nanousd", BigInteger, nullable=True),
     Column("per_second_nanousd", BigInteger, nullable=True),
     Column("per_character_nanousd", BigInteger, nullable=True),
+    Column("is_borne", Boolean, nullable=True),  # by the platform; None: it is not
     Index("ix_settlements_settle_time", "settle_time"),
 )
 
@@ -204,6 +207,26 @@ replay_claims = Table(
     Column("expire_time", Float, nullable=False),
     Column("is_done", Boolean, nullable=False),
     Index("ix_replay_claims_expire_time", "expire_time"),
+)
+
+replay_answers = Table(
+    "replay_answers",
+    metadata,
+    Column("request_id", String(128), primary_key=True),
+    Column("answer", LargeBinary, nullable=False),
+    Column("expire_time", Float, nullable=False),
+    Index("ix_replay_answers_expire_time", "expire_time"),
+)
+
+charged_keys = Table(
+    "charged_keys",
+    metadata,
+    Column("digest", String(64), nullable=False),
+    Column("request_id", String(128), primary_key=True),
+    Column("begin_time", Float, nullable=False),
+    Column("settle_time", Float, nullable=False),
+    Index("ix_charged_keys_digest", "digest"),
+    Index("ix_charged_keys_settle_time", "settle_time"),
 )
 
 device_use = Table(
