@@ -123,9 +123,17 @@ def verify(
         str | None,
         typer.Option(metavar="HASH", help="The newest hash must be this one, noted elsewhere."),
     ] = None,
+    noted: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NUMBER:HASH",
+            help="The record of this number must have this hash, noted when it was the newest; "
+            "repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Recompute every hash; the exit status says whether the log is whole."""
-    answer = platform.client.get("/audit/verify")
+    answer = platform.client.get("/audit/verify", {"noted": ",".join(noted) if noted else None})
     found = msgspec.json.decode(answer, type=Verification)
     platform.show(answer, Verification, _verification_fields)
     if not found.sound:

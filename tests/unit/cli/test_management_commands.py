@@ -81,6 +81,13 @@ def test_the_audit_log_is_listed_exported_and_verified(
     assert found["sound"] is True
     assert run("audit", "verify", "--expect", lines[0]["hash"]) == 1
     assert "not the one that was expected" in capsys.readouterr().err
+    whole = [f"{line['sequence']}:{line['hash']}" for line in lines]
+    run_json("tenants", "create", "third")  # what was noted holds although the log goes on
+    assert run_json("audit", "verify", "--noted", whole[0], "--noted", whole[1])["sound"] is True
+    for wrong in (f"1:{lines[1]['hash']}", f"9:{lines[1]['hash']}"):
+        assert run("audit", "verify", "--noted", wrong) == 1
+        assert "noted" in capsys.readouterr().err
+    assert run("audit", "verify", "--noted", "1:x") == 1
 
 
 def test_webhooks_are_made_tested_and_deleted(
