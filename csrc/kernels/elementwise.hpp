@@ -57,7 +57,7 @@ inline void quantize_unusable(float scale, std::int16_t* values, GroupScale& out
   const std::int16_t filler = scale == 0.0f ? 0 : 1;
   for (int i = 0; i < group_values; ++i) values[i] = filler;
   const std::int32_t sum = filler * group_values;
-  out = {scale, scale * static_cast<float>(sum), sum, sum / 2};
+  out = {scale, scale * static_cast<float>(sum), sum, sum / 2, 0, 0};
 }
 
 template <class S>
@@ -81,7 +81,7 @@ void quantize(const float* row, int count, const QuantizedRow& out) {
     const float scale = peak / quantized_peak;
     const auto [first_sum, second_sum] = S::quantize_group(row, quantized_peak / peak, values);
     const std::int32_t sum = first_sum + second_sum;
-    out.scales[g] = {scale, scale * static_cast<float>(sum), sum, first_sum};
+    out.scales[g] = {scale, scale * static_cast<float>(sum), sum, first_sum, 0, 0};
   }
 }
 

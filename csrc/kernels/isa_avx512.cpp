@@ -5,7 +5,7 @@
 #include "kernels/elementwise_families.hpp"
 #include "kernels/kernel_table.hpp"
 #include "kernels/matmul_float.hpp"
-#include "kernels/matmul_integer_avx512.hpp"
+#include "kernels/matmul_wide_avx512.hpp"
 #include "kernels/simd_avx512.hpp"
 
 namespace headrace {
@@ -15,13 +15,13 @@ const KernelTable& avx512_kernels() {
   static constexpr KernelTable table{
       .name = "avx512-vnni",
       .matmul = {matmul_float<S, WeightType::f32>, matmul_float<S, WeightType::f16>,
-                 matmul_float<S, WeightType::bf16>, matmul_integer_avx512<WeightType::q4_0>,
-                 matmul_integer_avx512<WeightType::q4_1>, matmul_integer_avx512<WeightType::q8_0>,
-                 matmul_integer_avx512<WeightType::q4_k>, matmul_integer_avx512<WeightType::q5_k>,
-                 matmul_integer_avx512<WeightType::q6_k>, matmul_integer_avx512<WeightType::grid8>,
-                 matmul_integer_avx512<WeightType::grid4_halves>},
+                 matmul_float<S, WeightType::bf16>, matmul_avx512<WeightType::q4_0>,
+                 matmul_avx512<WeightType::q4_1>, matmul_avx512<WeightType::q8_0>,
+                 matmul_avx512<WeightType::q4_k>, matmul_avx512<WeightType::q5_k>,
+                 matmul_avx512<WeightType::q6_k>, matmul_avx512<WeightType::grid8>,
+                 matmul_avx512<WeightType::grid4_halves>},
       .rms_norm = rms_norm<S>,
-      .quantize = quantize<S>,
+      .quantize = quantize_in_pairs,
       .swiglu = swiglu<S>,
       .rotate = rotate<S>,
       .to_half = to_half<S>,

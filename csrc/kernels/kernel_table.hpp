@@ -33,6 +33,9 @@ struct GroupScale {
   float scaled_sum;   // scale * sum, for weights with a minimum
   std::int32_t sum;   // of the int16 values, for weights stored with an offset
   std::int32_t first_sum;   // of the first 16, for weights with a scale for each half
+  std::int32_t pair_sum;    // of x0 * x1 + x2 * x3 + .. modulo 2^32, where kernels multiply sums
+                            // (matmul_wide_avx512.hpp); elsewhere 0
+  std::int32_t first_pair_sum;
 
   constexpr std::int32_t part_sum(int part) const { return part == 0 ? first_sum : sum - first_sum; }
 };

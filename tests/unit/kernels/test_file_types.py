@@ -68,10 +68,11 @@ def test_products_lose_only_the_rounding_of_activations(
 
 
 @pytest.mark.parametrize("type_name", half_offsets)
-def test_whole_numbers_multiply_without_loss(isa: str, type_name: str) -> None:
+@pytest.mark.parametrize("row_count", [6, 38])  # many rows have kernels of their own
+def test_whole_numbers_multiply_without_loss(isa: str, type_name: str, row_count: int) -> None:
     ggml_type, data, values = random_matrix(type_name)
     rng = np.random.default_rng(7)
-    rows = rng.integers(-127, 128, (6, inputs)).astype(np.float32)
+    rows = rng.integers(-127, 128, (row_count, inputs)).astype(np.float32)
     rows[0], rows[1] = 127.0, -127.0  # the largest sums that the kernels must hold
     rows[:, 0::32], rows[2:, 1::32] = 127.0, -127.0  # each group's step is then 1
     exact = rows.astype(np.float64) @ values.T.astype(np.float64)
@@ -82,9 +83,9 @@ def test_whole_numbers_multiply_without_loss(isa: str, type_name: str) -> None:
 @pytest.mark.parametrize("type_name", half_offsets)
 def test_a_row_does_not_depend_on_its_neighbours(isa: str, type_name: str) -> None:
     ggml_type, data, _ = random_matrix(type_name)
-    rows = (np.random.default_rng(1).normal(size=(23, inputs)) ** 3).astype(np.float32)
+    rows = (np.random.default_rng(1).normal(size=(45, inputs)) ** 3).astype(np.float32)
     together = product(ggml_type, data, rows, isa)
-    for count in (1, 2, 3, 4, 5, 8, 13):
+    for count in (1, 2, 3, 4, 5, 8, 13, 17, 26, 33):
         apart = product(ggml_type, data, np.ascontiguousarray(rows[-count:]), isa)
         np.testing.assert_array_equal(apart.view(np.uint32), together[-count:].view(np.uint32))
 

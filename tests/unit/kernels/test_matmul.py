@@ -64,15 +64,16 @@ def test_quantized_weights_lose_only_the_rounding_of_activations(
 
 
 @pytest.mark.parametrize("type_name", quantized_types)
+@pytest.mark.parametrize("row_count", [3, 33])  # many rows have kernels of their own
 def test_integer_sums_are_exact_at_the_extremes(
-    isa: str, quantize: Quantize, type_name: str
+    isa: str, quantize: Quantize, type_name: str, row_count: int
 ) -> None:
     inputs, outputs = 64, 16
     weights = np.full((outputs, inputs), -1.0, np.float32)  # the largest stored weights, and
     weights[::2] = 1.0  # one of the other sign, so that blocks have a range
     weights[:, 0::32] *= -1
     ggml_type, data, values = quantize(weights, type_name)
-    rows = np.full((3, inputs), 127.0, np.float32)
+    rows = np.full((row_count, inputs), 127.0, np.float32)
     rows[1] = -127.0
     rows[2, ::2] = -127.0
     exact = rows.astype(np.float64) @ values.T.astype(np.float64)
@@ -80,10 +81,11 @@ def test_integer_sums_are_exact_at_the_extremes(
     np.testing.assert_allclose(found, exact, rtol=1e-6, atol=1e-3)
 
 
-def test_the_smallest_eight_bit_weight_is_exact(isa: str) -> None:
+@pytest.mark.parametrize("row_count", [1, 33])
+def test_the_smallest_eight_bit_weight_is_exact(isa: str, row_count: int) -> None:
     block = np.concatenate([np.array([1.0], np.float16).view(np.uint8), np.full(32, 0x80)])
     data = np.tile(block.astype(np.uint8), 16)  # 16 outputs of 32 weights, all -128
-    rows = np.full((1, 32), -127.0, np.float32)
+    rows = np.full((row_count, 32), -127.0, np.float32)
     found = product(8, data, rows, 16, isa)
     assert (found == 32 * 127 * 128).all()
 
@@ -97,7 +99,7 @@ def test_a_row_does_not_depend_on_its_neighbours(
     ggml_type, data, _ = quantize(weights, type_name)
     rows = (rng.normal(size=(150, 576)) ** 3).astype(np.float32)
     together = product(ggml_type, data, rows, 48, isa)
-    for count in (1, 2, 3, 4, 5, 6, 9, 31, 33):
+    for count in (1, 2, 3, 4, 5, 6, 9, 15, 16, 23, 24, 31, 33):
         apart = product(ggml_type, data, np.ascontiguousarray(rows[-count:]), 48, isa)
         assert (apart.view(np.uint32) == together[-count:].view(np.uint32)).all()
 
