@@ -106,7 +106,7 @@ docs: $(STAMPS)/dev # the documentation site, in build/site
 release: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
 release: $(STAMPS)/dev
 	rm -rf dist && mkdir dist
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip wheel --quiet --no-build-isolation --no-deps --wheel-dir dist .
 	$(BIN)/python tools/bill_of_materials.py dist/*.whl > dist/bom.json
 	$(BIN)/python tools/provenance.py make dist/*.whl dist/bom.json $(if $(RELEASE_KEY),--key $(RELEASE_KEY)) > dist/provenance.json
 
