@@ -11,7 +11,7 @@ from headrace.cli import output
 from headrace.cli.model_files import resolve_model
 from headrace.cli.settings import CacheDir
 from headrace.engine.cpu_runner import CpuRunner
-from headrace.engine.load_probe import is_noise, noise_text
+from headrace.engine.load_probe import check_tokens, is_noise, noise_text
 from headrace.engine.scored_text import perplexity
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.architecture import ArchitectureSpec
@@ -75,6 +75,7 @@ def _generation_fields(
 def _probe(file: ModelFile, spec: ArchitectureSpec, tokens: list[int]) -> float:
     if len(tokens) < 2:
         raise ConfigurationError("The text has less than two tokens; give a few hundred words.")
+    check_tokens(tokens, spec.vocab_size)
     with CpuRunner(
         file,
         spec,

@@ -46,6 +46,19 @@ def probe(core: EngineCore, clock: Clock, tokens: Sequence[int], budget_s: float
     return Probe(math.exp(math.fsum(losses) / len(losses)), len(losses) + 1)
 
 
+def check_tokens(tokens: Sequence[int], vocab_size: int) -> None:
+    """ModelFileError if a tokenizer makes of a text what the model has no embedding of.
+
+    That it has more tokens is no fault: some that only images have lie beyond the embedding."""
+    most = max(tokens, default=0)
+    if most >= vocab_size:
+        raise ModelFileError(
+            f"The tokenizer makes token {most} of a plain text, and the model has {vocab_size}: it "
+            "belongs to another model.",
+            field="tokenizer",
+        )
+
+
 def is_noise(perplexity: float, vocab_size: int) -> bool:
     """Whether a model is further from a text than guessing among all tokens is."""
     return not perplexity < guessing_margin * vocab_size

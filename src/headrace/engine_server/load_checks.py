@@ -13,6 +13,7 @@ from headrace.base.errors import ModelFileError, SourceError
 from headrace.engine.core import EngineCore
 from headrace.engine.intake import context_limit
 from headrace.engine.load_probe import (
+    check_tokens,
     is_noise,
     noise_text,
     probe,
@@ -41,7 +42,8 @@ def probe_load(
 ) -> list[str]:
     """What to tell of a loaded model; nothing of one that passes, or that passed before.
 
-    ModelFileError if its numbers are none, or if it is noise and that is to be refused."""
+    ModelFileError if its numbers or its tokens are none, or if it is noise and that is to be
+    refused."""
     wanted = config.load_probe
     if wanted is None:
         return []
@@ -51,6 +53,7 @@ def probe_load(
         return []
     room = context_limit(info) - 1  # of which an output would have one
     tokens = _tokens(config)[: min(probe_tokens_max, room)]
+    check_tokens(tokens, info.vocab_size)
     if len(tokens) < short_tokens:  # fewer say more of the tokens than of the model
         return []
     found = probe(core, clock, tokens, max(budget_s_min, load_share * load_s))

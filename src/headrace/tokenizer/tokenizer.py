@@ -102,6 +102,8 @@ class Tokenizer:
             encoder = ByteLevelEncoder(vocabulary, rule, composes=composes)
             adds_bos = rule.adds_bos
         else:
+            if model is None:
+                fail("tokenizer.ggml.model", "is missing: the model has no tokenizer")
             known = "gpt2 (byte-level BPE), llama and t5 (SentencePiece)"
             fail("tokenizer.ggml.model", f"{model!r} is not supported; headrace reads {known}")
         special = read_special_tokens(metadata, vocabulary, adds_bos_default=adds_bos)

@@ -7,7 +7,7 @@ import pytest
 from headrace.base.errors import ModelFileError
 from headrace.engine.core import EngineCore
 from headrace.engine.cpu_runner import CpuRunner
-from headrace.engine.load_probe import is_noise, probe, probe_tokens_max, short_tokens
+from headrace.engine.load_probe import check_tokens, is_noise, probe, probe_tokens_max, short_tokens
 from headrace.engine.runner import StepBatch, StepResult
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.engine.scored_text import perplexity
@@ -82,3 +82,10 @@ def test_guessing_is_no_noise_and_being_sure_of_wrong_tokens_is(tmp_path: Path) 
         found = probe(core_of(runner), runner.clock, text, budget_s=10)
         assert is_noise(found.perplexity, vocab_size) is noise
     assert is_noise(float("nan"), vocab_size)
+
+
+def test_tokens_that_the_model_lacks_belong_to_another() -> None:
+    check_tokens([0, 319], 320)
+    check_tokens([], 320)
+    with pytest.raises(ModelFileError, match="makes token 320 of a plain text"):
+        check_tokens([5, 320, 7], 320)

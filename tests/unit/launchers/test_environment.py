@@ -10,7 +10,7 @@ from headrace.launchers.environment import inherited
     [
         *("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "HF_HOME"),
         *("CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "OMP_NUM_THREADS", "XDG_CACHE_HOME"),
-        *("HEADRACE_CACHE_DIR", "HEADRACE_OTLP_ENDPOINT"),
+        *("HEADRACE_CACHE_DIR", "HEADRACE_LOAD_CHECKS", "HEADRACE_OTLP_ENDPOINT"),
     ],
 )
 def test_what_programs_need_passes(name: str) -> None:
