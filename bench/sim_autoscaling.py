@@ -3,7 +3,8 @@
     python bench/sim_autoscaling.py RESULTS.jsonl --seeds 1,2,3 --plot OUT.svg > table.md
 
 Every rule is run with several settings of its one number, so that none is judged by a bad one.
-`headrace` is run with nothing told, as it is by default, and with what a replica can do declared.
+`headrace` is run with nothing told, as it is by default (with its first guess, with none and with
+one twice as high), and with what a replica can do declared.
 A run that RESULTS.jsonl already has is not repeated, so it may be interrupted and gone on with.
 Simulated time only: the same results on any machine.
 """
@@ -29,6 +30,7 @@ class Setting(msgspec.Struct, frozen=True):
     rule: str
     knob: float | None
     tokens_per_s: float | None = None
+    guess_factor: float = 1.0  # that the first guess of it is off by; 0: none
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -45,6 +47,8 @@ class Result(msgspec.Struct, frozen=True):
 settings = (
     Setting("clairvoyant", "clairvoyant", 10_500.0),
     Setting("headrace, nothing told", "headrace", None),
+    Setting("headrace, nothing told, no guess", "headrace", None, None, 0.0),
+    Setting("headrace, nothing told, twice the guess", "headrace", None, None, 2.0),
     Setting("HPA", "hpa", 8.0),
     Setting("KPA", "kpa", 8.0),
     Setting("headrace, capacity told", "headrace", 0.95, 10_000.0),
@@ -90,7 +94,12 @@ def run(name: str, setting: Setting, seed: int) -> Result:
     scenario = load(name)
     bounds = scenario.scaling
     assert bounds is not None
-    fields = {"rule": setting.rule, "knob": setting.knob, "tokens_per_s": setting.tokens_per_s}
+    fields = {
+        "rule": setting.rule,
+        "knob": setting.knob,
+        "tokens_per_s": setting.tokens_per_s,
+        "guess_factor": setting.guess_factor,
+    }
     scaling = msgspec.convert({**msgspec.structs.asdict(bounds), **fields}, Scaling)
     report = Simulation(msgspec.structs.replace(scenario, scaling=scaling), seed).run()
     return Result(

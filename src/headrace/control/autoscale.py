@@ -9,7 +9,8 @@
 What a replica can do is declared, or learnt from first tokens and, with a target for it, from the
 time between tokens: the load that they bear is raised while they come early, and lowered when too
 few come in time. Never from what replicas were seen to do: those that are half idle do little, and
-would be believed to be able to do no more.
+would be believed to be able to do no more. The first evidence that is not late is worth at least
+what devices and model let guess (`first_guess`).
 
 Up at once, by at most twice what there is; down only to the most that was needed during
 `down_after_s`, so that a short lull costs nothing. To zero after `idle_s` without a request; from
@@ -41,6 +42,7 @@ evidence_requests = 100  # whose first tokens are judged together; fewer prove n
 evidence_s_max = 300.0  # then fewer must do, because older ones tell of another load
 evidence_requests_min = 20
 late_cut = 0.93  # of the load that was too much
+blame_share = 0.9  # of the believed load is too much at least: what is late was asked before
 retry_s = 1800.0  # until then no load near the one that was too much is tried again
 retry_share = 0.95  # of it
 up_factor_max = 2.0
@@ -140,12 +142,14 @@ class Outlook:
         if evidence.proves_lateness(policy):
             self.missed = policy.target_attainment - evidence.attained(policy)
             if now_s - self.cut_s >= lead_s:  # until then what was started for it is not there
-                self.cut_s, self.too_much_tokens_per_s = now_s, load
-                self.bearable_tokens_per_s = late_cut * min(borne or load, load)
+                blamed = max(load, blame_share * (borne or load))
+                self.cut_s, self.too_much_tokens_per_s = now_s, blamed
+                self.bearable_tokens_per_s = late_cut * min(borne or blamed, blamed)
         else:
             raised = max(borne or load, load) * earliness(policy, evidence)
             raised = min(raised, most_to_try(evidence), self._most_to_retry(policy, now_s))
-            self.bearable_tokens_per_s = max(borne or 0.0, raised)
+            known = sample.guess_tokens_per_s if borne is None else borne
+            self.bearable_tokens_per_s = max(known or 0.0, raised)
 
     def _most_to_retry(self, policy: Autoscaling, now_s: float) -> float:
         """Not the load again that was too much lately, as far as it is known well.

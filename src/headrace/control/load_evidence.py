@@ -23,7 +23,7 @@ crowd_min = (
 early_growth = ((0.25, 1.3), (0.5, 1.15), (0.65, 1.05))  # if enough come in this share of the time
 steady_growth = ((0.3, 1.3), (0.5, 1.15), (0.7, 1.05))  # the same of the time between tokens
 idle_growth = 1.5  # while hardly anybody waits for another
-busy_share = 0.75  # of the believed load: replicas that bear less prove no more
+busy_share = 0.85  # of the believed load: replicas that bear less prove no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class Sample:
     active_replicas: int
     lead_s: float | None  # measured start of a replica; None: not measured yet
     inter_tokens: tuple[int, ...] = ()  # streams that ended, by their mean time between tokens
+    guess_tokens_per_s: float | None = None  # that a replica may bear (`first_guess`), if known
 
 
 @dataclass(slots=True)
@@ -104,7 +105,7 @@ class Evidence:
 
 
 def most_to_try(evidence: Evidence) -> float:
-    """A replica's load that is no leap from the one that was borne: a third more, or what each
+    """A replica's load that is no leap from the one that was borne: a sixth more, or what each
     would have with one replica fewer."""
     load = evidence.load_tokens_per_s
     fewer = max(1, evidence.replicas - 1)

@@ -14,11 +14,13 @@ import msgspec
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict
 from headrace.control.autoscale import Claim, Outlook, Proposal, propose, share_devices
+from headrace.control.first_guess import first_guess
 from headrace.control.load_evidence import Sample
 from headrace.control.traffic import TrafficBook
 from headrace.spec.autoscaling import ScaleState
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
-from headrace.spec.models import Model
+from headrace.spec.models import Model, ModelVersion
+from headrace.spec.nodes import Node
 from headrace.storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -72,14 +74,20 @@ class Scaler:
         replicas: dict[str, list[Replica]] = {}
         for replica in self._store.list(Replica):
             replicas.setdefault(replica.parent_id, []).append(replica)
+        parameters = {version.id: version.parameters for version in self._store.list(ModelVersion)}
+        nodes = {node.id: node for node in self._store.list(Node)}
         shares = pool_shares(scaled)
         found: dict[str, tuple[Sample, Proposal]] = {}
         for deployment in scaled:
+            own = replicas.get(deployment.id, ())
             sample = self._sample(
                 deployment,
                 names.get(deployment.parent_id, ""),
-                replicas.get(deployment.id, ()),
+                own,
                 shares[deployment.id],
+                first_guess(
+                    parameters.get(deployment.model_version_id), deployment.resources, own, nodes
+                ),
             )
             if sample is not None:
                 found[deployment.id] = sample, self._propose(deployment, sample)
@@ -120,7 +128,12 @@ class Scaler:
         )  # fmt: skip
 
     def _sample(
-        self, deployment: Deployment, model: str, replicas: Sequence[Replica], share: float
+        self,
+        deployment: Deployment,
+        model: str,
+        replicas: Sequence[Replica],
+        share: float,
+        guess_tokens_per_s: float | None,
     ) -> Sample | None:
         """What happened since the look before; None on the first."""
         now_s = self._clock.monotonic_s()
@@ -145,6 +158,7 @@ class Scaler:
             inter_tokens=added(counted.inter_tokens, before.inter_tokens),
             active_replicas=sum(replica.state is ReplicaState.ACTIVE for replica in replicas),
             lead_s=measured_lead_s(replicas),
+            guess_tokens_per_s=guess_tokens_per_s,
         )
 
 

@@ -157,6 +157,44 @@ def test_what_a_replica_bears_is_lowered_once_a_start_where_too_many_come_late()
     assert trace.replicas > 4
 
 
+def test_one_bad_moment_takes_back_no_more_than_a_sixth() -> None:
+    """What is late now was asked before: the load of a quiet moment is not to blame alone."""
+    trace = Trace(learning, replicas=4)
+    for _ in range(40):
+        busy = {"tokens_per_s": 1000.0 * trace.replicas, "in_flight_requests": 40}
+        early = trace.look(**busy, first_tokens=first_tokens(early=100))
+    quiet_moment = {"tokens_per_s": 100.0 * trace.replicas, "in_flight_requests": 40}
+    for _ in range(3):
+        late = trace.look(**quiet_moment, first_tokens=first_tokens(early=90, late=10))
+    assert borne_at(late) == pytest.approx(0.93 * 0.9 * borne_at(early))
+
+
+@pytest.mark.parametrize(("guess", "borne"), [(2400.0, 2400.0), (50.0, 1176.0), (None, 1176.0)])
+def test_a_first_guess_raises_what_the_first_evidence_shows_and_never_lowers_it(
+    guess: float | None, borne: float
+) -> None:
+    trace = Trace(learning, replicas=4)
+    loaded = {"tokens_per_s": 4000.0, "in_flight_requests": 40, "guess_tokens_per_s": guess}
+    for _ in range(2):
+        unproven = trace.look(**loaded, first_tokens=first_tokens(early=60))
+    assert unproven.capacity_tokens_per_s is None, "a guess without evidence starts nothing"
+    assert borne_at(trace.look(**loaded, first_tokens=first_tokens(early=60))) == pytest.approx(
+        borne, rel=0.2
+    )
+
+
+def test_a_guess_that_was_too_high_is_taken_back() -> None:
+    trace = Trace(learning, replicas=4)
+    loaded = {"tokens_per_s": 4000.0, "in_flight_requests": 40, "active_replicas": 4}
+    trace.look(**loaded, guess_tokens_per_s=3000.0, first_tokens=first_tokens(early=100))
+    trace.look(**loaded, guess_tokens_per_s=3000.0, first_tokens=first_tokens(early=100))
+    for _ in range(200):
+        late = trace.look(
+            **loaded, guess_tokens_per_s=3000.0, first_tokens=first_tokens(early=80, late=20)
+        )
+    assert borne_at(late) < 1000.0
+
+
 def test_requests_that_are_late_by_themselves_ask_for_nothing() -> None:
     """A prompt that takes too long on an idle replica takes as long on any other."""
     trace = Trace(learning, replicas=4)

@@ -18,9 +18,9 @@ from headrace.control.planning.device import parse_device
 from headrace.control.planning.model_shape import ModelShape
 from headrace.control.planning.precision import Precision
 from headrace.control.planning.sizes import kv_bytes_of_sequence, weight_bytes
+from headrace.control.planning.speeds import prompt_token_s, reached_compute, speeds
 from headrace.sim.fleet.device import DeviceModel
 
-reached_compute = 0.5
 reached_bandwidth = 0.8
 step_overhead_s = 0.0015  # launching kernels and scheduling
 hop_s = 1.2e-5  # one all-reduce of a decode step over NVLink; two a layer
@@ -28,27 +28,6 @@ kv_share = 0.9  # of what the weights leave
 weights_share_max = 0.7  # of the memory, or there is no room for anybody's KV
 tensor_sizes = (1, 2, 4, 8)
 kv_bits = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """Dense 16-bit matrix arithmetic and memory, from the maker's data sheet."""
-
-    flops: float
-    bytes_per_s: float
-
-
-speeds = {
-    "H100": Speed(989e12, 3.35e12),
-    "H200": Speed(989e12, 4.8e12),
-    "B200": Speed(2250e12, 8.0e12),
-    "A100": Speed(312e12, 2.04e12),
-    "L40S": Speed(362e12, 0.864e12),
-    "L4": Speed(121e12, 0.3e12),
-    "A10": Speed(125e12, 0.6e12),
-    "MI300X": Speed(1307e12, 5.3e12),
-    "MI325X": Speed(1307e12, 6.0e12),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +73,7 @@ def derive(
             f"{reached_bandwidth:.0%} of its bandwidth reached",
             fixed_s=step_overhead_s + hops_s,
             weights_s=weights / bandwidth,
-            row_s=2 * shape.active_parameters / (speed.flops * reached_compute * devices),
+            row_s=prompt_token_s(shape.active_parameters, speed, devices),
             sequence_s=5e-6,
             context_token_s=kv_bytes / bandwidth,
             pair_s=4

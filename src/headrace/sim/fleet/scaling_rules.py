@@ -19,11 +19,12 @@ which the true optimum may still beat by a little.
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Protocol
 
 from headrace.control.autoscale import Outlook, propose
+from headrace.control.first_guess import guessed_tokens_per_s
 from headrace.control.load_evidence import Sample
 from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.scenario import Objective, Scaling
@@ -101,6 +102,8 @@ class Headrace:
     def __init__(self, context: RuleContext) -> None:
         scaling = context.scaling
         self._outlook = Outlook()
+        guess = guessed_tokens_per_s(context.device.row_s) if context.device.row_s else 0.0
+        self._guess_tokens_per_s = scaling.guess_factor * guess or None
         self._policy = Autoscaling(
             min=scaling.min,
             max=scaling.max,
@@ -113,7 +116,8 @@ class Headrace:
 
     def wanted(self, look: Look) -> int:
         """What the control plane would write."""
-        return propose(self._policy, self._outlook, look.sample, look.replicas, 0.0).replicas
+        sample = replace(look.sample, guess_tokens_per_s=self._guess_tokens_per_s)
+        return propose(self._policy, self._outlook, sample, look.replicas, 0.0).replicas
 
 
 class Recent:

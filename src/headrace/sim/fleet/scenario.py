@@ -4,9 +4,10 @@ The shipped ones lie beside this module in `scenarios/`, one file each, and name
 """
 
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from headrace.base.errors import InvalidRequest, NotFound
 from headrace.sim.fleet.device import DeviceModel
@@ -16,43 +17,50 @@ from headrace.sim.fleet.policies import headrace, policies
 scenario_dir = Path(__file__).parent / "scenarios"
 file_bytes_max = 1 << 20
 Decoded = TypeVar("Decoded")
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+Positive = Annotated[int, Meta(ge=1, le=1_000_000)]
+NotNegative = Annotated[float, Meta(ge=0.0)]
+Above = Annotated[float, Meta(gt=0.0)]
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Deployments of equal replicas, dealt over zones in turn."""
 
-    deployments: int = 1
-    replicas: int  # of each deployment
-    zones: int = 1
+    deployments: Positive = 1
+    replicas: Count  # of each deployment
+    zones: Positive = 1
     engine: Literal["exact", "aggregate"] = "aggregate"
     prefix_cache: bool = True
-    detect_s: float = 2.0  # until the control plane sees that a replica is gone
-    start_s: float = 30.0  # from then until a new one is ready
+    detect_s: NotNegative = 2.0  # until the control plane sees that a replica is gone
+    start_s: NotNegative = 30.0  # from then until a new one is ready
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One stream of requests; what is left at 0 is off."""
 
     name: str
-    rate_per_s: float  # of arrivals; of agents' root calls, of conversations' first turns
+    rate_per_s: Above  # of arrivals; of agents' root calls, of conversations' first turns
     arrivals: Literal["poisson", "gamma", "diurnal", "all-at-once"] = "poisson"
-    burstiness: float = 1.0  # gamma: squared variation of gaps; 1 is Poisson
-    period_s: float = 3600.0  # diurnal: a day of the sinus
-    swing: float = 0.8  # diurnal: 0.8 is from 0.2 to 1.8 of the rate
+    burstiness: Above = 1.0  # gamma: squared variation of gaps; 1 is Poisson
+    period_s: Above = 3600.0  # diurnal: a day of the sinus
+    swing: Share = 0.8  # diurnal: 0.8 is from 0.2 to 1.8 of the rate
     fresh: Length  # prompt tokens that nobody shares
     output: Length
-    max_tokens: int = 2048  # what callers allow; answers are cut there
-    groups: int = 0  # shared beginnings, one drawn for each request
-    group_tokens: int = 0
-    group_skew: float = 0.0  # Zipf exponent over the groups
-    variants: int = 0  # whole prompts of a group that recur; 0: each is new after the group's part
-    turns: int = 1  # a conversation's, each after the last answer
-    children: int = 0  # calls that an agent's root call fans out into once it is answered
-    depth: int = 1  # levels of them
-    pause_s: float = 0.0  # between an answer and what follows from it, at most
-    tenants: int = 1
-    from_s: float = 0.0
-    until_s: float | None = None  # None: as long as the scenario
+    max_tokens: Positive = 2048  # what callers allow; answers are cut there
+    groups: Count = 0  # shared beginnings, one drawn for each request
+    group_tokens: Count = 0
+    group_skew: NotNegative = 0.0  # Zipf exponent over the groups
+    variants: Count = (
+        0  # whole prompts of a group that recur; 0: each is new after the group's part
+    )
+    turns: Positive = 1  # a conversation's, each after the last answer
+    children: Count = 0  # calls that an agent's root call fans out into once it is answered
+    depth: Positive = 1  # levels of them
+    pause_s: NotNegative = 0.0  # between an answer and what follows from it, at most
+    tenants: Positive = 1
+    from_s: NotNegative = 0.0
+    until_s: NotNegative | None = None  # None: as long as the scenario
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,32 +69,33 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     kind: Literal[
         "crash", "hang", "slow", "flap", "zone-loss", "partition", "clock-jump", "disk-stall"
     ]
-    at_s: float
+    at_s: NotNegative
     replicas: int = 1  # how many, drawn; of zone-loss and partition: how many zones
-    factor: float = 4.0  # slow
-    duration_s: float = 10.0  # slow, flap, partition, disk-stall
+    factor: Above = 4.0  # slow
+    duration_s: NotNegative = 10.0  # slow, flap, partition, disk-stall
     jump_s: float = 3600.0  # clock-jump: by how much the wall clock is set forward; may be negative
-    period_s: float = 3.0  # flap
+    period_s: Above = 3.0  # flap
 
 
 class NetworkSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Delays and losses between the gateway and the engines."""
 
-    latency_s: float = 0.0005
-    lost_share: float = 0.0
-    duplicate_share: float = 0.0
-    connect_timeout_s: float = 2.0
-    stall_timeout_s: float = 120.0
+    latency_s: NotNegative = 0.0005
+    lost_share: Share = 0.0
+    duplicate_share: Share = 0.0
+    connect_timeout_s: NotNegative = 2.0
+    stall_timeout_s: NotNegative = 120.0
 
 
 class Scaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Replicas that follow the traffic; `fleet.replicas` of a deployment are there at the start."""
 
     rule: Literal["headrace", "hpa", "kpa", "apa", "planner", "clairvoyant"] = "headrace"
-    min: int = 1
-    max: int
+    min: Count = 1
+    max: Positive
     knob: float | None = None  # the rule's one number (`scaling_rules`); None: its usual one
     tokens_per_s: float | None = None  # that a replica can do; None: headrace learns it
+    guess_factor: NotNegative = 1.0  # that headrace's first guess of it is off by; 0: it has none
 
 
 class Money(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,18 +107,18 @@ class Money(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Objective(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What counts as good."""
 
-    ttft_s: float = 2.0
-    tpot_s: float = 0.1
+    ttft_s: Above = 2.0
+    tpot_s: Above = 0.1
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What comes and what counts as good: all that `headrace capacity` asks of a file."""
 
     title: str = "traffic"
-    duration_s: float  # of arrivals; then all that runs may end
+    duration_s: Above  # of arrivals; then all that runs may end
     policy: str = headrace
     fleet: Fleet = Fleet(replicas=1)
-    traffic: list[Traffic]
+    traffic: Annotated[list[Traffic], Meta(min_length=1)]
     network: NetworkSpec = NetworkSpec()
     objective: Objective = Objective()
 
