@@ -1,5 +1,6 @@
 """`headrace capacity`: from a traffic and an objective to devices and dollars."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -55,6 +56,7 @@ def capacity(
     chosen = load_demand(scenario)
     if duration_s is not None:
         chosen = msgspec.structs.replace(chosen, duration_s=duration_s)
+    check_proof(chosen, target)
     if (model is None) != (device is None):
         raise InvalidRequest("give both --model and --device, or neither", param="model")
     candidates: list[tuple[ReplicaDevice, float | None]]
@@ -99,13 +101,30 @@ def capacity(
     )
 
 
+def check_proof(demand: Demand, target: float) -> None:
+    """InvalidRequest if too few requests come to tell the target's share from a smaller one."""
+    expected = sum(each.rate_per_s for each in demand.traffic) * demand.duration_s
+    needed = 1.0 if target == 1.0 else 1.0 / (1.0 - target)
+    if expected < 0.999 * needed:
+        raise InvalidRequest(
+            f"about {expected:,.0f} requests come in {demand.duration_s:g} s, and {target:.1%} can "
+            f"be told of {needed:,.0f} or more: give a longer --duration-s",
+            param="duration_s",
+        )
+
+
 def priced(text: str) -> tuple[str, float | None]:
     """`H100=2.50` or `H100`."""
     name, _, price = text.partition("=")
     try:
-        return name, float(price) if price else None
+        usd = float(price) if price else None
     except ValueError:
-        raise InvalidRequest(f"{text!r}: write a type and dollars an hour, as H100=2.50") from None
+        usd = math.nan
+    if usd is not None and not 0 <= usd < math.inf:
+        raise InvalidRequest(
+            f"{text!r}: write a type and dollars an hour, as H100=2.50", param="device"
+        )
+    return name, usd
 
 
 def need(
@@ -153,6 +172,12 @@ def row(each: Need) -> tuple[str, ...]:
     )
 
 
+def legend_of(each: Need) -> str:
+    """A type with what it comes to."""
+    price = "" if each.usd_per_hour is None else f", ${each.usd_per_hour:,.2f} an hour"
+    return f"{each.device}: {each.devices}{price}"
+
+
 def draw(needs: list[Need], demand: Demand, target: float, path: Path) -> None:
     """The share within the objective against the devices, a line a type."""
     try:
@@ -161,22 +186,27 @@ def draw(needs: list[Need], demand: Demand, target: float, path: Path) -> None:
         raise ConfigurationError("--plot needs matplotlib: pip install 'headrace[plots]'") from None
     figure = Figure(figsize=plot_inches, layout="constrained")
     axes = figure.add_subplot()
-    for each in needs:
-        if each.replicas is None:
-            continue  # requests alone, which are no point of its curve
+    met = [each for each in needs if each.replicas is not None]
+    for each in met:  # of the others only requests alone are known, which are no point of a curve
         counts = [point.replicas * each.devices_per_replica for point in each.points]
         shares = [point.objective_share * 100 for point in each.points]
-        axes.plot(counts, shares, marker="o", markersize=4, label=each.device)
+        (line,) = axes.plot(counts, shares, marker="o", markersize=4, label=legend_of(each))
+        enough = each.at.replicas * each.devices_per_replica, each.at.objective_share * 100
+        axes.plot(*enough, marker="o", markersize=9, color=line.get_color())
     axes.axhline(target * 100, color="0.5", linewidth=1, linestyle="--")
     axes.set_xscale("log", base=2)
     axes.set_xlabel("devices")
     axes.set_ylabel("requests within the objective, %")
+    axes.set_ylim(0, 102)
+    axes.grid(alpha=0.3)
     axes.xaxis.set_major_formatter("{x:g}")
     goal = demand.objective
     axes.set_title(
-        f"first token within {goal.ttft_s:g} s, {goal.tpot_s * 1000:g} ms a token", fontsize=10
+        f"{demand.title}: first token within {goal.ttft_s:g} s, {goal.tpot_s * 1000:g} ms a token",
+        fontsize=10,
     )
-    axes.legend()
+    if met:
+        axes.legend(title=f"fewest for {target:.1%}", fontsize=9)
     try:
         figure.savefig(path, dpi=150)
     except (OSError, ValueError) as error:

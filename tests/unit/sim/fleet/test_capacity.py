@@ -120,3 +120,42 @@ def test_a_device_on_which_one_request_is_too_slow_is_said(
     assert "too slow" in capsys.readouterr().out
     assert main(["capacity", str(file), "--model", "smollm2-1.7b"]) == 1
     assert "--device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong", "field"),
+    [
+        ("rate_per_s = 20.0", "rate_per_s = 0.0", "rate_per_s"),
+        ("duration_s = 20.0", "duration_s = -1.0", "duration_s"),
+        ("rate_per_s = 20.0", 'rate_per_s = 20.0\narrivals = "gamma"\nburstiness = 0.0', "burst"),
+        ("rate_per_s = 20.0", "rate_per_s = 20.0\nmax_tokens = 0", "max_tokens"),
+        ("rate_per_s = 20.0", "rate_per_s = 20.0\ntenants = 0", "tenants"),
+        ("ttft_s = 0.5", "ttft_s = 0.0", "ttft_s"),
+    ],
+)
+def test_a_number_that_no_traffic_has_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, wrong: str, field: str
+) -> None:
+    path = tmp_path / "traffic.toml"
+    path.write_text(small.replace(line, wrong))
+    assert main(["capacity", str(path)]) == 1
+    assert field in capsys.readouterr().err
+
+
+def test_too_few_requests_to_tell_the_target_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "traffic.toml"
+    path.write_text(small.replace("rate_per_s = 20.0", "rate_per_s = 0.2"))
+    assert main(["capacity", str(path)]) == 1
+    assert "about 4 requests come in 20 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("price", ["-1", "nan", "inf", "much"])
+def test_a_price_is_dollars_an_hour(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], price: str
+) -> None:
+    path = tmp_path / "traffic.toml"
+    path.write_text(small)
+    assert main(["capacity", str(path), "--model", "qwen3-0.6b", "--device", f"L4={price}"]) == 1
+    assert "dollars an hour" in capsys.readouterr().err
