@@ -387,3 +387,18 @@ def test_fallbacks_objectives_and_caching_are_set_and_taken_away(
     assert run("projects", "show", "web") == 0
     assert platform.database.store.list(Project)[0].caches_answers
     assert "answered once" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("platform")
+def test_an_operator_says_whether_an_api_bills_what_callers_left(
+    run_json: Callable[..., dict[str, Any]],
+) -> None:
+    run_json("models", "create", "away", "--source", "api:large")
+    options = ("--engine", "managed", "--address", "https://api.example.com/v1")
+    made = run_json("deployments", "create", "away", *options)
+    assert made["upstream"]["bills_abandoned"] is None
+    told = run_json("deployments", "update", "away", "--bills-abandoned")
+    assert told["upstream"]["bills_abandoned"] is True
+    assert told["upstream"]["address"] == "https://api.example.com/v1"
+    back = run_json("deployments", "update", "away", "--ends-abandoned")
+    assert back["upstream"]["bills_abandoned"] is False
