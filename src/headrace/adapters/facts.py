@@ -87,6 +87,7 @@ class EngineFacts:
     publishes_kv_events: bool = False  # by ZeroMQ, where it was told to (adapters/kv_messages.py)
     kv_events_path: str = ""  # where it tells how its prefix cache changes (prefix-cache.md)
     moves_kv: bool = False  # we start it so that prompts' KV goes between its replicas
+    roles_are_fixed: bool = False  # which part is whose is an argument of their start (`meeting`)
     shares_prompts: bool = False  # it is told which prompts tenants share (spec/public_prompts.py)
     lora: LoraChoice | None = None  # None: it is given none
     is_paid: bool = False  # others bill its tokens: it is asked for none that nobody wants

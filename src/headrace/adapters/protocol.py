@@ -11,6 +11,7 @@ from typing import Protocol
 
 from headrace.adapters.facts import EngineFacts
 from headrace.base.errors import HeadraceError
+from headrace.spec.disaggregation import ReplicaRole
 from headrace.spec.node_groups import NodeGroup
 from headrace.spec.public_prompts import PublicPrompt
 from headrace.spec.settlements import TokenUsage
@@ -46,6 +47,7 @@ class LaunchRequest:
     moves_kv: bool = False  # prompts' KV goes to other replicas, and comes from them
     public_prompts: tuple[PublicPrompt, ...] = ()  # that tenants share in its cache
     kv_transfer_port: int = 0  # where they fetch it; 0: a free one
+    role: ReplicaRole = ReplicaRole.WHOLE  # its part of a request, where KV moves
     extra_arguments: tuple[str, ...] = ()  # from the operator's deployment, never from a caller
 
 

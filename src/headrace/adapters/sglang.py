@@ -20,8 +20,10 @@ Known traps:
   version's capabilities.
 * all read: of several nodes the first one answers; the others only /health. -> That is never asked.
 * all read: of a request that is split, both engines get the whole at once, and each has its part by
-  how it was started (`--disaggregation-mode`, `bootstrap_room`). -> Not split: the gateway asks one
-  after the other, and roles move between replicas.
+  how it was started (`--disaggregation-mode`, `bootstrap_room`); one alone answers nothing. -> The
+  gateway asks both, whatever the prompt's length, and roles never move.
+* all read: KV moves by Mooncake unless `--disaggregation-transfer-backend` says `nixl`, over RDMA
+  or TCP. -> Have the package in the image, and give the backend in the engine arguments.
 * all read: errors have no `error` object; the words are at the top. -> Read there.
 """
 
@@ -38,6 +40,7 @@ from headrace.adapters.facts import (
 from headrace.adapters.kv_messages import publisher_config
 from headrace.adapters.load_metrics import LoadMetrics
 from headrace.adapters.lora import lora_words
+from headrace.adapters.meeting import meeting_port
 from headrace.adapters.openai_compatible import (
     OpenAICompatible,
     ReadyAnswers,
@@ -47,6 +50,7 @@ from headrace.adapters.openai_compatible import (
     usage_in_every_chunk,
 )
 from headrace.adapters.protocol import LaunchCommand, LaunchRequest
+from headrace.spec.disaggregation import ReplicaRole
 from headrace.spec.node_groups import NodeGroup, leader_host, node_rank
 
 command_words = ("python3", "-m", "sglang.launch_server")
@@ -55,6 +59,7 @@ platform_options = frozenset(
     (
         *("--host", "--port", "--model-path", "--model", "--served-model-name"),
         *("--api-key", "--admin-api-key", "--ssl-keyfile", "--ssl-certfile"),
+        *("--disaggregation-mode", "--disaggregation-bootstrap-port"),
     )
 )
 
@@ -90,6 +95,17 @@ def group_words(group: NodeGroup | None) -> tuple[str, ...]:
     )
 
 
+def half_words(request: LaunchRequest) -> tuple[str, ...]:
+    """Its part of every request, and where the one that computes prompts waits with their KV."""
+    if not request.moves_kv or request.role is ReplicaRole.WHOLE:
+        return ()
+    mode = ("--disaggregation-mode", request.role.value)
+    if request.role is ReplicaRole.DECODE:
+        return mode
+    port = meeting_port(request.port, request.kv_transfer_port)
+    return (*mode, "--disaggregation-bootstrap-port", str(port))
+
+
 def build(request: LaunchRequest) -> LaunchCommand:
     """One SGLang server."""
     return LaunchCommand(
@@ -109,6 +125,7 @@ def build(request: LaunchRequest) -> LaunchCommand:
             ),
             *lora_words(request, "--lora-paths", "--enable-lora"),
             *group_words(request.group),
+            *half_words(request),
         ),
         {} if request.threads is None else {"OMP_NUM_THREADS": str(request.threads)},
     )
@@ -133,6 +150,8 @@ adapter = OpenAICompatible(
         stream_usage=StreamUsage.EVERY_CHUNK,
         abort=Abort.DISCONNECT,
         publishes_kv_events=True,
+        moves_kv=True,
+        roles_are_fixed=True,
         authenticates=False,
         package="sglang (PyPI)",
         image="lmsysorg/sglang",

@@ -141,6 +141,7 @@ class Applier:
                 state=ReplicaState.LOADING,
                 state_time=self._clock.wall_s(),
                 address=place.address,
+                peer_port=place.peer_port,
                 engine_key_salt=secrets.token_hex(salt_bytes),
                 engine_key="",
                 served_model_name=adapter.served_name(replica.model_name, model_path),
@@ -232,6 +233,7 @@ class Applier:
             moves_kv=template.moves_kv,
             public_prompts=template.public_prompts,
             kv_transfer_port=place.peer_port if template.moves_kv else 0,
+            role=replica.role,
             extra_arguments=template.engine_arguments,
         )
 

@@ -110,7 +110,7 @@ class Writer:
         check_upstream(built, find_adapter(built.engine), version)
         check_environment(built.environment)
         check_public_prompts(built.template)
-        self._store.create(within_bounds(built))
+        self._store.create(within_bounds(built, None))
 
     def _built(self, document: Document, fields: Spec) -> Resource:
         kind = kinds[document.kind]
@@ -175,7 +175,7 @@ class Writer:
         check_environment(wanted.environment)
         check_public_prompts(wanted.template)
         follow_version(self._store, present, wanted)
-        self._store.update(within_bounds(wanted))
+        self._store.update(within_bounds(wanted, present))
 
     def _delete(self, present: Resource) -> None:
         match present:
@@ -221,13 +221,13 @@ def own_fields(document: Document) -> Spec:
 references = ("targets", "version")
 
 
-def within_bounds(deployment: Deployment) -> Deployment:
+def within_bounds(deployment: Deployment, present: Deployment | None) -> Deployment:
     """The deployment with a number of replicas that its autoscaling or its roles allow.
 
     InvalidRequest where its requests cannot be split as it says."""
     split, policy = deployment.disaggregation, deployment.autoscaling
     if split is not None:
-        check_split(split, deployment.template, scales=policy is not None)
+        check_split(deployment, deployment.template, present)
         return msgspec.structs.replace(deployment, replicas=split.replicas, moves_kv=True)
     if policy is None:
         return deployment

@@ -10,12 +10,14 @@ from typing import Protocol
 import msgspec
 
 from headrace.adapters.facts import Ability
+from headrace.adapters.meeting import alone_fields
 from headrace.adapters.protocol import EngineAdapter, EngineLoad, Readiness, ReadinessState
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
 from headrace.base.secret_references import read_secret
 from headrace.http.client import HttpClient
 from headrace.spec.deployments import Replica
+from headrace.spec.disaggregation import ReplicaRole
 from headrace.spec.engine_key import engine_key_of
 from headrace.spec.models import ModelVersion
 
@@ -26,6 +28,7 @@ paid_unready_interval_s = 10.0  # to one that was not, as with a wrong key; it m
 paid_probe_tokens = 16  # the fewest that every provider takes
 token_timeout_s = 60.0  # the first token of a large model on a slow machine
 answer_bytes_max = 4 << 20
+_fields = msgspec.json.Decoder(dict[str, object])
 
 
 class Question(Enum):
@@ -117,6 +120,8 @@ class EngineProbe:
         if asked is None:
             return True
         path, body = asked
+        if adapter.facts.roles_are_fixed and replica.role is not ReplicaRole.WHOLE:
+            body = msgspec.json.encode(_fields.decode(body) | alone_fields())
         credential = credential_of(replica, self._pepper)
         try:
             answer = await self._client.fetch(

@@ -2,10 +2,12 @@
 
 Replicas of both kinds are started alike, so a role is only a word that gateways read, and moves to
 another replica when the numbers change. Each generation has its own, because KV goes between
-replicas of one generation only.
+replicas of one generation only. Where the engine's part is an argument of its start, a replica has
+its role before it is started and for as long as it is there, and the numbers stay.
 """
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import msgspec
 
@@ -13,21 +15,38 @@ from headrace.adapters.registry import find_adapter
 from headrace.base.errors import InvalidRequest
 from headrace.spec.deployments import Deployment, Replica, Template
 from headrace.spec.disaggregation import Disaggregation, ReplicaRole
+from headrace.spec.rollout import RolloutStrategy
 
 
-def check_split(policy: Disaggregation, template: Template, *, scales: bool) -> None:
-    """Refuse to split requests where the engine cannot, or where the numbers are not fixed."""
+def check_split(deployment: Deployment, template: Template, present: Deployment | None) -> None:
+    """Refuse a deployment that is to split requests where its engine cannot, or as it cannot.
+
+    `template` is what its replicas will be, `present` the deployment as it is; None: there is none
+    yet."""
+    policy = deployment.disaggregation
+    assert policy is not None
     engine = template.engine
     if template.upstream is not None or not find_adapter(engine).facts.moves_kv:
-        raise InvalidRequest(
-            f"disaggregation: headrace starts no {engine!r} whose replicas move KV to each other",
-            param="disaggregation",
+        _refuse(f"headrace starts no {engine!r} whose replicas move KV to each other")
+    if deployment.autoscaling is not None:
+        _refuse(f"it has {policy.replicas} replicas; leave out autoscaling")
+    if not find_adapter(engine).facts.roles_are_fixed:
+        return
+    if deployment.rollout.strategy is not RolloutStrategy.BLUE_GREEN:
+        _refuse(
+            f"replicas of {engine!r} do half of a request each, and those of two generations do "
+            "not meet; choose the rollout strategy blue-green"
         )
-    if scales:
-        raise InvalidRequest(
-            f"disaggregation has {policy.replicas} replicas; leave out autoscaling",
-            param="disaggregation",
+    before = None if present is None or present.engine != engine else present.disaggregation
+    if before is not None and (before.prefill, before.decode) != (policy.prefill, policy.decode):
+        _refuse(
+            f"a replica of {engine!r} keeps its part; make another deployment with the other "
+            "numbers, or turn the split off and on again"
         )
+
+
+def _refuse(why: str) -> NoReturn:
+    raise InvalidRequest(f"disaggregation: {why}", param="disaggregation")
 
 
 def changed_roles(deployment: Deployment, replicas: Sequence[Replica]) -> list[Replica]:
@@ -39,7 +58,11 @@ def changed_roles(deployment: Deployment, replicas: Sequence[Replica]) -> list[R
     wanted: list[Replica] = []
     for generation in generations:
         own = [replica for replica in replicas if replica.generation == generation]
-        wanted += with_roles(deployment, own)
+        template = deployment.template_of(generation)
+        if template is not None and find_adapter(template.engine).facts.roles_are_fixed:
+            wanted += with_fixed_roles(deployment.disaggregation, template, own)
+        else:
+            wanted += with_roles(deployment, own)
     present = {replica.id: replica.role for replica in replicas}
     return [replica for replica in wanted if present[replica.id] is not replica.role]
 
@@ -56,6 +79,23 @@ def with_roles(deployment: Deployment, replicas: Sequence[Replica]) -> list[Repl
         _as(replica, ReplicaRole.PREFILL if replica.id in chosen else ReplicaRole.DECODE)
         for replica in replicas
     ]
+
+
+def with_fixed_roles(
+    policy: Disaggregation | None, template: Template, replicas: Sequence[Replica]
+) -> list[Replica]:
+    """The same where a role is an argument: who has none yet gets the one that is missing."""
+    if policy is None or not template.moves_kv:  # its replicas were not started so
+        return list(replicas)
+    missing = policy.prefill - sum(each.role is ReplicaRole.PREFILL for each in replicas)
+    chosen: list[Replica] = []
+    for replica in replicas:
+        role = replica.role
+        if role is ReplicaRole.WHOLE:
+            role = ReplicaRole.PREFILL if missing > 0 else ReplicaRole.DECODE
+            missing -= role is ReplicaRole.PREFILL
+        chosen.append(_as(replica, role))
+    return chosen
 
 
 def _as(replica: Replica, role: ReplicaRole) -> Replica:

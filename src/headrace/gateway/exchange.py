@@ -26,6 +26,7 @@ from headrace.gateway.account import Account
 from headrace.gateway.context_room import bytes_per_token
 from headrace.gateway.draining import Out, Outlet, Rest, outliving
 from headrace.gateway.forwarding import EngineRequest, Forwarding
+from headrace.gateway.halves import OtherHalf, with_other_half
 from headrace.gateway.heartbeat import Heartbeat
 from headrace.gateway.hedging import Attempt, Race, Run, header_name
 from headrace.gateway.metering import Metering
@@ -215,6 +216,9 @@ class Exchange:
 
     async def _run(self, run: Run[Result], attempt: Attempt) -> Result:
         try:
+            if attempt.spec.is_half:
+                half = OtherHalf(self._forwarding, self._request)
+                return await with_other_half(run, attempt, half)
             return await run(attempt)
         except HeadraceError as error:
             if error.retryable:

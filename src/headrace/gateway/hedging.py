@@ -10,7 +10,7 @@ bears it. A second attempt is taken from the retry budget, and goes to replicas 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Generic, Literal, TypeVar
 
 from headrace.adapters.registry import find_adapter
@@ -53,6 +53,7 @@ class Attempt:
         "has_output",
         "is_split",
         "lease",
+        "meet",
         "prefilled_at",
         "request_id",
         "sent_to",
@@ -65,6 +66,8 @@ class Attempt:
         self.start_s = start_s
         self.sent_to: EndpointSpec | None = None  # where it may have used something
         self.prefilled_at: tuple[EndpointSpec, str] | None = None  # its prompt, and by which id
+        # Has another engine compute the prompt, and says how this one finds it; None: it does both.
+        self.meet: Callable[[], Mapping[str, object]] | None = None
         self.is_split = False  # its prompt's KV came from there
         self.has_output = False
         self.has_failed = False

@@ -71,7 +71,9 @@ async def _said(
         headers["traceparent"] = request.trace.traceparent
     await account.recorded()
     fields = extras.fields if request.metering is Metering.GENERATES else {}
-    if spec.split_tokens:  # of few deployments
+    if attempt.meet is not None:  # of few deployments, and the same of the next
+        fields = {**fields, **attempt.meet()}
+    elif spec.split_tokens:
         moved = await prefilled_elsewhere(forwarding, request, attempt)
         fields = {**fields, **moved}
     path, body = request.path, request.body_for(spec, fields)

@@ -252,6 +252,9 @@ def endpoints_of(
             cohort_weight=cohort_weight(deployments[replica.parent_id], replica),
             hedging=deployments[replica.parent_id].hedging,
             role=replica.role.value,
+            is_half=replica.role is not ReplicaRole.WHOLE
+            and find_adapter(replica.engine).facts.roles_are_fixed,
+            peer_port=replica.peer_port,
             split_tokens=split_tokens(deployments[replica.parent_id], replica),
             loras=loras_of(deployments[replica.parent_id], replica),
             runs_to_its_end=runs_to_its_end(replica),

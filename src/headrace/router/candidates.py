@@ -71,7 +71,8 @@ def stand_ins(
     """Those that compute prompts for others, where none of those others is healthy and untried."""
     if any(e.breaker.permits(now_s) and e.spec.id not in excluded for e in pool.accepting):
         return []
-    return usable_for_prompts(pool, now_s, excluded, over_capacity=over_capacity)
+    able = usable_for_prompts(pool, now_s, excluded, over_capacity=over_capacity)
+    return [e for e in able if not e.spec.is_half]
 
 
 def usable_for_prompts(

@@ -39,6 +39,8 @@ class EndpointSpec:
     runs_to_its_end: bool = False  # and bills all of it, though the caller left
     loras: tuple[str, ...] = ()  # adapters that it was started with, in their order
     role: str = ""  # prefill: computes prompts for those that answer; see `split`
+    is_half: bool = False  # it does its role's part; each request needs another for the rest
+    peer_port: int = 0  # where those reach it; 0: as its engine chooses
     split_tokens: int = 0  # a prompt with more that it lacks may be computed elsewhere; 0: never
 
     @property

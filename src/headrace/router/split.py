@@ -6,7 +6,8 @@
 
 All in seconds of the deployment's learnt speed (`cost_policy`). Only prompts with more tokens that
 D lacks than the deployment's threshold are looked at; P and D are of one generation of one
-deployment, so that the one can use the other's KV.
+deployment, so that the one can use the other's KV. An endpoint that is half an engine always needs
+another for the prompt.
 """
 
 from collections.abc import Collection
@@ -41,7 +42,7 @@ class Splitter:
         The answering endpoint's queue then counts the prompt no more."""
         spec = answering.endpoint.spec
         fresh = work.prefill_tokens - answering.predicted_tokens
-        if not spec.split_tokens or spec.role == prefill_role or fresh <= spec.split_tokens:
+        if spec.role == prefill_role or not (spec.is_half or 0 < spec.split_tokens < fresh):
             return None
         pool = self._endpoints.whole_pool(spec.pool)
         if pool is None:
@@ -58,7 +59,7 @@ class Splitter:
         costs = [split_s(endpoint, work, matched, fresh) for endpoint in able]
         at = costs.index(min(costs))
         whole = whole_s(answering, fresh)
-        if costs[at] >= whole:
+        if costs[at] >= whole and not spec.is_half:
             return None
         endpoint = able[at]
         if self._log is not None and work.request_id:

@@ -190,6 +190,7 @@ class Replica(Resource, frozen=True, kw_only=True, tag="replica"):
     engine_key_salt: str = ""  # of the present launch; its key follows (`spec.engine_key`)
     engine_key: str = ""  # of a launch whose key was still stored; never leaves store and gateway
     engine: str = "headrace"
+    peer_port: int = 0  # where other replicas reach it; 0: as its engine chooses
     upstream: Upstream | None = None  # others run it; None: a launcher does
     node_id: str = ""  # where it has its place; empty: none yet, or a platform that places itself
     device_ids: tuple[str, ...] = ()  # of the node, that are its own or its share

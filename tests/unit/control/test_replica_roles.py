@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -58,3 +59,27 @@ def test_who_has_a_role_keeps_it() -> None:
     kinds = [(ReplicaRole.DECODE, 1), (ReplicaRole.PREFILL, 1), (ReplicaRole.WHOLE, 1)]
     (changed,) = changed_roles(deployment, replicas_of(kinds))
     assert (changed.id, changed.role) == ("rep_2", ReplicaRole.DECODE)
+
+
+def halves(**changes: Any) -> Deployment:
+    values = {"engine": "sglang", "moves_kv": True, **changes}
+    return replace(plain, disaggregation=Disaggregation(decode=2), **values)
+
+
+def test_a_half_has_its_role_before_its_start_and_keeps_it() -> None:
+    whole, prefill, decode = ReplicaRole.WHOLE, ReplicaRole.PREFILL, ReplicaRole.DECODE
+    after = [replica.role for replica in applied(halves(), replicas_of([(whole, 1)] * 3))]
+    assert after == [prefill, decode, decode]
+    for left in ([prefill], [decode, decode], [decode]):  # nobody changes sides, nor alone
+        assert changed_roles(halves(), replicas_of([(role, 1) for role in left])) == []
+    healed = applied(halves(), replicas_of([(decode, 1), (decode, 1), (whole, 1)]))
+    assert healed[2].role is prefill
+
+
+def test_generations_that_were_not_started_as_halves_have_no_roles() -> None:
+    whole, prefill = ReplicaRole.WHOLE, ReplicaRole.PREFILL
+    former = replace(plain.template, engine="sglang")
+    on = halves(generation=2, former=former)
+    assert [r.role for r in applied(on, replicas_of([(whole, 1), (whole, 2)]))] == [whole, prefill]
+    off = replace(plain, generation=2, former=replace(former, moves_kv=True))
+    assert changed_roles(off, replicas_of([(prefill, 1), (whole, 2)])) == []

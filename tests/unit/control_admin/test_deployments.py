@@ -188,7 +188,8 @@ def test_replicas_for_prompts_take_the_place_of_a_number_and_are_a_new_generatio
     [
         {"disaggregation": {"prefill": 0}},
         {"disaggregation": {}, "autoscaling": {"min": 1, "max": 3}},
-        {"disaggregation": {}, "engine": "sglang"},
+        {"disaggregation": {}, "engine": "llama_cpp"},
+        {"disaggregation": {}, "engine": "sglang", "rollout": {"strategy": "rolling"}},
     ],
 )
 def test_a_split_that_cannot_be_is_refused(
@@ -197,3 +198,15 @@ def test_a_split_that_cannot_be_is_refused(
     answer = admin.patch("/deployments/small", json=change)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "disaggregation"
+
+
+def test_halves_of_an_engine_keep_their_parts(admin: TestClient, deployment: Deployment) -> None:
+    rollout = {"strategy": "blue-green"}
+    change = {"disaggregation": {"decode": 2}, "engine": "sglang", "rollout": rollout}
+    assert admin.patch("/deployments/small", json=change).status_code == 200
+    other = {"disaggregation": {"prefill": 2, "decode": 1}}
+    refused = admin.patch("/deployments/small", json=other)
+    assert (refused.status_code, "keeps its part" in refused.text) == (400, True)
+    threshold = {"disaggregation": {"decode": 2, "threshold_tokens": 5}}
+    assert admin.patch("/deployments/small", json=threshold).status_code == 200
+    assert admin.patch("/deployments/small", json={"disaggregation": None}).status_code == 200

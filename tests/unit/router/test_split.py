@@ -1,9 +1,11 @@
 """When a prompt is computed elsewhere, where, and what both endpoints then count."""
 
+import dataclasses
 import random
 
 import pytest
 
+from headrace.base.errors import Unavailable
 from headrace.router.decision_log import DecisionLog
 from headrace.router.endpoint import Endpoint, EndpointSpec
 from headrace.router.endpoint_set import EndpointSet
@@ -115,3 +117,19 @@ def test_both_legs_can_be_explained_as_one_attempt() -> None:
     assert (second.leg, second.attempt, second.chosen_id) == ("", 1, "d")
     assert first.candidates[0].cost < first.candidates[0].terms["whole_s"]
     assert fleet.log.attempts("req_1") == 1
+
+
+def test_a_half_always_needs_another_and_answers_nothing_alone() -> None:
+    endpoints = EndpointSet()
+    made = [Fleet.spec(name) for name in ("p0", "d")]
+    endpoints.update(dataclasses.replace(each, is_half=True, split_tokens=0) for each in made)
+    picker, splitter = Picker(endpoints, random.Random(1)), Splitter(endpoints)
+    short = Work(3, 10)
+    answering = picker.lease(pools, short, 0.0)
+    assert answering.endpoint.spec.id == "d"
+    other = splitter.lease(answering, short, 0.0)
+    assert other is not None
+    assert other.endpoint.spec.id == "p0"
+    assert splitter.lease(answering, short, 0.0, excluded={"p0"}) is None
+    with pytest.raises(Unavailable):
+        picker.lease(pools, short, 0.0, excluded={"d"})

@@ -16,10 +16,11 @@ def with_disaggregation(deployment: Deployment, value: Policy | None) -> Deploym
     policy = None if value is None else read(value, Disaggregation, "disaggregation")
     if policy is None:
         return deployment
-    check_split(policy, deployment.template, scales=deployment.autoscaling is not None)
-    return msgspec.structs.replace(
+    made = msgspec.structs.replace(
         deployment, disaggregation=policy, replicas=policy.replicas, moves_kv=True
     )
+    check_split(made, made.template, None)
+    return made
 
 
 def changed_disaggregation(
@@ -38,8 +39,7 @@ def changed_disaggregation(
         policy = None if value is None else read(value, Disaggregation, "disaggregation")
         changes["disaggregation"] = policy
     if policy is not None:
-        scales = changes.get("autoscaling", deployment.autoscaling) is not None
-        check_split(policy, template, scales=scales)
+        check_split(msgspec.structs.replace(deployment, **changes), template, deployment)
         if changes.setdefault("replicas", policy.replicas) not in (0, policy.replicas):
             raise InvalidRequest(
                 f"disaggregation has {policy.prefill} + {policy.decode} replicas; change those "
