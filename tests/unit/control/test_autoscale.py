@@ -85,6 +85,32 @@ def test_growing_work_is_met_before_it_comes() -> None:
     assert max(lead) <= 500.0 + 50.0 * 60
 
 
+@pytest.mark.parametrize("lead_s", [60.0, 180.0])
+@pytest.mark.parametrize("knows_lead", [True, False])
+def test_replicas_that_growing_work_needs_have_started_when_it_comes(
+    lead_s: float, knows_lead: bool
+) -> None:
+    """Without the measured time of a start, the same work comes to too few of them."""
+    tight = msgspec.structs.replace(policy, target_utilisation=0.9)
+    trace, started = Trace(tight), [1] * int(lead_s / interval_s)
+    looks, warm_looks = 240, int(2 * lead_s / interval_s)
+    short = 0
+    for step in range(looks):
+        tokens_per_s = 900.0 + 60.0 * step
+        serving = started[step]
+        proposal = trace.look(
+            tokens_per_s=tokens_per_s,
+            in_flight_requests=5,
+            active_replicas=serving,
+            lead_s=lead_s if knows_lead else 0.0,
+        )
+        started.append(proposal.replicas)
+        if step > warm_looks:
+            short += serving * 1000.0 < tokens_per_s
+    share = short / (looks - warm_looks)
+    assert share < 0.03 if knows_lead else share > 0.15
+
+
 def test_less_work_takes_replicas_away_only_after_a_while() -> None:
     trace = Trace(policy)
     trace.run(100, tokens_per_s=5000.0, in_flight_requests=5)
