@@ -38,8 +38,11 @@ def local_header(source: str) -> FileHeader | None:
         return None
     with suppress(SourceError, ModelFileError, OSError):
         parsed = parse_reference(source).source
-        if isinstance(parsed, PathSource):
-            return header_at(Path(parsed.path))
+        if not isinstance(parsed, PathSource):
+            return None
+        path = Path(parsed.path).expanduser()
+        if path.is_file() or path.is_dir():  # a pipe would keep who reads it
+            return header_at(path)
     return None
 
 

@@ -1,6 +1,7 @@
 """What a model is and can do, by its header."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -94,5 +95,7 @@ def test_a_context_length_that_is_no_length_is_not_believed(tmp_path: Path, valu
 def test_only_a_path_of_this_machine_is_read_before_it_is_fetched(tmp_path: Path) -> None:
     path = write_model_file(tmp_path / "m.gguf")
     assert local_header(str(path)) == header_at(path)
+    os.mkfifo(tmp_path / "pipe")
+    assert local_header(str(tmp_path / "pipe")) is None
     for source in ("api:gpt-5", "hf://owner/model", "all-minilm", str(tmp_path / "none.gguf"), ""):
         assert local_header(source) is None
