@@ -101,6 +101,7 @@ cases = {
     "qwen2": Case("Qwen2Config"),
     "qwen2.5": Case("Qwen2Config", {"tie_word_embeddings": True, "use_sliding_window": False}),
     "qwen3": Case("Qwen3Config", {"tie_word_embeddings": True}),
+    "qwen3, wide heads": Case("Qwen3Config", {"head_dim": 32, "num_key_value_heads": 1}),
     "gemma": Case("GemmaConfig"),
     "gemma2": Case(
         "Gemma2Config",
@@ -109,6 +110,19 @@ cases = {
     "gemma3": Case(
         "Gemma3TextConfig",
         {"sliding_window": 7, "query_pre_attn_scalar": 24, "layer_types": mixed_layers},
+    ),
+    "gemma3, scaled": Case(
+        "Gemma3TextConfig",
+        {
+            "sliding_window": 7,
+            "query_pre_attn_scalar": 32,
+            "num_hidden_layers": 6,
+            "head_dim": 32,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            },
+        },
     ),
     "phi3": Case("Phi3Config", phi3),
     "phi4": Case("Phi3Config", {**phi3, "sliding_window": None, "rope_theta": 250_000.0}),
@@ -119,6 +133,21 @@ cases = {
     "phi4-mini, long": Case(
         "Phi3Config",
         {**phi3, "sliding_window": None, **scaled("longrope", **longrope)},
+        prompt_tokens=70,
+    ),
+    "phi4-mini, partial": Case(
+        "Phi3Config",
+        {
+            **phi3,
+            "sliding_window": None,
+            **scaled(
+                "longrope",
+                short_factor=[1.0 + i / 8 for i in range(6)],
+                long_factor=[2.0 + i for i in range(6)],
+                original_max_position_embeddings=64,
+                partial_rotary_factor=0.75,
+            ),
+        },
         prompt_tokens=70,
     ),
     "smollm3": Case("SmolLM3Config", {"no_rope_layers": [1, 0, 1]}),
@@ -149,6 +178,16 @@ cases = {
             "num_experts_per_tok": 2,
             "moe_intermediate_size": 48,
             "norm_topk_prob": True,
+        },
+    ),
+    "qwen3-moe, unnormed": Case(
+        "Qwen3MoeConfig",
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 48,
+            "norm_topk_prob": False,
+            "attention_bias": True,
         },
     ),
     "gpt-oss": Case(
@@ -290,7 +329,8 @@ def test_windows_caps_and_sinks_hold_over_an_int8_cache(name: str, tmp_path: Pat
 
 
 # What llama.cpp has no metadata for, so that it computes another model: windows of Mistral and
-# Phi-3, which layers have one, Gemma's other scale, YaRN between whole pairs.
+# Phi-3, which layers have one, Gemma's other scale, YaRN between whole pairs, and experts' shares
+# that are left as they are.
 whole_text = {"sliding_window": None}
 llama_cpp_changes: dict[str, dict[str, Any]] = {
     "mistral": whole_text,
@@ -299,6 +339,7 @@ llama_cpp_changes: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 16},
     "gemma3": {"query_pre_attn_scalar": 16, "layer_types": ["sliding_attention"] * 3},
     "smollm3": {"no_rope_layers": [1, 1, 1]},
+    "qwen3-moe, unnormed": {"norm_topk_prob": True, "attention_bias": False},
     "gpt-oss": {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}},
 }
 
