@@ -1,7 +1,8 @@
 """Each family as a small random model of `transformers`, saved and read back, against its logits.
 
 The float reference must agree to 1e-4 of them in float32. The compiled runner keeps keys and values
-as halves: it must be near, and choose the same tokens greedily.
+as halves: it must be near, and choose the same tokens greedily. The GGUF file that we make of the
+model must be near, too, computed by us and by llama.cpp.
 """
 
 import json
@@ -294,12 +295,16 @@ def test_a_family_computes_what_transformers_does(name: str, tmp_path: Path) -> 
             tensor.name: as_float(tensor) for tensor in runner_tensors(spec, file.tensors).values()
         }
         logits, found = run(file, spec, tokens, served)
+        quantize_model(file, tmp_path / "model.gguf", TensorType.F16, SilentProgress())
+    with open_model(tmp_path / "model.gguf") as file:
+        written, _ = run(file, read_architecture(file), tokens, served)
     expected = oracle(model, tokens + found)
     reference = forward(replace(spec, context_length=served), values, tokens)
     count = len(tokens)
     scale = max(1.0, float(expected.std()))
     np.testing.assert_allclose(reference, expected[:count], atol=1e-4 * scale)
     np.testing.assert_allclose(logits, expected[count - 1], atol=2e-2 * scale)
+    np.testing.assert_allclose(written, logits, atol=4e-2 * scale)
     assert found == expected[count - 1 : -1].argmax(axis=-1).tolist()
 
 
