@@ -107,7 +107,7 @@ def test_llama_cpp_makes_the_same_vectors(tmp_path: Path, convert: Convert) -> N
 
 
 def pooling(path: Path, **modes: object) -> Path:
-    (path / "1_Pooling").mkdir()
+    (path / "1_Pooling").mkdir(parents=True)
     (path / "1_Pooling" / "config.json").write_text(json.dumps(modes))
     return path
 
@@ -118,6 +118,12 @@ def test_a_directory_says_how_tokens_become_a_text(tmp_path: Path) -> None:
     assert read_pooling(bge) == 2
 
 
+@pytest.mark.parametrize(("word", "number"), [("mean", 1), ("cls", 2)])
+def test_newer_directories_say_it_in_a_word(tmp_path: Path, word: str, number: int) -> None:
+    newer = pooling(tmp_path, embedding_dimension=384, pooling_mode=word, include_prompt=True)
+    assert read_pooling(newer) == number
+
+
 def test_the_mean_is_what_most_ask_for(tmp_path: Path) -> None:
     e5 = pooling(tmp_path, word_embedding_dimension=384, pooling_mode_mean_tokens=True)
     assert read_pooling(e5) == 1
@@ -125,7 +131,9 @@ def test_the_mean_is_what_most_ask_for(tmp_path: Path) -> None:
 
 def test_another_pooling_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="pooling_mode_lasttoken"):
-        read_pooling(pooling(tmp_path, pooling_mode_lasttoken=True))
+        read_pooling(pooling(tmp_path / "older", pooling_mode_lasttoken=True))
+    with pytest.raises(ModelFileError, match="asks for lasttoken"):
+        read_pooling(pooling(tmp_path / "newer", pooling_mode="lasttoken"))
 
 
 def test_the_pooling_goes_into_the_file(tmp_path: Path, convert: Convert) -> None:

@@ -10,7 +10,10 @@ from headrace.base.errors import ModelFileError
 
 pooling_name = Path("1_Pooling") / "config.json"
 mean, first = 1, 2  # GGUF's pooling_type
-known = {"pooling_mode_mean_tokens": mean, "pooling_mode_cls_token": first}
+known = {  # newer files have one word, older ones a flag for each
+    **{"mean": mean, "pooling_mode_mean_tokens": mean},
+    **{"cls": first, "pooling_mode_cls_token": first},
+}
 
 
 def read_pooling(path: Path) -> int:
@@ -21,6 +24,8 @@ def read_pooling(path: Path) -> int:
     try:
         modes = json.loads(file.read_bytes())
         asked = {key for key, on in modes.items() if key.startswith("pooling_mode_") and on is True}
+        if isinstance(word := modes.get("pooling_mode"), str):
+            asked.add(word)
     except (ValueError, AttributeError) as error:
         raise ModelFileError(f"{file}: not valid JSON ({error}).", file=str(file)) from error
     if len(asked) != 1 or not asked <= set(known):
