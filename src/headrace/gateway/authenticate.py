@@ -12,7 +12,7 @@ import secrets
 
 from headrace.base.errors import AuthenticationFailed, PermissionDenied
 from headrace.gateway.snapshot import Principal, Snapshot
-from headrace.http.asgi import Scope, header
+from headrace.http.asgi import Scope
 from headrace.http.callers import Networks, caller_address
 from headrace.spec.api_key_format import ParsedKey, parse_key, secret_matches
 from headrace.spec.tenancy import KeyState
@@ -75,17 +75,19 @@ def presented_key(scope: Scope) -> str:
 
     Of two in headers of one name none counts: what stands before this server may have looked at
     the other one."""
-    for name in key_headers:
-        if sum(each == name for each, _ in scope["headers"]) > 1:
-            raise AuthenticationFailed(f"Send one API key: there are several {name.decode()}.")
-    presented = header(scope, b"authorization")
-    if presented is not None:
-        kind, _, text = presented.partition(" ")
-        return text.strip(" \t") if kind.lower() == "bearer" else ""
-    presented = header(scope, b"x-api-key")
-    if presented is None:
+    presented: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        if name in key_headers:
+            if name in presented:
+                raise AuthenticationFailed(f"Send one API key: there are several {name.decode()}.")
+            presented[name] = value
+    if not presented:
         raise AuthenticationFailed("Send your API key as `Authorization: Bearer hr_...`.")
-    return presented.strip(" \t")
+    bearer = presented.get(b"authorization")
+    if bearer is None:
+        return presented[b"x-api-key"].decode("latin-1").strip(" \t")
+    kind, _, text = bearer.decode("latin-1").partition(" ")
+    return text.strip(" \t") if kind.lower() == "bearer" else ""
 
 
 def check_scope(principal: Principal, scope: Scope, trusted_proxies: Networks) -> None:

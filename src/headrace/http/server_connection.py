@@ -58,7 +58,7 @@ class ServerConnection(asyncio.Protocol):
         self._repeats_head = False  # what comes is its head again, without that wish
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._header_bytes = 0
+        self._header_bytes = self._host_count = 0
         self._is_reading = True
         self._writable: asyncio.Event | None = None  # while the client reads too slowly
         self._reader_timer: asyncio.TimerHandle | None = None
@@ -182,7 +182,7 @@ class ServerConnection(asyncio.Protocol):
             return
         self._url = b""
         self._headers = []
-        self._header_bytes = 0
+        self._header_bytes = self._host_count = 0
         self._is_in_head = True
         self._expect_headers(header_timeout_s)
 
@@ -197,7 +197,9 @@ class ServerConnection(asyncio.Protocol):
         """One header; a trailer, which is no part of the request's head, is only counted."""
         self._count_header_bytes(len(name) + len(value))
         if self._is_in_head:
-            self._headers.append((name.lower(), value))
+            lower = name.lower()
+            self._host_count += lower == b"host"
+            self._headers.append((lower, value))
 
     def on_headers_complete(self) -> None:
         """A request whose headers are here."""
@@ -212,7 +214,7 @@ class ServerConnection(asyncio.Protocol):
             self.transport.close()
             return
         parser, version = self._parser, self._parser.get_http_version()
-        if version == "1.1" and sum(name == b"host" for name, _ in self._headers) != 1:
+        if version == "1.1" and self._host_count != 1:
             raise ValueError("a request has one Host header")  # RFC 9112, 3.2
         exchange = Exchange(
             self,
