@@ -40,4 +40,5 @@ async def test_nothing_is_lost_doubled_or_overrun(directory: Path, store: str) -
         report = await site.run()
     assert report.problems == []
     assert report.kills["gateway"]
+    assert report.keys
     assert report.billed_tokens >= tokens * 0.97

@@ -10,11 +10,11 @@
     clients           try again, leave in the middle of a stream, send one request twice at once
 
 At the end every request that reached the engine must be in the ledger once, at the tokens that the
-engine counted; and no limit may have been exceeded at any time. Tests run it short, `bench` long.
+engine counted; all that was sent under one key must have cost one whole answer, whatever broke; and
+no limit may have been exceeded at any time. Tests run it short, `bench` long.
 """
 
 import asyncio
-import dataclasses
 import itertools
 import math
 import random
@@ -31,13 +31,15 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from headrace.sim.booked import overruns, read_settlements
-from headrace.sim.counting_engine import Oracle, oracle_path
-from headrace.sim.gateway_site import fill_store, make_id, model_name, pepper
+from headrace.ledger.rating import nothing_reserved, rate
+from headrace.sim.booked import Booked, overruns, read_settlements
+from headrace.sim.counting_engine import Oracle, keyed_prompt, oracle_path
+from headrace.sim.gateway_site import fill_store, make_id, model_name, pepper, price
 from headrace.sim.listening_process import Process
 from headrace.sim.postgres_server import PostgresServer
 from headrace.sim.redis_server import RedisServer
 from headrace.spec.limits import Limits
+from headrace.spec.settlements import Outcome, TokenUsage
 from headrace.spec.tenancy import ApiKey
 from headrace.storage import Database, open_postgres
 
@@ -46,7 +48,8 @@ drain_timeout_s = 180.0
 request_timeout_s = 30.0
 stream_share = 0.3
 leaving_share = 0.2  # of those that stream
-duplicate_share = 0.05  # of those that stay: sent twice at once, under one Idempotency-Key
+keyed_share = 0.2  # of the works: every attempt has the same Idempotency-Key, at any gateway
+duplicate_share = 0.3  # of their attempts: sent to two gateways at once, or twice to one
 retry_delay_s = 0.2
 max_tokens = 8
 
@@ -78,6 +81,7 @@ class ChaosReport:
     was_stopped: bool = False  # before all of the work was done
     statuses: Counter[int] = field(default_factory=Counter)
     duplicates: int = 0  # pairs that were answered twice, by one answer
+    keys: int = 0  # whose charges were compared with that of one answer
     broken: int = 0  # connections that ended without an answer
     kills: Counter[str] = field(default_factory=Counter)
     engine_requests: int = 0
@@ -97,11 +101,16 @@ class Ask:
     leaves: bool
     key: str = ""  # its Idempotency-Key, if it has one
 
+    @property
+    def prompt(self) -> str:
+        """What is asked, which names the key."""
+        return f"{keyed_prompt}{self.key}" if self.key else f"work {self.work}"
+
     def body(self) -> dict[str, object]:
         """What is sent."""
         return {
             "model": model_name,
-            "messages": [{"role": "user", "content": f"work {self.work}"}],
+            "messages": [{"role": "user", "content": self.prompt}],
             "max_tokens": max_tokens,
             "stream": self.streams,
         }
@@ -123,6 +132,7 @@ class ChaosSite:
         ]
         self._api_key = ""
         self._answered: set[str] = set()  # request ids of whole answers that clients got
+        self._keys: set[str] = set()  # prompts of keyed works that clients got an answer to
         self._stopping = False
         self.report = ChaosReport()
 
@@ -236,22 +246,27 @@ class ChaosSite:
 
     async def _attempt(self, session: aiohttp.ClientSession, rng: random.Random, work: int) -> bool:
         """Ask one of the gateways; whether the work is done. Some callers leave in the middle."""
+        fixed = random.Random(self._plan.seed * 7_919 + work)  # noqa: S311 -- of all its attempts
+        if fixed.random() < keyed_share:
+            return await self._attempt_keyed(session, rng, work, streams=fixed.random() < 0.5)
         streams = rng.random() < stream_share
-        leaves = streams and rng.random() < leaving_share
-        gateway = rng.choice(self._gateways)
-        ask = Ask(work, streams=streams, leaves=leaves)
-        if leaves or rng.random() >= duplicate_share:
-            return await self._ask(session, gateway, ask) is not None
-        starts = gateway.starts
-        ask = dataclasses.replace(ask, key=f"{work}-{rng.random()}")
-        first, second = await asyncio.gather(
-            self._ask(session, gateway, ask), self._ask(session, gateway, ask)
-        )
-        if first and second and gateway.starts == starts:  # what is kept is kept in memory
-            self.report.duplicates += 1
-            if first != second:
-                self.report.problems.append(f"charged twice: {first} and {second}")
-        return bool(first or second)
+        ask = Ask(work, streams=streams, leaves=streams and rng.random() < leaving_share)
+        return await self._ask(session, rng.choice(self._gateways), ask) is not None
+
+    async def _attempt_keyed(
+        self, session: aiohttp.ClientSession, rng: random.Random, work: int, *, streams: bool
+    ) -> bool:
+        """The same under the key of the work, at one gateway or at two at once."""
+        ask = Ask(work, streams=streams, leaves=False, key=f"{self._plan.seed}-{work}")
+        gateways = [rng.choice(self._gateways)]
+        if rng.random() < duplicate_share:
+            gateways.append(rng.choice(self._gateways))
+        asked = [self._ask(session, gateway, ask) for gateway in gateways]
+        answered = [found for found in await asyncio.gather(*asked) if found is not None]
+        self.report.duplicates += len(answered) > 1
+        if answered:
+            self._keys.add(ask.prompt)
+        return bool(answered)
 
     async def _ask(
         self, session: aiohttp.ClientSession, gateway: Process, ask: "Ask"
@@ -284,7 +299,8 @@ class ChaosSite:
             return None
         self.report.answers += 1
         request_id = answer.headers["x-request-id"]
-        self._answered.add(request_id)
+        if not ask.key:  # under a key the answer may be another request's
+            self._answered.add(request_id)
         return request_id
 
     async def _keep_running(self) -> None:
@@ -330,16 +346,48 @@ class ChaosSite:
         with closing(self._database()) as database:
             booked = read_settlements(database)
             problems += database.ledger.check()
-        report.engine_requests, report.settlements = len(oracle), len(booked)
-        begun = oracle.keys() - self._answered
+        report.engine_requests, report.settlements = len(oracle.tokens), len(booked)
+        begun = oracle.tokens.keys() - self._answered
         problems += [f"begun and not booked: {one}" for one in begun - booked.keys()]
         problems += [f"answered and not booked: {one}" for one in self._answered - booked.keys()]
         for request_id, row in booked.items():
-            attempts = oracle.get(request_id, [(0, 0)])
+            attempts = oracle.tokens.get(request_id, [(0, 0)])
             if row.tokens not in attempts:
                 problems.append(f"wrong: {request_id} {row.tokens} by {row.source}, {attempts}")
             report.billed_tokens += sum(row.tokens)
             report.billed_nanousd += row.amount_nanousd
+        problems += self._wrong_keys(oracle, booked)
         limits = self._plan.limits
         if limits is not None:
             problems += overruns(limits, booked.values())
+
+    def _wrong_keys(self, oracle: Oracle, booked: dict[str, Booked]) -> Iterator[str]:
+        """Keys that were charged other than for one whole answer; what callers left is apart."""
+        whole = {
+            (prompt_tokens, max_tokens): charge_nanousd(prompt_tokens)
+            for attempts in oracle.tokens.values()
+            for prompt_tokens, _ in attempts
+        }
+        paid: Counter[str] = Counter()
+        answers: dict[str, int] = {}
+        for request_id, prompt in oracle.keyed.items():
+            row = booked.get(request_id)
+            if row is None or row.outcome == Outcome.ABORTED.value:
+                continue
+            paid[prompt] += row.amount_nanousd
+            if row.outcome == Outcome.FINISHED.value:
+                answers[prompt] = whole[row.tokens]
+        self.report.keys = len(answers)
+        for prompt, owed in answers.items():
+            if paid[prompt] != owed:
+                yield f"{prompt} was charged {paid[prompt]} and not {owed}"
+        for prompt in paid.keys() - answers.keys():
+            if paid[prompt]:
+                yield f"{prompt} was charged {paid[prompt]} and never answered"
+        for prompt in self._keys - answers.keys():
+            yield f"{prompt} was answered and no answer of it is booked"
+
+
+def charge_nanousd(prompt_tokens: int) -> int:
+    """What a whole answer costs."""
+    return rate(price, TokenUsage(prompt_tokens, 0, max_tokens), nothing_reserved).amount_nanousd

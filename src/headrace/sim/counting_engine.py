@@ -2,8 +2,9 @@
 
     python -m headrace.sim.counting_engine LISTENING_DESCRIPTOR
 
-`/oracle` tells all it knows: for each request id the tokens of every attempt that reached it. A
-request that ended takes some hundred bytes, so that a million of them fit.
+`/oracle` tells all it knows: for each request id the tokens of every attempt that reached it, and
+which of them asked for the same under one key. A request that ended takes some hundred bytes, so
+that a million of them fit.
 """
 
 import socket
@@ -23,7 +24,23 @@ from headrace.sim.engine import Behaviour, FakeEngine, FakeRequest, Seen
 oracle_path = "/oracle"
 _encode = msgspec.json.Encoder().encode
 
-Oracle = dict[str, list[tuple[int, int]]]  # prompt and completion tokens by request id
+keyed_prompt = "keyed "  # how the prompts begin of requests that are sent under a key
+
+
+class Oracle(msgspec.Struct):
+    """What the engine knows."""
+
+    tokens: dict[str, list[tuple[int, int]]]  # prompt and completion tokens by request id
+    keyed: dict[str, str]  # prompts that name a key, by request id
+
+
+class Said(msgspec.Struct):
+    """What matters of a message."""
+
+    content: str = ""
+
+
+_message = msgspec.json.Decoder(Said).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +58,28 @@ class CountingEngine(FakeEngine):
     def __init__(self, tokens: int) -> None:
         super().__init__(default=Behaviour(tokens=tokens), remembers=False)
         self._attempts: dict[str, list[Seen | Ended]] = defaultdict(list)
+        self._keyed: dict[str, str] = {}
         self._prompt_tokens = self._completion_tokens = 0  # of those that ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request (ASGI)."""
         if scope["type"] == "http" and scope["path"] == oracle_path:
-            known: Oracle = {
+            tokens = {
                 request_id: [(seen.prompt_tokens, seen.completion_tokens) for seen in attempts]
                 for request_id, attempts in self._attempts.items()
             }
+            known = Oracle(tokens, self._keyed)
             await send_json(send, 200, _encode(known))
         else:
             await super().__call__(scope, receive, send)
 
     async def _note(self, scope: Scope, body: bytes, request: FakeRequest) -> Seen:
         seen = await super()._note(scope, b"", request)
-        self._attempts[header(scope, b"x-request-id") or ""].append(seen)
+        request_id = header(scope, b"x-request-id") or ""
+        self._attempts[request_id].append(seen)
+        said = _message(request.messages[-1]).content if request.messages else ""
+        if said.startswith(keyed_prompt):
+            self._keyed[request_id] = said
         return seen
 
     async def _generate(self, scope: Scope, receive: Receive, send: Send, *, is_chat: bool) -> None:
