@@ -56,6 +56,7 @@ from headrace.control.applier import Applier
 from headrace.control.counter_sampler import CounterSampler
 from headrace.control.decide import ControlTimes
 from headrace.control.gateway_poll import GatewayPoll
+from headrace.control.hourly_reconciliation import HourlyReconciliation
 from headrace.control.insight import Insight
 from headrace.control.leader import Leader
 from headrace.control.live_history import LiveHistory
@@ -297,6 +298,9 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
         asyncio.create_task(live.run(stop)),
         asyncio.create_task(
             make_sampler(plane, seen, client, clock).run(stop, lambda: leader.leads)
+        ),
+        asyncio.create_task(
+            HourlyReconciliation(plane.database, clock).run(stop, lambda: leader.leads)
         ),
         asyncio.create_task(management.run(stop, lambda: leader.leads)),
     ]

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 
 from headrace.base.clock import Clock
-from headrace.ledger.reconciliation import Reconciled, reconcile
+from headrace.ledger.reconciliation import differing_tokens, reconcile
 from headrace.observability import control_metrics as declared
 from headrace.observability.metrics import render
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.nodes import Node, NodeState
 from headrace.storage import Database
+from headrace.storage.reconciliation_reports import StoredReport
 
 span_s = 3600.0  # that is compared
 compare_interval_s = 30.0  # so often at most, however often somebody scrapes
@@ -32,6 +33,7 @@ class ControlMetrics:
         self._clock = clock
         self._leads = leads
         self._lock = threading.Lock()
+        self._start_time = clock.wall_s()
         self._compared_s: float | None = None
         self._unexplained_tokens = 0
         self._difference_tokens = 0
@@ -46,6 +48,7 @@ class ControlMetrics:
         )
         nodes = Counter(node.state for node in store.list(Node))
         short = sum(ready[item.id] < item.replicas for item in store.list(Deployment))
+        report = next(iter(self._database.reconciliations.newest(1)), None)
         with self._lock:
             self._compare()
             difference, unexplained = self._difference_tokens, self._unexplained_tokens
@@ -59,9 +62,15 @@ class ControlMetrics:
                 (declared.short_deployments, short),
                 (declared.difference_tokens, difference),
                 (declared.unexplained_tokens, unexplained),
+                (declared.report_age_seconds, self._report_age_s(report)),
+                (declared.report_unexplained_tokens, report.unexplained_tokens if report else 0),
             ],
             "",
         )
+
+    def _report_age_s(self, newest: StoredReport | None) -> float:
+        """How long ago the newest hour that is reported ended; of none, since this began."""
+        return self._clock.wall_s() - (self._start_time if newest is None else newest.end_time)
 
     def _compare(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -70,14 +79,5 @@ class ControlMetrics:
         self._compared_s = now_s
         samples, wall_s = self._database.engine_samples, self._clock.wall_s()
         rows = reconcile(samples.read(wall_s - span_s, wall_s), samples.billed)
-        self._difference_tokens = tokens_of(rows)
-        self._unexplained_tokens = tokens_of([row for row in rows if not row.is_explained])
-
-
-def tokens_of(rows: list[Reconciled]) -> int:
-    """How many tokens differ, whichever way; a surplus here makes good no lack there."""
-    return sum(
-        abs(row.engine_prompt_tokens - row.billed_prompt_tokens)
-        + abs(row.engine_completion_tokens - row.billed_completion_tokens)
-        for row in rows
-    )
+        self._difference_tokens = differing_tokens(rows)
+        self._unexplained_tokens = differing_tokens([row for row in rows if not row.is_explained])

@@ -4,7 +4,7 @@ An engine's counters begin at 0 with each process. So what it counted between tw
 sum of its processes' growth; what a process counted after its last sample nobody knows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 
 import msgspec
@@ -39,6 +39,34 @@ class Reconciled(msgspec.Struct, frozen=True, kw_only=True):
             and self.engine_completion_tokens == self.billed_completion_tokens
         )
         return is_equal or bool(self.reasons)
+
+
+class ReportRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica in a report, and what it was: empty where it is gone."""
+
+    engine: str
+    model: str
+    compared: Reconciled
+
+
+def differing_tokens(rows: Iterable[Reconciled]) -> int:
+    """How many tokens differ, whichever way; a surplus here makes good no lack there."""
+    return sum(
+        abs(row.engine_prompt_tokens - row.billed_prompt_tokens)
+        + abs(row.engine_completion_tokens - row.billed_completion_tokens)
+        for row in rows
+    )
+
+
+def adjoining(
+    samples: Mapping[str, Sequence[EngineSample]], end_time: float
+) -> dict[str, Sequence[EngineSample]]:
+    """Each replica's samples up to its first one at `end_time` or later: there the next begins."""
+    return {
+        replica_id: own[: 1 + sum(sample.sample_time < end_time for sample in own)]
+        for replica_id, own in samples.items()
+        if own[0].sample_time < end_time
+    }
 
 
 def reconcile(

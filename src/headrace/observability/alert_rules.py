@@ -195,6 +195,21 @@ conditions = (
         "Engines counted other tokens than were billed in the last hour, and nothing explains it.",
     ),
     Condition(
+        "HeadraceReconciliationReportDiffers",
+        f"{control_metrics.report_unexplained_tokens.name} > 0",
+        "2h",
+        "ticket",
+        "The stored reconciliation of an hour differs and nothing explains it, also after the hour "
+        "was compared again; `headrace reconcile --show` names engines and models.",
+    ),
+    Condition(
+        "HeadraceReconciliationLate",
+        f"min({control_metrics.report_age_seconds.name}) > 9000",
+        "10m",
+        "ticket",
+        "No hour was reconciled lately: no control plane leads, or the store does not take it.",
+    ),
+    Condition(
         "HeadraceNoLeader",
         f"max({control_metrics.leads.name}) == 0",
         "2m",

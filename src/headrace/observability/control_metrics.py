@@ -39,3 +39,13 @@ unexplained_tokens = MetricDeclaration(
     gauge,
     "Those of them for which no reason is known: a restart, a request that still runs.",
 )
+report_age_seconds = MetricDeclaration(
+    "headrace_control_reconciliation_age_seconds",
+    gauge,
+    "Since the end of the newest hour whose reconciliation is stored.",
+)
+report_unexplained_tokens = MetricDeclaration(
+    "headrace_control_reconciliation_unexplained_tokens",
+    gauge,
+    "Tokens of that hour that differ between engines and bills, and for which no reason is known.",
+)

@@ -15,6 +15,7 @@ from headrace.storage.late_rating import LateRating
 from headrace.storage.leadership import Leadership, leadership_of
 from headrace.storage.lease_store import LeaseStore
 from headrace.storage.ledger_store import LedgerStore
+from headrace.storage.reconciliation_reports import ReconciliationReports
 from headrace.storage.replay_claims import ReplayClaims
 from headrace.storage.sessions import Sessions
 from headrace.storage.settlement_rows import SettlementRows
@@ -35,6 +36,7 @@ class Database:
         self.audit = AuditLog(sessions)
         self.events = EventStore(sessions)
         self.engine_samples = EngineSamples(sessions)
+        self.reconciliations = ReconciliationReports(sessions)
         self.device_uses = DeviceUses(sessions)
         self.replay_claims = ReplayClaims(limit_sessions or sessions)
         self.limits = LeaseStore(limit_sessions or sessions, clock)

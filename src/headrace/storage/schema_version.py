@@ -5,8 +5,19 @@ from sqlalchemy import Connection, column, inspect, select, table
 from headrace.base.errors import ConfigurationError
 from headrace.storage.sessions import Sessions
 
-head_revision = "0010"  # the last step in `migrations/versions`; a test keeps it true
-released_revisions = ("0001", "0002", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
+head_revision = "0011"  # the last step in `migrations/versions`; a test keeps it true
+released_revisions = (
+    "0001",
+    "0002",
+    "0004",
+    "0005",
+    "0006",
+    "0007",
+    "0008",
+    "0009",
+    "0010",
+    "0011",
+)
 
 version_table = table("alembic_version", column("version_num"))
 

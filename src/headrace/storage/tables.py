@@ -15,6 +15,7 @@ replay_claims             which request ran under an Idempotency-Key, until its 
 replay_answers            what it was answered, as long
 charged_keys              which request was charged for an Idempotency-Key
 engine_samples            what a replica's own counters said, and when
+reconciliation_reports    how that agreed with what was billed, hour by hour
 """
 
 from sqlalchemy import (
@@ -194,6 +195,17 @@ engine_samples = Table(
     Column("prompt_tokens", BigInteger, nullable=False),
     Column("completion_tokens", BigInteger, nullable=False),
     Column("running_requests", BigInteger, nullable=True),
+)
+
+reconciliation_reports = Table(
+    "reconciliation_reports",
+    metadata,
+    Column("begin_time", Float, primary_key=True),
+    Column("end_time", Float, nullable=False),
+    Column("make_time", Float, nullable=False),
+    Column("difference_tokens", BigInteger, nullable=False),
+    Column("unexplained_tokens", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),  # the rows, as JSON
 )
 
 replay_claims = Table(

@@ -122,6 +122,23 @@ cases = {
             told("17m", "HeadraceReconciliationDiffers", ["ticket"]),
         ],
     ),
+    "a stored report that differs": (
+        [series("headrace_control_reconciliation_unexplained_tokens", "0x5 7x200")],
+        [
+            told("2h", "HeadraceReconciliationReportDiffers", []),
+            told("130m", "HeadraceReconciliationReportDiffers", ["ticket"]),
+        ],
+    ),
+    "no report": (
+        [
+            series('headrace_control_reconciliation_age_seconds{instance="a"}', "0+60x300"),
+            series('headrace_control_reconciliation_age_seconds{instance="b"}', "60+60x300"),
+        ],
+        [
+            told("2h", "HeadraceReconciliationLate", []),
+            told("3h", "HeadraceReconciliationLate", ["ticket"]),
+        ],
+    ),
     "outputs": (
         [
             series('headrace_engine_inter_token_latency_seconds_bucket{le="0.25"}', "0+50x120"),
@@ -246,6 +263,8 @@ def test_every_alert_that_operators_need_is_there_and_links_its_runbook() -> Non
         "HeadraceLedgerLags",
         "HeadraceLimiterDegraded",
         "HeadraceReconciliationDiffers",
+        "HeadraceReconciliationReportDiffers",
+        "HeadraceReconciliationLate",
         "HeadraceCertificateExpires",
     }
     for name, link in told_of.items():
