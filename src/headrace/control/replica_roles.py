@@ -7,6 +7,7 @@ its role before it is started and for as long as it is there, and the numbers st
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import msgspec
@@ -59,12 +60,20 @@ def changed_roles(deployment: Deployment, replicas: Sequence[Replica]) -> list[R
     for generation in generations:
         own = [replica for replica in replicas if replica.generation == generation]
         template = deployment.template_of(generation)
-        if template is not None and find_adapter(template.engine).facts.roles_are_fixed:
+        if template is not None and keeps_roles(template.engine):
             wanted += with_fixed_roles(deployment.disaggregation, template, own)
         else:
             wanted += with_roles(deployment, own)
     present = {replica.id: replica.role for replica in replicas}
     return [replica for replica in wanted if present[replica.id] is not replica.role]
+
+
+def keeps_roles(engine: str) -> bool:
+    """Whether a replica's role is an argument of its start; not of an engine that nobody knows,
+    whose launch tells so."""
+    with suppress(InvalidRequest):
+        return find_adapter(engine).facts.roles_are_fixed
+    return False
 
 
 def with_roles(deployment: Deployment, replicas: Sequence[Replica]) -> list[Replica]:
