@@ -40,7 +40,7 @@ def wheel(tmp_path: Path) -> Path:
 
 def run(script: Path, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(script), *map(str, words)],
+        [sys.executable, "-W", "error", str(script), *map(str, words)],
         capture_output=True,
         text=True,
         env={**os.environ, "SOURCE_DATE_EPOCH": "1790000000"},
