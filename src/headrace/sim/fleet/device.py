@@ -12,27 +12,32 @@ has points: few rows share one pass over a CPU's weights, and no maximum of two 
 """
 
 from bisect import bisect_left
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
+
+Seconds = Annotated[float, Meta(ge=0.0)]
+Count = Annotated[int, Meta(ge=1)]
 
 
 class DeviceModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The time model and the limits of one replica's device, or group of devices."""
 
     source: str  # where the numbers come from
-    fixed_s: float  # a step at least
-    weights_s: float = 0.0  # reading every matrix once
-    row_s: float = 0.0  # the matrices' arithmetic for one token
+    fixed_s: Seconds  # a step at least
+    weights_s: Seconds = 0.0  # reading every matrix once
+    row_s: Seconds = 0.0  # the matrices' arithmetic for one token
     matrix_points: tuple[tuple[int, float], ...] = ()  # rows and seconds, in the place of those two
-    sequence_s: float = 0.0  # sampling and bookkeeping of one sequence
-    context_token_s: float = 0.0  # reading one token's KV
-    pair_s: float = 0.0  # attention's arithmetic for one row and one token of its context
-    kv_tokens: int  # room for KV
-    block_size_tokens: int = 16
-    step_rows: int = 2048
-    sequences_max: int = 256
-    waiting_max: int = 1024  # queued inside; more are refused
-    max_model_len: int = 131_072
+    sequence_s: Seconds = 0.0  # sampling and bookkeeping of one sequence
+    context_token_s: Seconds = 0.0  # reading one token's KV
+    pair_s: Seconds = 0.0  # attention's arithmetic for one row and one token of its context
+    kv_tokens: Count  # room for KV
+    block_size_tokens: Count = 16
+    step_rows: Count = 2048
+    sequences_max: Count = 256
+    waiting_max: Count = 1024  # queued inside; more are refused
+    max_model_len: Count = 131_072
 
     def __post_init__(self) -> None:
         rows = [point[0] for point in self.matrix_points]

@@ -28,7 +28,7 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Deployments of equal replicas, dealt over zones in turn."""
 
     deployments: Positive = 1
-    replicas: Count  # of each deployment
+    replicas: Positive  # of each deployment
     zones: Positive = 1
     engine: Literal["exact", "aggregate"] = "aggregate"
     prefix_cache: bool = True

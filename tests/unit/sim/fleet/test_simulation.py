@@ -11,7 +11,7 @@ from headrace.sim.fleet.invariants import InvariantBroken
 from headrace.sim.fleet.policies import headrace, policies
 from headrace.sim.fleet.report import Report
 from headrace.sim.fleet.request import Attempt, Outcome
-from headrace.sim.fleet.scenario import Scenario, load, names
+from headrace.sim.fleet.scenario import Scenario, load, names, scenario_dir
 from headrace.sim.fleet.simulation import Simulation
 
 every_event = 1
@@ -122,6 +122,25 @@ def test_a_settlement_that_is_posted_twice_is_found(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Books, "post", lambda books, shipped: books._charge(shipped[0]))
     with pytest.raises(InvariantBroken, match="settled twice"):
         run(load("faults"), check_interval_events=every_event)
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("replicas = 8", "replicas = 0"),
+        ("step_rows = 2048", "step_rows = 0"),
+        ("sequences_max = 256", "sequences_max = 0"),
+        ("kv_tokens = 400000", "kv_tokens = 0"),
+        ("fixed_s = 0.0005", "fixed_s = -1.0"),
+    ],
+)
+def test_a_number_with_which_nothing_would_ever_end_is_refused(
+    tmp_path: Path, line: str, wrong: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text((scenario_dir / "chat.toml").read_text().replace(line, wrong))
+    with pytest.raises(InvalidRequest, match=wrong.split(" ", maxsplit=1)[0]):
+        load(str(path))
 
 
 def test_an_unknown_scenario_names_those_there_are() -> None:
