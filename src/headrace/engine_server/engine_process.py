@@ -10,6 +10,7 @@ are for the HTTP process; this one lives exactly as long as the socket.
 
 import os
 import secrets
+import select
 import signal
 import socket
 import sys
@@ -87,6 +88,7 @@ class EngineProcess:
         config = self._read_config()
         if config is None:
             return
+        threading.Thread(target=exit_when_alone, args=(self._sock,), daemon=True).start()
         try:
             encoder = self._load_encoder(config, self._report_loading)
             if encoder is not None:
@@ -142,6 +144,7 @@ class EngineProcess:
         self._shelf = AdapterShelf(runner, config, self._report_loading)
         first_core = EngineCore(runner, scheduler, self._clock)
         _warm_up(first_core)
+        self._report_loading("reading a few words", 0.97)
         remarks = probe_load(config, first_core, runner.info, self._clock, load_s)
         if config.kv_transfers is not None:
             fingerprint = make_fingerprint(runner, scheduler, self._clock)
@@ -306,6 +309,14 @@ class EngineProcess:
 def exit_now() -> None:
     """End this process without waiting for the step that runs: nobody is left to tell."""
     os._exit(0)
+
+
+def exit_when_alone(sock: socket.socket) -> None:
+    """End this process when nobody is at the other end, also while it loads and reads nothing."""
+    end = select.poll()
+    end.register(sock, 0)  # a hang-up is told without being asked for
+    end.poll()
+    exit_now()
 
 
 def _warm_up(core: EngineCore) -> None:
