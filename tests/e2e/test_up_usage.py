@@ -186,3 +186,17 @@ async def test_every_parameter_reaches_the_engine_through_the_gateway(
                 extra_body={"guided_regex": "[0-9"},
             )
         assert refused.value.param == "guided_regex"
+
+
+def test_an_hour_that_ended_is_reconciled_and_listed(platform: PlatformProcess) -> None:
+    def reports() -> list[dict[str, Any]]:
+        words = [*headrace, "reconcile", "--list", "--json", "--data-dir", str(platform.data_dir)]
+        ended = subprocess.run(words, capture_output=True, timeout=60, check=True)
+        found = json.loads(ended.stdout)["items"]
+        assert isinstance(found, list)
+        return found
+
+    wait_until(lambda: bool(reports()))  # the hour before the start is due at once
+    newest = reports()[0]
+    assert newest["end_time"] - newest["begin_time"] == 3600.0
+    assert newest["unexplained_tokens"] == 0
