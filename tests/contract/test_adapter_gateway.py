@@ -1,7 +1,8 @@
 """Every engine's exchanges through a whole gateway: what clients get, and what is settled."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,20 @@ from typing import Any
 import aiohttp
 import pytest
 
-from headrace.adapters.facts import StreamUsage
+from headrace.adapters.facts import Abort, StreamUsage
 from headrace.adapters.registry import find_adapter
 from headrace.gateway.upstream import chat_path
-from headrace.http.asgi import Receive, Scope, Send, read_body
+from headrace.http.asgi import EventStream, Receive, Scope, Send, read_body
 from headrace.ledger.reservation import Outcome, UsageSource
 from headrace.protocol.sse import SseDecoder
 from headrace.sim.engine_exchanges import exchanges
-from headrace.sim.engine_wire import EngineExchanges, pieces, stream_usage
+from headrace.sim.engine_wire import (
+    EngineExchanges,
+    call_name,
+    call_pieces,
+    pieces,
+    stream_usage,
+)
 from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name, serving
 
 engines = pytest.mark.parametrize("engine", exchanges, ids=lambda engine: engine.engine)
@@ -30,6 +37,9 @@ class ReplayedEngine:
         self._engine = engine
         self._stream = stream
         self.error: tuple[int, bytes] | None = None
+        self.rest: bytes | None = None  # of the stream, once `gate` is open; None: all at once
+        self.gate = asyncio.Event()
+        self.left = asyncio.Event()  # its connection was closed before
         self.paths: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.header_names: set[str] = set()
@@ -44,14 +54,40 @@ class ReplayedEngine:
         if self.error is not None:
             status, body = self.error
             await self._answer(send, status, b"application/json", body)
-        else:
+        elif self.rest is None:
             await self._answer(send, 200, b"text/event-stream", self._stream)
+        else:
+            await self._answer_in_two(receive, send, self.rest)
+
+    async def _answer_in_two(self, receive: Receive, send: Send, rest: bytes) -> None:
+        out = EventStream(send)
+        await out.write(self._stream)
+        gate = asyncio.create_task(self.gate.wait())
+        leaving = asyncio.create_task(disconnected(receive))
+        await asyncio.wait((gate, leaving), return_when=asyncio.FIRST_COMPLETED)
+        gate.cancel()
+        if leaving.done():
+            self.left.set()
+            return
+        leaving.cancel()
+        await out.close(rest)
 
     @staticmethod
     async def _answer(send: Send, status: int, kind: bytes, body: bytes) -> None:
         headers = [(b"content-type", kind)]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+async def disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def before_last_piece(engine: EngineExchanges) -> int:
+    """Where the event of the last piece of text begins."""
+    last = engine.stream.index(json.dumps(pieces[-1]).encode())
+    return engine.stream.rindex(b"\n\n", 0, last) + 2
 
 
 @asynccontextmanager
@@ -104,9 +140,8 @@ async def test_a_stream_reaches_the_client_whole_and_is_settled_exactly(
 async def test_a_stream_that_breaks_off_is_told_and_settled_by_what_passed(
     engine: EngineExchanges, tmp_path: Path
 ) -> None:
-    cut = engine.stream.index(json.dumps(pieces[-1]).encode())
-    start = engine.stream.rindex(b"data: ", 0, cut)
-    async with running(engine, tmp_path, engine.stream[:start]) as (_, site, client):
+    begun = engine.stream[: before_last_piece(engine)]
+    async with running(engine, tmp_path, begun) as (_, site, client):
         _, body = await chat(client, stream=True)
         (settlement,) = await site.settlements(1)
 
@@ -144,3 +179,81 @@ async def test_a_tenants_salt_leaves_the_house_for_no_one_who_does_not_use_it(
 
     assert ("cache_salt" in replayed.bodies[0]) is in_body
     assert ("x-headrace-cache-salt" in replayed.header_names) is (engine.engine == "headrace")
+
+
+async def leave_after(client: aiohttp.ClientSession, told: Sequence[str]) -> None:
+    """Ask for a stream, and close the connection once it told this."""
+    messages = [{"role": "user", "content": "Hi"}]
+    body = {"model": model_name, "messages": messages, "stream": True}
+    async with client.post("/v1/chat/completions", json=body) as answer:
+        decoder, text = SseDecoder(), ""
+        while text != "".join(told):
+            for event in decoder.feed(await answer.content.readany()):
+                for choice in json.loads(event.data)["choices"]:
+                    text += choice["delta"].get("content") or ""
+        answer.close()
+
+
+async def ended_for_its_caller(site: GatewaySite, client: aiohttp.ClientSession) -> None:
+    """Return once the gateway knows that nobody waits for the answer any more."""
+    while b'"outcome":"aborted"' not in site.access_log.getvalue():
+        await client.get("/livez")
+        site.gateway.access_log.flush()
+
+
+@engines
+async def test_who_leaves_ends_the_request_and_pays_for_what_the_engine_told(
+    engine: EngineExchanges, tmp_path: Path
+) -> None:
+    facts = find_adapter(engine.engine).facts
+    start = before_last_piece(engine)
+    async with running(engine, tmp_path, engine.stream[:start]) as (replayed, site, client):
+        replayed.rest = engine.stream[start:]
+        await leave_after(client, pieces[:-1])
+        if facts.abort is Abort.NONE:
+            await ended_for_its_caller(site, client)
+            replayed.gate.set()
+        else:
+            await replayed.left.wait()
+        (settlement,) = await site.settlements(1)
+
+    assert settlement.outcome is Outcome.ABORTED
+    if facts.abort is Abort.NONE:
+        assert not replayed.left.is_set()
+        assert settlement.usage == stream_usage
+    elif facts.stream_usage is StreamUsage.EVERY_CHUNK:
+        assert settlement.usage == engine.cut_usage
+    else:
+        assert settlement.source is UsageSource.COUNTED
+        assert settlement.usage.completion_tokens >= 2
+
+
+@engines
+async def test_a_call_reaches_the_client_whole(engine: EngineExchanges, tmp_path: Path) -> None:
+    function = {"name": call_name, "parameters": {"type": "object"}}
+    async with running(engine, tmp_path, engine.call_stream) as (replayed, site, client):
+        tools = [{"type": "function", "function": function}]
+        status, body = await chat(client, stream=True, tools=tools)
+        (settlement,) = await site.settlements(1)
+    assert status == 200
+    *data, last = [event.data for event in SseDecoder().feed(body)]
+    assert last == b"[DONE]"
+    choices = [choice for item in data for choice in json.loads(item)["choices"]]
+    calls = [call for choice in choices for call in choice["delta"].get("tool_calls", ())]
+    assert {call["index"] for call in calls} == {0}
+    assert calls[0]["id"] == "call_1"
+    assert [call["function"]["name"] for call in calls if "name" in call["function"]] == [call_name]
+    assert "".join(call["function"]["arguments"] for call in calls) == "".join(call_pieces)
+    assert choices[-1]["finish_reason"] == "tool_calls"
+    assert settlement.outcome is Outcome.FINISHED
+    assert settlement.usage == stream_usage
+    (told,) = replayed.bodies[0]["tools"]
+    assert told.get("function", told)["name"] == call_name
+
+
+@engines
+async def test_stop_strings_reach_the_engine(engine: EngineExchanges, tmp_path: Path) -> None:
+    field = "stop" if find_adapter(engine.engine).dialect is None else "stop_sequences"
+    async with running(engine, tmp_path) as (replayed, _, client):
+        await chat(client, stream=True, stop=["END", "\n\n"])
+    assert replayed.bodies[0][field] == ["END", "\n\n"]

@@ -311,6 +311,7 @@ tgi_request_generated_tokens_count 3
         ),
         stream=stream_with_usage_at_end(),
         models=listed(owned_by="library"),
+        calls_come_whole=True,
     ),
     EngineExchanges(
         engine="lm_studio",
@@ -383,6 +384,7 @@ nv_inference_request_success{{model="a-model",version="1"}} 99
         stream=stream_with_usage_at_end(),
         models=listed(context_length=4096),
         context_length=4096,
+        calls_come_whole=True,
     ),
     EngineExchanges(
         engine="openai",

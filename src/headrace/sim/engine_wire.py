@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace.adapters.protocol import EngineLoad, ReadinessState
 from headrace.base.errors import ContextLengthExceeded, HeadraceError
@@ -10,6 +11,8 @@ from headrace.spec.settlements import TokenUsage
 
 end_marker = b"data: [DONE]\n\n"
 pieces = ("Grü", "ße", " 🚆")  # of every stream's text
+call_name = "weather"
+call_pieces = ("", '{"city":', ' "Bern"}')  # of the arguments, where a stream is a call
 stream_usage = TokenUsage(9, 4, len(pieces))
 
 noise = """# HELP x:request_seconds Time of requests.
@@ -53,6 +56,12 @@ class EngineExchanges:
     cut_usage: TokenUsage | None = None  # told by the stream before its last content chunk
     models: bytes = b""
     context_length: int | None = None
+    calls_come_whole: bool = False  # the arguments of a call in one piece
+
+    @property
+    def call_stream(self) -> bytes:
+        """The stream where the answer is a call: what the engine tells of its use is the same."""
+        return with_call(self.stream, come_whole=self.calls_come_whole)
 
 
 def chunk(choice: Mapping[str, object] | None, **more: object) -> bytes:
@@ -133,6 +142,47 @@ def llama_stream() -> bytes:
     parts.append(chunk({"finish_reason": "stop", "delta": {}}))
     last = chunk(None, usage=openai_usage(stream_usage), timings=timings(len(pieces)))
     return b"".join([*parts, last, end_marker])
+
+
+def with_call(stream: bytes, *, come_whole: bool) -> bytes:
+    """A stream of text as one of a call, in either API: each piece becomes one of its arguments."""
+    if come_whole:
+        opening = dict.fromkeys(pieces, "") | {pieces[0]: "".join(call_pieces)}
+    else:
+        opening = dict(zip(pieces, call_pieces, strict=True))
+    events = []
+    for event in stream.split(b"\n\n"):
+        head, separator, data = event.partition(b"data: ")
+        if data.startswith(b"{"):
+            body = json.loads(data)
+            into_call(body, opening)
+            data = json.dumps(body).encode()
+        events.append(head + separator + data)
+    return b"\n\n".join(events)
+
+
+def into_call(body: dict[str, Any], arguments: Mapping[str, str]) -> None:
+    """Turn one event of text into one of a call, by which arguments are in place of which piece."""
+    for choice in body.get("choices", ()):
+        if choice.get("finish_reason") == "stop":
+            choice["finish_reason"] = "tool_calls"
+        text = choice["delta"].get("content")
+        if text:
+            function = {"arguments": arguments[text]}
+            call: dict[str, Any] = {"index": 0, "function": function}
+            if text == pieces[0]:
+                call |= {"id": "call_1", "type": "function"}
+                function["name"] = call_name
+            choice["delta"] = {"tool_calls": [call]}
+    match body.get("type"):
+        case "content_block_start":
+            use = {"type": "tool_use", "id": "call_1", "name": call_name, "input": {}}
+            body["content_block"] = use
+        case "content_block_delta":
+            piece = arguments[body["delta"]["text"]]
+            body["delta"] = {"type": "input_json_delta", "partial_json": piece}
+        case "message_delta":
+            body["delta"]["stop_reason"] = "tool_use"
 
 
 def nested(message: str, **more: object) -> bytes:
