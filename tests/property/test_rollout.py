@@ -70,6 +70,7 @@ class Fleet:
         self.created = 0
         self.broken_generations: set[int] = set()  # whose processes end while they load
         self.harmful_generations: set[int] = set()  # whose attempts fail
+        self.late_generations: set[int] = set()  # whose first tokens come after seconds
         self.endpoints = EndpointSet()
         self.picker = Picker(self.endpoints, self.rng)
         self.running: list[Running] = []
@@ -119,11 +120,16 @@ class Fleet:
         )
 
     def health(self) -> dict[int, GenerationHealth]:
-        nothing = (0,) * (len(first_token_bounds_s) + 1)
         return {
-            generation: GenerationHealth(attempts, failures, nothing)
+            generation: GenerationHealth(
+                attempts, failures, self.first_tokens(generation, attempts - failures)
+            )
             for generation, (attempts, failures) in self.counts.items()
         }
+
+    def first_tokens(self, generation: int, count: int) -> tuple[int, ...]:
+        came_s = first_token_bounds_s[-3 if generation in self.late_generations else 1]
+        return (*(count if bound_s == came_s else 0 for bound_s in first_token_bounds_s), 0)
 
     def create(self, deployment: Deployment, name: str) -> None:
         self.created += 1
@@ -278,6 +284,22 @@ def test_a_generation_that_does_harm_is_rolled_back(name: str) -> None:
     assert verdict is not None
     assert "attempts failed" in verdict.reason
     assert fleet.failed_requests <= 0.02 * fleet.answered_requests
+
+
+@pytest.mark.parametrize("name", ["canary", "rolling"])
+def test_a_generation_whose_first_tokens_come_late_is_rolled_back(name: str) -> None:
+    fleet = Fleet(policies[name], replicas=4, seed=3)
+    fleet.settle()
+    good = fleet.deployment.generation
+    for _ in range(40):
+        fleet.tick(arrivals=4)  # what is compared with
+    fleet.late_generations.add(fleet.change())
+    fleet.settle(arrivals=4)
+    assert fleet.deployment.generation == good
+    verdict = fleet.deployment.verdict
+    assert verdict is not None
+    assert "90th percentile of first tokens" in verdict.reason
+    assert fleet.failed_requests == 0
 
 
 def test_a_paused_rollout_stays_where_it_is_and_goes_on_when_told() -> None:
