@@ -195,6 +195,62 @@ def test_devices_are_asked_for_and_bounded() -> None:
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "8"
 
 
+@pytest.mark.parametrize(
+    ("cache", "source", "volume"),
+    [
+        (ModelCache.EMPTY_DIR, "", {"emptyDir": {}}),
+        (ModelCache.CLAIM, "models", {"persistentVolumeClaim": {"claimName": "models"}}),
+        (
+            ModelCache.HOST_PATH,
+            "/var/models",
+            {"hostPath": {"path": "/var/models", "type": "DirectoryOrCreate"}},
+        ),
+    ],
+)
+def test_weights_are_kept_where_the_operator_chose(
+    cache: ModelCache, source: str, volume: dict[str, Any]
+) -> None:
+    chosen = pod(cache=cache, cache_source=source)
+    spec = of_kind(replica_objects(chosen), "Deployment")["spec"]["template"]["spec"]
+    assert {"name": "models", **volume} in spec["volumes"]
+    mounts = {each["name"]: each["mountPath"] for each in spec["containers"][0]["volumeMounts"]}
+    assert mounts["models"] == chosen.cache_path
+
+
+def test_a_replica_goes_to_nodes_with_its_labels_and_into_one_topology() -> None:
+    objects = replica_objects(pod(node_count=2, topology_key="rack", node_labels={"gpu": "h100"}))
+    group = of_kind(objects, "LeaderWorkerSet")
+    kept_together = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+    assert group["metadata"]["annotations"] == {kept_together: "rack"}
+    template = group["spec"]["leaderWorkerTemplate"]
+    for name in ("leaderTemplate", "workerTemplate"):
+        assert template[name]["spec"]["nodeSelector"] == {"gpu": "h100"}
+
+
+def test_an_engine_may_load_for_long_and_is_ready_by_its_own_word() -> None:
+    chosen = pod(readiness_path="/readyz")
+    spec = of_kind(replica_objects(chosen), "Deployment")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    for name in ("startupProbe", "readinessProbe"):
+        asked = container[name]["httpGet"]
+        assert (asked["path"], asked["port"]) == ("/readyz", chosen.port)
+    start = container["startupProbe"]
+    assert start["periodSeconds"] * start["failureThreshold"] >= 1800
+    assert "livenessProbe" not in container  # whether it hangs the control plane decides
+
+
+def test_drains_of_nodes_take_few_pods_at_once() -> None:
+    platform = platform_objects(installation())
+    budgets = [each for each in platform if each["kind"] == "PodDisruptionBudget"]
+    gateways = of_kind(platform, "StatefulSet")["spec"]["selector"]["matchLabels"]
+    assert gateways in [each["spec"]["selector"]["matchLabels"] for each in budgets]
+    engine = replica_objects(pod())
+    labels = of_kind(engine, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    budget = of_kind(engine, "PodDisruptionBudget")["spec"]
+    assert budget["selector"]["matchLabels"].items() <= labels.items()
+    assert budget["maxUnavailable"] < 2
+
+
 def test_a_gateways_journal_outlives_its_pod() -> None:
     gateways = of_kind(platform_objects(installation()), "StatefulSet")["spec"]
     assert gateways["volumeClaimTemplates"][0]["metadata"]["name"] == "data"
