@@ -1,6 +1,7 @@
 """The router knows what a publisher of vLLM's and SGLang's KV events said, over a real ZeroMQ."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -11,6 +12,7 @@ import pytest
 
 from headrace.adapters.kv_messages import kv_events_port, publisher_config
 from headrace.adapters.protocol import LaunchRequest
+from headrace.adapters.registry import find_adapter
 from headrace.base.clock import SystemClock
 from headrace.base.prefix_hash import block_hashes
 from headrace.gateway.kv_subscriber import KvSubscriber
@@ -29,11 +31,15 @@ tokens = [text[i] for i in range(0, len(text), 4)]
 prefix = prefix_of_text(text, "tenant")
 
 
-class Publisher:
-    """An engine's side: what vLLM writes, number by number."""
+stored_names = ("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id")
 
-    def __init__(self, sock: Any) -> None:
+
+class Publisher:
+    """An engine's side: what vLLM and SGLang write, number by number."""
+
+    def __init__(self, sock: Any, *, names_fields: bool = False) -> None:
         self._sock = sock
+        self._names_fields = names_fields
         self.sequence = 0
 
     async def send(self, frames: list[bytes]) -> None:
@@ -41,6 +47,9 @@ class Publisher:
 
     async def publish(self, *events: list[object]) -> None:
         payload = msgspec.msgpack.encode([time.time(), events, 0])
+        if self._names_fields:
+            named = [dict(zip(stored_names, event, strict=False)) for event in events]
+            payload = msgspec.msgpack.encode({"ts": time.time(), "events": named})
         number = self.sequence.to_bytes(8, "big")
         await self._sock.send_multipart([b"kv-events", number, payload])
         self.sequence += 1
@@ -51,12 +60,34 @@ class Publisher:
         return ["BlockStored", hashes, parent, part, size, None, "GPU"]
 
 
+def open_as_engines_do(sock: Any, engine: str) -> int:
+    """Open a publisher's socket where its engine's command line says; the port."""
+    while True:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port: int = free.getsockname()[1]
+        request = LaunchRequest("/m", "m", "127.0.0.1", port - offset, "key", kv_events_port=port)
+        argv = find_adapter(engine).command(request).argv
+        told = msgspec.json.decode(argv[argv.index("--kv-events-config") + 1])
+        assert told["enable_kv_cache_events"]
+        assert told["publisher"] == "zmq"
+        where = told["endpoint"]
+        assert "*" in where or "::" in where, "to any other address they connect"
+        try:
+            sock.bind(where)
+        except zmq.ZMQError:
+            continue  # somebody took the port in between
+        return port
+
+
 @asynccontextmanager
-async def followed() -> AsyncIterator[tuple[Publisher, Pool]]:
+async def followed(
+    engine: str = "vllm", *, names_fields: bool = False
+) -> AsyncIterator[tuple[Publisher, Pool]]:
     """A publisher, and the pool of a gateway that listens to it."""
     context = zmq_asyncio.Context()
     sock = context.socket(zmq.XPUB)  # XPUB: it learns when somebody subscribed
-    port = sock.bind_to_random_port("tcp://127.0.0.1")
+    port = open_as_engines_do(sock, engine)
     endpoints = EndpointSet()
     endpoints.update(
         [
@@ -64,7 +95,7 @@ async def followed() -> AsyncIterator[tuple[Publisher, Pool]]:
                 "rep_1",
                 "ver",
                 f"http://127.0.0.1:{port - offset}",
-                engine="vllm",
+                engine=engine,
                 served_model_name="m",
             )
         ]
@@ -76,7 +107,7 @@ async def followed() -> AsyncIterator[tuple[Publisher, Pool]]:
     follower = asyncio.create_task(KvSubscriber(endpoints, SystemClock(), key, offset).follow())
     try:
         assert await sock.recv() == b"\x01"
-        yield Publisher(sock), pool
+        yield Publisher(sock, names_fields=names_fields), pool
     finally:
         follower.cancel()
         await asyncio.gather(follower, return_exceptions=True)
@@ -90,8 +121,12 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.wait_for(pause.wait(), 0.01)
 
 
-async def test_stored_removed_and_cleared_blocks_are_known() -> None:
-    async with followed() as (publisher, pool):
+@pytest.mark.parametrize("names_fields", [False, True], ids=["by place", "by name"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+async def test_stored_removed_and_cleared_blocks_are_known(
+    engine: str, *, names_fields: bool
+) -> None:
+    async with followed(engine, names_fields=names_fields) as (publisher, pool):
         await publisher.publish(publisher.stored(0, 20, None), publisher.stored(20, 12, 1019))
         await until(lambda: pool.blocks.held_tokens(0, prefix) == (len(tokens) // size - 1) * size)
         await publisher.publish(["BlockRemoved", [1014], "GPU"], ["SomethingNew", 1])
@@ -113,6 +148,9 @@ async def test_what_is_no_message_is_passed_over() -> None:
     async with followed() as (publisher, pool):
         await publisher.send([b"kv-events", b"short", b"\xff"])
         await publisher.send([b"kv-events"])
+        for strange in ({"events": [{"kind": 1}]}, {"ts": 1}, [1.0], 7, [1.0, [{"type": []}]]):
+            frames = [b"kv-events", bytes(8), msgspec.msgpack.encode(strange)]
+            await publisher.send(frames)
         await publisher.publish(publisher.stored(0, 32, None))
         await until(lambda: bool(pool.blocks.held_tokens(0, prefix)))
 
@@ -123,12 +161,22 @@ def test_ports_wrap_downwards() -> None:
     assert kv_events_port(8000, 0) is None
 
 
-def test_an_engine_is_told_where_to_publish() -> None:
-    request = LaunchRequest("/m", "m", "10.0.0.7", 8000, "key", kv_events_port=18_000)
+@pytest.mark.parametrize(
+    ("host", "bound"),
+    [
+        ("10.0.0.7", "[::ffff:10.0.0.7]"),
+        ("127.0.0.1", "[::ffff:127.0.0.1]"),
+        ("0.0.0.0", "*"),
+        ("fd00::7", "[fd00::7]"),
+        ("node-7", "*"),
+    ],
+)
+def test_an_engine_is_told_to_publish_where_it_listens(host: str, bound: str) -> None:
+    request = LaunchRequest("/m", "m", host, 8000, "key", kv_events_port=18_000)
     assert msgspec.json.decode(publisher_config(request) or b"") == {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
-        "endpoint": "tcp://10.0.0.7:18000",
+        "endpoint": f"tcp://{bound}:18000",
     }
-    silent = LaunchRequest("/m", "m", "10.0.0.7", 8000, "key")
+    silent = LaunchRequest("/m", "m", host, 8000, "key")
     assert publisher_config(silent) is None

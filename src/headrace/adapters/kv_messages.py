@@ -6,8 +6,10 @@
              ["BlockRemoved", block hashes, ...]   ["AllBlocksCleared"]
 
 Hashes are integers or bytes, by version; later versions add fields at the end, which are let be.
+vLLM of 2026 writes maps by the fields' names instead, an event's kind under `type`.
 """
 
+import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +47,12 @@ class BlocksCleared:
 
 KvMessage = BlocksStored | BlocksRemoved | BlocksCleared
 
+# What is read of each kind, in the order in which it stands where fields have no names.
+field_names = {
+    "BlockStored": ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"),
+    "BlockRemoved": ("block_hashes",),
+}
+
 
 def kv_events_port(port: int, offset: int) -> int | None:
     """Where an engine of this port publishes: above it, or below where there is no room above.
@@ -59,13 +67,26 @@ def publisher_config(request: LaunchRequest) -> str | None:
     """What an engine is told, so that it publishes; None: it shall not."""
     if request.kv_events_port is None:
         return None
-    host = f"[{request.host}]" if ":" in request.host else request.host
     told = {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
-        "endpoint": f"tcp://{host}:{request.kv_events_port}",
+        "endpoint": f"tcp://{bound_host(request.host)}:{request.kv_events_port}",
     }
     return msgspec.json.encode(told).decode()
+
+
+def bound_host(host: str) -> str:
+    """A host as both engines must be given it to listen there.
+
+    They connect to an address unless `*` or `::` is in it, so that of IPv4 is written as one of
+    IPv6, which is the same one to ZeroMQ; a name becomes all addresses."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "*"
+    if address.is_unspecified:
+        return "*"
+    return f"[{address}]" if address.version == 6 else f"[::ffff:{address}]"
 
 
 def sequence_of(frame: bytes) -> int:
@@ -80,11 +101,21 @@ def decode_events(payload: bytes) -> list[KvMessage]:
 
     UpstreamFailed for what is not such a message."""
     try:
-        _, events, *_ = msgspec.msgpack.decode(payload, type=list[Any])
-        found = [_event(event) for event in events]
-    except (msgspec.DecodeError, ValueError, TypeError, IndexError) as error:
+        batch = msgspec.msgpack.decode(payload)
+        events = batch["events"] if isinstance(batch, dict) else batch[1]
+        found = [_event(_in_order(event)) for event in events]
+    except (msgspec.DecodeError, ValueError, TypeError, LookupError) as error:
         raise UpstreamFailed(f"an engine's KV events are not as documented ({error})") from None
     return [event for event in found if event is not None]
+
+
+def _in_order(event: Any) -> Sequence[Any]:
+    """An event's kind and fields, whether they have names or not."""
+    if not isinstance(event, dict):
+        fields: Sequence[Any] = event
+        return fields
+    kind = event["type"]
+    return (kind, *(event.get(name) for name in field_names.get(kind, ())))
 
 
 def _event(fields: Sequence[Any]) -> KvMessage | None:
