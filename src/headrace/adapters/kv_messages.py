@@ -79,9 +79,9 @@ def bound_host(host: str) -> str:
     """A host as both engines must be given it to listen there.
 
     They connect to an address unless `*` or `::` is in it, so that of IPv4 is written as one of
-    IPv6, which is the same one to ZeroMQ; a name becomes all addresses."""
+    IPv6, which is the same one to ZeroMQ; a name but `localhost` becomes all addresses."""
     try:
-        address = ipaddress.ip_address(host)
+        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
         return "*"
     if address.is_unspecified:

@@ -63,6 +63,19 @@ def test_what_is_in_use_is_not_deleted(admin: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("models")
+def test_who_brought_a_version_and_from_where_is_kept_after_it_is_gone(admin: TestClient) -> None:
+    assert admin.delete("/versions/small/v2").status_code == 204
+    records = admin.get("/audit").json()["items"]
+    assert [(record["action"], record["detail"].get("source")) for record in records] == [
+        ("create_model", "one.gguf"),
+        ("create_model", "big"),
+        ("create_version", "two"),
+        ("delete_version", None),
+    ]
+    assert {record["actor_id"] for record in records} == {"admin-token"}
+
+
+@pytest.mark.usefixtures("models")
 def test_fallbacks_are_models_in_their_order(admin: TestClient) -> None:
     change = {"fallbacks": ["large"]}
     assert admin.patch("/models/small", json=change).json()["fallbacks"] == ["large"]
