@@ -47,6 +47,30 @@ KubernetesModelClaim = Annotated[
         help="A volume claim that many nodes can mount; the control plane has it as its cache-dir.",
     ),
 ]
+KubernetesModelHostPath = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADRACE_KUBERNETES_MODEL_HOST_PATH",
+        help="Instead of a claim: a directory that every node has, such as a shared file system; "
+        "the control plane has it as its cache-dir.",
+    ),
+]
+KubernetesTopologyKey = Annotated[
+    str,
+    typer.Option(
+        envvar="HEADRACE_KUBERNETES_TOPOLOGY_KEY",
+        help="A label of nodes, such as a rack's: a replica over several nodes is where its value "
+        "is the same, and alone there.",
+    ),
+]
+KubernetesTolerate = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kubernetes-tolerate",
+        envvar="HEADRACE_KUBERNETES_TOLERATE",
+        help="The key of a taint of nodes that are kept for engines; repeatable.",
+    ),
+]
 KubernetesLoraClaim = Annotated[
     str,
     typer.Option(
@@ -71,6 +95,9 @@ class LauncherChoice:
     kubernetes_image: str = ""
     kubernetes_model_claim: str = ""
     kubernetes_lora_claim: str = ""
+    kubernetes_model_host_path: str = ""
+    kubernetes_topology_key: str = ""
+    kubernetes_tolerate: tuple[str, ...] = ()
     ray_address: str = "auto"
 
 
@@ -105,8 +132,11 @@ def kubernetes_launcher(choice: LauncherChoice, clock: Clock, model_path: str) -
         namespace=choice.kubernetes_namespace,
         image=choice.kubernetes_image,
         model_claim=choice.kubernetes_model_claim,
+        model_host_path=choice.kubernetes_model_host_path,
         model_path=model_path,
         lora_claim=choice.kubernetes_lora_claim,
+        topology_key=choice.kubernetes_topology_key,
+        tolerated_taints=choice.kubernetes_tolerate,
         environment={} if endpoint is None else {otlp_endpoint.variable: endpoint},
     )
     return KubernetesLauncher(site, clock)

@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 
 from headrace.base.clock import SystemClock
-from headrace.base.errors import Conflict, SetupError, Unavailable
+from headrace.base.errors import ConfigurationError, Conflict, SetupError, Unavailable
 from headrace.launchers.kubernetes import launcher as module
 from headrace.launchers.kubernetes.launcher import KubernetesLauncher, KubernetesSite, object_name
 from headrace.launchers.protocol import Launch, LaunchSpec, LaunchState, Resources
@@ -33,8 +33,8 @@ def launcher(server: KubernetesServer) -> Iterator[KubernetesLauncher]:
     made.close()
 
 
-def open_launcher(server: KubernetesServer) -> KubernetesLauncher:
-    site = KubernetesSite(namespace, "headrace:1", server=server.url)
+def open_launcher(server: KubernetesServer, **more: Any) -> KubernetesLauncher:
+    site = KubernetesSite(namespace, "headrace:1", server=server.url, **more)
     return KubernetesLauncher(site, SystemClock(), look_interval_s=0.01)
 
 
@@ -104,6 +104,41 @@ def test_a_replica_over_several_nodes_is_a_group_of_pods_of_a_leader_worker_set(
     assert container_spec["resources"]["limits"]["nvidia.com/gpu"] == "8"
     selector = by_kind["Service"]["spec"]["selector"]
     assert selector["leaderworkerset.sigs.k8s.io/worker-index"] == "0"
+
+
+def test_a_replica_goes_where_the_operator_keeps_room_and_weights(
+    server: KubernetesServer,
+) -> None:
+    chosen = {
+        "model_host_path": "/mnt/models",
+        "model_path": "/cache",
+        "topology_key": "rack",
+        "tolerated_taints": ("gpu",),
+    }
+    server.cluster.has_groups = True
+    made = open_launcher(server, **chosen)
+    try:
+        made.start(spec(resources=Resources(node_count=2)))
+        (group,) = (
+            each for each in server.cluster.objects.values() if each["kind"] == "LeaderWorkerSet"
+        )
+    finally:
+        made.close()
+    annotations = group["metadata"]["annotations"]
+    assert annotations["leaderworkerset.sigs.k8s.io/exclusive-topology"] == "rack"
+    templates = group["spec"]["leaderWorkerTemplate"]
+    for name_of_template in ("leaderTemplate", "workerTemplate"):
+        pod = templates[name_of_template]["spec"]
+        assert pod["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
+        weights = {"path": "/mnt/models", "type": "DirectoryOrCreate"}
+        assert {"name": "models", "hostPath": weights} in pod["volumes"]
+        mounts = pod["containers"][0]["volumeMounts"]
+        assert {"name": "models", "mountPath": "/cache"} in mounts
+
+
+def test_weights_are_in_one_place() -> None:
+    with pytest.raises(ConfigurationError, match="not both"):
+        KubernetesSite(namespace, "headrace:1", model_claim="models", model_host_path="/models")
 
 
 def test_the_address_is_that_of_the_service(

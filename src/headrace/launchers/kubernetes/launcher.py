@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from headrace.base.clock import Clock
-from headrace.base.errors import Conflict, HeadraceError, SetupError
+from headrace.base.errors import ConfigurationError, Conflict, HeadraceError, SetupError
 from headrace.base.ids import new_id
 from headrace.launchers.kubernetes.cluster import (
     Cluster,
@@ -83,13 +83,27 @@ class KubernetesSite:
     namespace: str
     image: str  # of launches that name none: one that has headrace in it
     model_claim: str = ""  # a claim that many nodes can mount, with the weights
+    model_host_path: str = ""  # instead, a directory that every node has: a shared file system
     model_path: str = "/models"  # where the control plane and every engine mount it
     lora_claim: str = ""  # another one, with LoRA adapters, which engines mount at `lora_path`
     environment: Mapping[str, str] = field(default_factory=dict)  # of every engine
     cpu_count: float = 1
     memory_bytes: int = 4 << 30
     device_resource: str = "nvidia.com/gpu"
+    topology_key: str = ""  # a label of nodes whose value all pods of a replica share
+    tolerated_taints: tuple[str, ...] = ()  # of nodes that are kept for engines, by key
     server: str | None = None  # the API server; None: as the pod or the kubeconfig says
+
+    def __post_init__(self) -> None:
+        if self.model_claim and self.model_host_path:
+            raise ConfigurationError("weights are on a claim or in a directory of nodes, not both")
+
+    @property
+    def model_cache(self) -> ModelCache:
+        """Where engines have their weights."""
+        if self.model_claim:
+            return ModelCache.CLAIM
+        return ModelCache.HOST_PATH if self.model_host_path else ModelCache.EMPTY_DIR
 
 
 class KubernetesLauncher:
@@ -316,8 +330,10 @@ class KubernetesLauncher:
             device_count=needs.device_count,
             node_count=needs.node_count,
             node_labels=needs.node_labels,
-            cache=ModelCache.CLAIM if site.model_claim else ModelCache.EMPTY_DIR,
-            cache_source=site.model_claim,
+            topology_key=site.topology_key,
+            tolerations=[{"key": key, "operator": "Exists"} for key in site.tolerated_taints],
+            cache=site.model_cache,
+            cache_source=site.model_claim or site.model_host_path,
             cache_path=site.model_path,
             lora_claim=site.lora_claim,
         )
