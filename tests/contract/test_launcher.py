@@ -388,6 +388,53 @@ def test_a_launch_that_ray_has_no_room_for_keeps_nobody_waiting_and_gets_the_roo
 @pytest.mark.e2e
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.timeout(300)
+def test_a_launch_on_ray_gets_a_device_of_a_type_that_it_asks_for(
+    ray_site: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headrace.launchers import ray_launcher  # noqa: PLC0415 -- an extra
+    from headrace.sim.ray_cluster import add_node  # noqa: PLC0415 -- an extra
+
+    launcher = ray_launcher.RayLauncher(ray_site.address, SystemClock())
+    nodes = {kind: add_node(ray_site, device_type=kind) for kind in ("L4", "H100")}
+    monkeypatch.setattr(ray_launcher, "place_timeout_s", 240.0)
+    wanted = Resources(cpu_count=1, device_count=1, device_types=("H200", "H100"))
+    for name in ("one", "two"):
+        launcher.place(name, wanted)
+        group = ray_site_group(name)
+        assert set(group["bundles_to_node_id"].values()) == {nodes["H100"].node_id}
+        assert group["strategy"] == "STRICT_PACK"
+        says = ("/bin/sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES; sleep 600")
+        launcher.start(LaunchSpec(name, says, watches_lifeline=False, resources=wanted))
+    wait_until(lambda: all(b"sees " in launcher.log(name, 4096) for name in ("one", "two")))
+    assert {launcher.log(name, 4096).split()[1] for name in ("one", "two")} == {b"0", b"1"}
+
+    monkeypatch.setattr(ray_launcher, "place_timeout_s", 0.2)
+    with pytest.raises(SetupError, match="GPU 1, of type H200 or H100"):
+        launcher.place("three", wanted)  # both are in use, and of L4 it has not asked
+    for launch in launcher.list():
+        launcher.stop(launch.launch_id, 1.0)
+    for node in nodes.values():
+        ray_site.remove_node(node)
+
+
+def ray_site_group(name: str) -> Any:
+    """What Ray says of the room of a launch."""
+    import ray  # noqa: PLC0415 -- an extra
+
+    from headrace.launchers.ray_launcher import group_prefix  # noqa: PLC0415 -- an extra
+
+    groups = ray.util.placement_group_table().values()
+    (group,) = (
+        each
+        for each in groups
+        if each["name"] == group_prefix + name and each["state"] == "CREATED"
+    )
+    return group
+
+
+@pytest.mark.e2e
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.timeout(300)
 def test_a_launch_on_ray_spans_nodes_that_live_and_die_together(ray_site: Any) -> None:
     from headrace.launchers.ray_launcher import RayLauncher  # noqa: PLC0415 -- an extra
     from headrace.sim.ray_cluster import add_node  # noqa: PLC0415 -- an extra

@@ -269,6 +269,7 @@ def resources_of(template: Template, replica: Replica) -> Resources:
         cpu_count=wanted.cpu_count,
         memory_bytes=wanted.memory_bytes,
         device_count=wanted.devices,
+        device_types=wanted.device_types,
         node_labels=wanted.node_labels,
         niceness=wanted.niceness,
         node_count=wanted.nodes,

@@ -23,6 +23,7 @@ class Resources:
     cpu_count: float | None = None
     memory_bytes: int | None = None
     device_count: int = 0
+    device_types: tuple[str, ...] = ()  # any of these, where the launcher chooses; empty: whatever
     node_labels: Mapping[str, str] = field(default_factory=dict)  # a machine that has them all
     niceness: int | None = None  # 0 to 19: how readily it lets others use the processor
     node_count: int = 1  # machines that one launch spans, where the launcher can

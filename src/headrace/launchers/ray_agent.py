@@ -28,6 +28,8 @@ from headrace.spec.node_groups import expanded, group_environment
 unused_max_s = 300.0  # a place that nothing was started on is given back
 agent_calls_max = 4  # at once, so that a look need not wait for a stop
 cpu_count_default = 1.0
+type_prefix = "accelerator_type:"  # Ray's own name of what a node with such devices has one of
+type_share = 0.001  # of it, as Ray itself asks for: any number of launches may
 worker_look_s = 2.0  # beyond it an actor on another node counts as before
 worker_call_s = 60.0
 
@@ -227,12 +229,14 @@ def actor_options(resources: Resources, group: Any, bundle: int) -> dict[str, An
     }
 
 
-def demand(resources: Resources) -> dict[str, float]:
-    """What a launch needs of each node, in Ray's words."""
+def demand(resources: Resources, device_type: str = "") -> dict[str, float]:
+    """What a launch needs of each node, in Ray's words; of a device type if one is given."""
     cpu_count = resources.cpu_count
     needs = {"CPU": cpu_count_default if cpu_count is None else cpu_count}
     if resources.device_count:
         needs["GPU"] = float(resources.device_count)
+    if device_type:
+        needs[type_prefix + device_type] = type_share
     if resources.memory_bytes is not None:
         needs["memory"] = float(resources.memory_bytes)
     return needs

@@ -33,7 +33,7 @@ from headrace.launchers.protocol import (
     checked_name,
     no_resources,
 )
-from headrace.launchers.ray_agent import ReplicaAgent, actor_options, demand
+from headrace.launchers.ray_agent import ReplicaAgent, actor_options, demand, type_prefix
 
 namespace = "headrace"
 group_prefix = "headrace-replica-"
@@ -153,23 +153,35 @@ class RayLauncher:
     def _reserved(self, name: str, resources: Resources) -> Any:
         """A placement group with room for it. SetupError if the cluster has none now."""
         self._remove_group(name)
-        util = self._ray.util
+        types = self._types_to_try(resources)
+        for device_type in types:
+            group = self._group(name, resources, device_type)
+            if group.wait(place_timeout_s / len(types)):
+                return group
+            self._ray.util.remove_placement_group(group)
         count = resources.node_count
-        labels = dict(resources.node_labels)
-        group = util.placement_group(
-            [demand(resources)] * count,
-            strategy="STRICT_PACK" if count == 1 else "STRICT_SPREAD",
-            name=group_prefix + name,
-            lifetime="detached",
-            bundle_label_selector=[labels] * count if labels else None,
-        )
-        if group.wait(place_timeout_s):
-            return group
-        util.remove_placement_group(group)
         who = "no node" if count == 1 else f"no {count} nodes"
         raise SetupError(
             f"{who} of the Ray cluster {'has' if count == 1 else 'have'} room for {name} "
             f"({words_of(resources)}) now; stop something, or add a node"
+        )
+
+    def _types_to_try(self, resources: Resources) -> builtins.list[str]:
+        """Device types that will do, those that the cluster has where it has any; "" is any."""
+        wanted = builtins.list(resources.device_types) if resources.device_count else []
+        there = self._ray.cluster_resources()
+        return [each for each in wanted if type_prefix + each in there] or wanted or [""]
+
+    def _group(self, name: str, resources: Resources, device_type: str) -> Any:
+        """Ask for the room of a launch; all devices of a node that it gets are on that node."""
+        count = resources.node_count
+        labels = dict(resources.node_labels)
+        return self._ray.util.placement_group(
+            [demand(resources, device_type)] * count,
+            strategy="STRICT_PACK" if count == 1 else "STRICT_SPREAD",
+            name=group_prefix + name,
+            lifetime="detached",
+            bundle_label_selector=[labels] * count if labels else None,
         )
 
     def _agent(self, name: str) -> Any:
@@ -269,4 +281,6 @@ def connected(address: str) -> Any:
 def words_of(resources: Resources) -> str:
     """What a launch needs, for people."""
     needs = [f"{key} {value:g}" for key, value in demand(resources).items()]
+    if resources.device_count and resources.device_types:
+        needs.append(f"of type {' or '.join(resources.device_types)}")
     return ", ".join([*needs, *(f"{key}={value}" for key, value in resources.node_labels.items())])

@@ -39,6 +39,14 @@ def ray_cluster(cpu_count: int = head_cpu_count) -> Iterator[Any]:
         made.shutdown()
 
 
-def add_node(cluster: Any, cpu_count: int = 2) -> Any:
-    """A second node, with a label of its own."""
-    return cluster.add_node(num_cpus=cpu_count, labels=worker_label, object_store_memory=80 << 20)
+def add_node(cluster: Any, cpu_count: int = 2, device_type: str = "") -> Any:
+    """A second node, with a label of its own, and with two devices of a type if it is given one.
+
+    Ray takes its word for them: nothing that runs there finds a device."""
+    devices = {"num_gpus": 2, "resources": {f"accelerator_type:{device_type}": 1.0}}
+    return cluster.add_node(
+        num_cpus=cpu_count,
+        labels=worker_label,
+        object_store_memory=80 << 20,
+        **(devices if device_type else {}),
+    )
