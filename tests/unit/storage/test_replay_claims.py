@@ -60,9 +60,9 @@ def test_who_lost_its_claim_changes_nothing_of_the_next(database: Database) -> N
     store.write([claim("a", "req_1")])
     taken = claim("a", "req_2", at=2_000.0, gateway="gw_b")
     store.write([taken])
-    late = [Renew("a", "req_1", 9_000.0), Finish("a", "req_1", 9_000.0), Release("a", "req_1")]
-    for change in late:
-        assert store.write([change]) == [None]
+    assert store.write([Renew("a", "req_1", 9_000.0)]) == [None]
+    assert store.write([Finish("a", "req_1", 9_000.0)]) == [None]
+    assert store.write([Release("a", "req_1")]) == [None]
     assert store.standing(["a", "b"]) == [taken, None]
 
 
