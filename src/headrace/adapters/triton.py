@@ -16,6 +16,8 @@ Known traps:
   arguments if it is not in the model's directory.
 * all read: parallelism, context and quantization are in the repository's files, not options. ->
   Not passed.
+* by its documents: KServe's v2 protocol and its `generate` extension, at a port of their own, take
+  prompts as text and have no chats. -> Not spoken; the OpenAI frontend is asked.
 * not verified: usage in streams. -> Asked for; without it what passed is counted.
 """
 
