@@ -167,7 +167,6 @@ def test_ports_wrap_downwards() -> None:
         ("10.0.0.7", "[::ffff:10.0.0.7]"),
         ("127.0.0.1", "[::ffff:127.0.0.1]"),
         ("0.0.0.0", "*"),
-        ("fd00::7", "[fd00::7]"),
         ("localhost", "[::ffff:127.0.0.1]"),
         ("node-7", "*"),
     ],
@@ -179,5 +178,7 @@ def test_an_engine_is_told_to_publish_where_it_listens(host: str, bound: str) ->
         "publisher": "zmq",
         "endpoint": f"tcp://{bound}:18000",
     }
+    over_ipv6 = LaunchRequest("/m", "m", "fd00::7", 8000, "key", kv_events_port=18_000)
+    assert publisher_config(over_ipv6) is None
     silent = LaunchRequest("/m", "m", host, 8000, "key")
     assert publisher_config(silent) is None

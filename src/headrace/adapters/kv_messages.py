@@ -64,19 +64,21 @@ def kv_events_port(port: int, offset: int) -> int | None:
 
 
 def publisher_config(request: LaunchRequest) -> str | None:
-    """What an engine is told, so that it publishes; None: it shall not."""
-    if request.kv_events_port is None:
+    """What an engine is told, so that it publishes; None: it shall not, or cannot there."""
+    host = bound_host(request.host)
+    if request.kv_events_port is None or host is None:
         return None
     told = {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
-        "endpoint": f"tcp://{bound_host(request.host)}:{request.kv_events_port}",
+        "endpoint": f"tcp://{host}:{request.kv_events_port}",
     }
     return msgspec.json.encode(told).decode()
 
 
-def bound_host(host: str) -> str:
-    """A host as both engines must be given it to listen there.
+def bound_host(host: str) -> str | None:
+    """A host as both engines must be given it to listen there; None for one of IPv6, to which
+    their sockets cannot be bound: such an engine would not start.
 
     They connect to an address unless `*` or `::` is in it, so that of IPv4 is written as one of
     IPv6, which is the same one to ZeroMQ; a name but `localhost` becomes all addresses."""
@@ -86,7 +88,7 @@ def bound_host(host: str) -> str:
         return "*"
     if address.is_unspecified:
         return "*"
-    return f"[{address}]" if address.version == 6 else f"[::ffff:{address}]"
+    return None if address.version == 6 else f"[::ffff:{address}]"
 
 
 def sequence_of(frame: bytes) -> int:

@@ -25,7 +25,8 @@ Known traps:
 * all read: KV moves by Mooncake unless `--disaggregation-transfer-backend` says `nixl`, over RDMA
   or TCP. -> Have the package in the image, and give the backend in the engine arguments.
 * all read: the publisher of KV events connects to an address unless `*` or `::` is in it. ->
-  One of IPv4 is given as IPv6 writes it (`[::ffff:10.0.0.7]`); a host name becomes all addresses.
+  One of IPv4 is given as IPv6 writes it (`[::ffff:10.0.0.7]`); a host name becomes all addresses;
+  over IPv6 nothing is published, and the router believes what it sent.
 * all read: errors have no `error` object; the words are at the top. -> Read there.
 """
 

@@ -39,7 +39,8 @@ Known traps:
 * all read: what came from another replica is in `cached_tokens`, too. -> A split request's prompt
   is charged at the price of cached input.
 * all read: the publisher of KV events connects to an address unless `*` or `::` is in it. ->
-  One of IPv4 is given as IPv6 writes it (`[::ffff:10.0.0.7]`); a host name becomes all addresses.
+  One of IPv4 is given as IPv6 writes it (`[::ffff:10.0.0.7]`); a host name becomes all addresses;
+  over IPv6 nothing is published, and the router believes what it sent.
 * 2026: KV events are maps by names, where they were lists. -> Both are read.
 * CPU builds: a step may take 2,048 prompt tokens and stall every stream. -> Pass
   `--max-num-batched-tokens` in the engine arguments.
