@@ -26,6 +26,7 @@ from headrace.sim.disk import BoundedDisk
 from headrace.sim.engine import Behaviour, Failure, FakeEngine, Seen
 from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name, price
 from headrace.spec.prices import PriceVersion
+from headrace.spec.settlements import platform_tenant_id
 from headrace.storage import open_sqlite
 
 messages = [{"role": "user", "content": "Hello there"}]
@@ -432,18 +433,39 @@ async def test_many_requests_of_every_outcome_settle_once_each(tmp_path: Path) -
         answers = await asyncio.gather(
             *(chat(client, stream=bool(n % 2)) for n in range(40)), return_exceptions=True
         )
+        await site.settlements(40)
+        worked = sum(has_worked(seen) for engine in engines for seen in engine.seen)
         settlements = await site.settlements(40)
-        assert len(settlements) == len({s.request_id for s in settlements}) == 40
+        while sum(s.usage.prompt_tokens > 0 for s in settlements) < worked:
+            settlements = await site.settlements(len(settlements) + 1)
+        assert len(settlements) == len({s.request_id for s in settlements})
         await nothing_is_held(site)
+    borne = [s for s in settlements if s.tenant_id == platform_tenant_id]
+    settlements = [s for s in settlements if s.tenant_id != platform_tenant_id]
+    assert len(settlements) == 40
+    assert {s.amount_nanousd for s in borne} <= {0}
+    assert {s.request_id.rpartition(".try")[0] for s in borne} <= {
+        s.request_id for s in settlements
+    }
     finished = [s for s in settlements if s.outcome is Outcome.FINISHED]
     whole = [a for a in answers if not isinstance(a, BaseException) and is_whole(*a)]
     assert len(finished) == len(whole)
     assert all(s.usage.completion_tokens == 4 for s in finished)
     with closing(open_sqlite(tmp_path / "headrace.db")) as database:
         (row,) = database.ledger.usage(("model",))
-        assert row.requests == 40
-        assert row.completion_tokens == sum(s.usage.completion_tokens for s in settlements)
+        assert row.requests == 40 + len(borne)
+        assert row.completion_tokens == sum(
+            s.usage.completion_tokens for s in [*settlements, *borne]
+        )
         assert database.ledger.check() == []
+
+
+def has_worked(seen: Seen) -> bool:
+    """Whether an engine's counters have this attempt: it did not end in a refusal."""
+    refuses = (
+        {Failure.STATUS} if b'"stream":true' in seen.body else {Failure.STATUS, Failure.ERROR_EVENT}
+    )
+    return seen.behaviour.failure not in refuses
 
 
 def is_whole(status: int, body: bytes) -> bool:

@@ -28,6 +28,7 @@ class Account:
         "_checkpoint_s",
         "_clock",
         "_meter",
+        "has_answered",
         "outcome",
         "replica_id",
         "reservation",
@@ -54,6 +55,7 @@ class Account:
         self.source = UsageSource.COUNTED
         self.outcome: Outcome | None = None
         self.replica_id: str | None = None  # that has the present attempt
+        self.has_answered = False  # something of the answer is on its way to the caller
         self.sequence = 0
 
     def observe(self, usage: TokenUsage) -> None:
@@ -81,7 +83,8 @@ class Account:
         """End the request at `usage`, or at what was observed; later calls change nothing.
 
         Not `tokens_told`: the engine worked, and nothing tells how many tokens it took. Such a
-        request is rated where its other units are all that its price asks for."""
+        request is rated where its other units are all that its price asks for. What failed before
+        any of it went out is at the platform's expense: another answer may follow it."""
         if self.outcome is not None:
             return
         self.outcome = outcome
@@ -92,7 +95,13 @@ class Account:
             self.units = no_units
         self.source = self._source(exact=exact, tokens_told=tokens_told)
         self.sequence = self._meter.settle(
-            self.reservation, self.usage, outcome, self.source, self.replica_id, units=self.units
+            self.reservation,
+            self.usage,
+            outcome,
+            self.source,
+            self.replica_id,
+            units=self.units,
+            is_borne=outcome is Outcome.FAILED and not self.has_answered,
         )
 
     def _source(self, *, exact: bool, tokens_told: bool) -> UsageSource:

@@ -5,15 +5,13 @@
          '--- retry -------'--------'------------'   within the budget, never twice the same one
 
 An unstreamed answer goes out whole, so it may be retried until it is complete. A stream may be
-until its first event; heartbeats are none. What a broken attempt used is not charged. A deployment
-may want its slow attempts raced by another one: see `hedging`.
+until its first event; heartbeats are none. What a broken attempt used is the platform's (`borne`).
+A deployment may want its slow attempts raced by another one: see `hedging`.
 """
 
 import asyncio
 from contextlib import suppress
 from typing import Any, TypeVar
-
-import msgspec
 
 from headrace.adapters.registry import find_adapter
 from headrace.base.errors import (
@@ -23,12 +21,14 @@ from headrace.base.errors import (
     UpstreamFailed,
 )
 from headrace.gateway.account import Account
+from headrace.gateway.attempt import Attempt
+from headrace.gateway.borne import hedge_suffix, try_suffix
 from headrace.gateway.context_room import bytes_per_token
 from headrace.gateway.draining import Out, Outlet, Rest, outliving
 from headrace.gateway.forwarding import EngineRequest, Forwarding
 from headrace.gateway.halves import OtherHalf, with_other_half
 from headrace.gateway.heartbeat import Heartbeat
-from headrace.gateway.hedging import Attempt, Race, Run, header_name
+from headrace.gateway.hedging import Race, Run, header_name
 from headrace.gateway.metering import Metering
 from headrace.gateway.pace import Pace
 from headrace.gateway.rewriter import StreamRewriter, WholeRewrite, rewrite_whole
@@ -63,7 +63,6 @@ class Exchange:
         self._start_s = forwarding.clock.monotonic_s()
         self._counted: Attempt | None = None  # whose use the caller pays for
         self._race: Race[Any] | None = None  # there is one at most
-        self._may_retry = True
         self._outlet: Outlet | None = None
         self.rest: Rest | None = None  # of an answer whose caller left, which is to be finished
         self._turn_tokens = 0  # charged for its turn in the queue; 0: it did not wait
@@ -102,21 +101,14 @@ class Exchange:
 
         Zero if no engine got it. Unless somebody waits for the end, the engine is asked again
         where it does not answer, or has not seen the request yet that was cut behind it."""
-        counted = self._counted
-        if counted is None:
+        used_at = None if self._counted is None else self._counted.used_at
+        if used_at is None:
             return TokenUsage()
-        ask = ask_usage if is_awaited else ask_usage_patiently
-        sent_to, request_id = counted.sent_to, counted.request_id
-        if sent_to is None:
-            if counted.prefilled_at is None:
-                return TokenUsage()
-            sent_to, request_id = counted.prefilled_at  # it ended before its second leg began
-        if not find_adapter(sent_to.engine).keeps_usage_records:
+        if not find_adapter(used_at.spec.engine).keeps_usage_records:
             return None
-        usage = await ask(self._forwarding.client, sent_to, request_id)
-        if usage is None or counted.sent_to is not None:
-            return usage
-        return msgspec.structs.replace(usage, completion_tokens=0)  # nobody was to see that token
+        ask = ask_usage if is_awaited else ask_usage_patiently
+        usage = await ask(self._forwarding.client, used_at.spec, used_at.request_id)
+        return None if usage is None else used_at.part_of(usage)
 
     def units_of(self, known: UnitCounts) -> UnitCounts:
         """What the request used besides tokens, which is known before it is sent."""
@@ -179,12 +171,25 @@ class Exchange:
                     raise
                 failure = error
             self._account.restart()
+            self._bear(attempt)
             forwarding.counters.retries += 1
+
+    def _bear(self, attempt: Attempt) -> None:
+        """What a broken attempt used before another one follows is not its caller's."""
+        reserve = self._request.borne_account
+        if attempt.used_at is None or reserve is None:
+            return
+        attempt.has_failed = True
+        with suppress(HeadraceError):  # a full disk: the engine's counters have it still
+            account = reserve(try_suffix(attempt.number))
+            prompt_tokens = self._request.errand.work.prefill_tokens
+            self._forwarding.borne.settle(account, attempt, prompt_tokens)
 
     def _begin(self, lease: Lease, request_id: str) -> Attempt:
         self.attempts += 1
         self._forwarding.traffic.attempted(lease.endpoint.spec)
-        return Attempt(lease, request_id, self._forwarding.clock.monotonic_s())
+        now_s = self._forwarding.clock.monotonic_s()
+        return Attempt(lease, request_id, now_s, self.attempts)
 
     def _count(self, attempt: Attempt) -> None:
         """The caller pays for this attempt from now on."""
@@ -232,7 +237,7 @@ class Exchange:
         """How long to wait before another replica is asked too; None: for ever."""
         if attempt.spec.hedging is None:  # nearly always
             return None
-        if self._request.hedge_account is None or self._race is not None:
+        if self._request.borne_account is None or self._race is not None:
             return None
         return self._forwarding.hedger.delay_s(attempt.spec, shows_progress=self._shows_progress)
 
@@ -257,7 +262,7 @@ class Exchange:
     def _begin_second(self, excluded: set[str]) -> tuple[Attempt, Account] | None:
         """A second attempt where there is room, a retry in the budget, and its worst case held."""
         forwarding, errand = self._forwarding, self._request.errand
-        reserve = self._request.hedge_account
+        reserve = self._request.borne_account
         assert reserve is not None, "only requests that may be hedged get here"
         now_s = forwarding.clock.monotonic_s()
         try:
@@ -267,7 +272,7 @@ class Exchange:
         account = None
         if forwarding.retries.withdraw(now_s):
             with suppress(HeadraceError):
-                account = reserve()
+                account = reserve(hedge_suffix)
         if account is None:
             lease.release()
             return None
@@ -305,7 +310,7 @@ class Exchange:
     def _is_worth_another(self, error: HeadraceError, excluded: set[str]) -> bool:
         """Whether another endpoint may be tried; takes from the budget if so."""
         return (
-            self._may_retry
+            not self._account.has_answered
             and error.retryable
             and not isinstance(error, DeadlineExceeded)  # the time is spent
             and self.attempts < attempts_max
@@ -356,7 +361,7 @@ class Exchange:
                 if events and not attempt.has_output:
                     self._claim(attempt)
                     beat.stop()
-                    self._may_retry = False
+                    self._account.has_answered = True
                     self._note_first_output(attempt)
                     out.add_headers(self.hedge_headers)
                 self._observe(rewriter, attempt)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from headrace.base.clock import Clock
 from headrace.gateway.account import Account
+from headrace.gateway.borne import BorneAttempts
 from headrace.gateway.draining import Drains
 from headrace.gateway.hedging import Hedger
 from headrace.gateway.metering import Metering
@@ -45,6 +46,7 @@ class Forwarding:
     counters: GatewayCounters
     traffic: TrafficCounts
     hedger: Hedger
+    borne: BorneAttempts
     splitter: Splitter
     drains: Drains
 
@@ -68,5 +70,5 @@ class EngineRequest:
     metering: Metering = Metering.GENERATES
     trace: RequestTrace | None = None
     may_split: Callable[[], bool] | None = None  # its prompt may be computed elsewhere; None: no
-    # Reserves for a second attempt; None: this request is never hedged.
-    hedge_account: Callable[[], Account] | None = None
+    # Reserves for what the platform bears of it, by what its name ends with; None: nothing is.
+    borne_account: Callable[[str], Account] | None = None

@@ -13,6 +13,7 @@ from headrace.gateway.asked import openai_apis
 from headrace.gateway.batch_runner import BatchRunner
 from headrace.gateway.batches import BatchRoutes
 from headrace.gateway.bookkeeping import Bookkeeping
+from headrace.gateway.borne import BorneAttempts
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.content_store import ContentStore
 from headrace.gateway.draining import Drains
@@ -76,7 +77,8 @@ class Gateway:
         )
         self.retries = RetryBudget(clock.monotonic_s())
         self._counters = GatewayCounters()
-        self._hedger = Hedger(self._client, self._counters)
+        self._borne = BorneAttempts(self._client, self._counters)
+        self._hedger = Hedger(self._borne, self._counters)
         self._drains = Drains(self._counters)
         self._tasks: list[asyncio.Task[None]] = []
         self.recovered: list[Settlement] = []  # requests that an earlier crash left running
@@ -111,6 +113,7 @@ class Gateway:
             counters=self._counters,
             traffic=TrafficCounts(new_id("gwy", clock), clock),
             hedger=self._hedger,
+            borne=self._borne,
             splitter=routing.splitter,
             drains=self._drains,
         )
@@ -170,7 +173,7 @@ class Gateway:
     ) -> None:
         """Stop what was started; the shipper drains the journal once more."""
         await self.replays.close()
-        await self._hedger.close()
+        await self._borne.close()
         await self._drains.close()
         await self._routing.learner.close()
         for task in self._tasks:

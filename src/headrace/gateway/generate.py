@@ -21,12 +21,12 @@ from headrace.gateway.account import Account
 from headrace.gateway.admission import expected_output_tokens
 from headrace.gateway.admit import Admitted, Admitter, Books, Turn
 from headrace.gateway.asked import Asked, prefill_tokens_of
+from headrace.gateway.borne import borne_reservation
 from headrace.gateway.draining import Rest
 from headrace.gateway.endings import CallerDeadline, caller_deadline, outcome_of
 from headrace.gateway.exchange import Exchange
 from headrace.gateway.forwarding import EngineRequest
 from headrace.gateway.goodput import is_good
-from headrace.gateway.hedging import hedge_reservation
 from headrace.gateway.images import no_images, takers_of
 from headrace.gateway.metering import Metering
 from headrace.gateway.needs import unable_ids
@@ -238,13 +238,13 @@ class Generation:
             metering=asked.metering,
             trace=self._trace,
             may_split=lambda: may_split(asked),
-            hedge_account=lambda: self._hedge_account(admitted.account),
+            borne_account=lambda suffix: self._borne_account(admitted.account, suffix),
         )
 
-    def _hedge_account(self, account: Account) -> Account:
-        """What another attempt of a request may use, on the platform's account."""
+    def _borne_account(self, account: Account, suffix: str) -> Account:
+        """What an attempt of a request may use that the platform bears."""
         services = self._services
-        reservation = hedge_reservation(services.meter, account.reservation)
+        reservation = borne_reservation(services.meter, account.reservation, suffix)
         return Account(services.meter, reservation, services.clock)
 
     def _work(self, asked: Asked, served: ServedModel, output_limit: int | None) -> Work:

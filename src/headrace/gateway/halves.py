@@ -18,8 +18,8 @@ from typing import TypeVar
 from headrace.adapters.meeting import meeting_fields, rooms
 from headrace.adapters.registry import find_adapter
 from headrace.base.errors import HeadraceError, NotFound, Unavailable
+from headrace.gateway.attempt import Attempt
 from headrace.gateway.forwarding import EngineRequest, Forwarding
-from headrace.gateway.hedging import Attempt
 from headrace.gateway.split import suffix
 from headrace.gateway.upstream import (
     conclude,

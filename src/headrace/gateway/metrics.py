@@ -31,6 +31,7 @@ class GatewayCounters:
     ejections: int = 0
     hedges: Counter[str] = field(default_factory=Counter)  # by which attempt answered
     hedge_lost_tokens: int = 0
+    retried_tokens: int = 0
     splits: Counter[str] = field(default_factory=Counter)  # of first legs, by result
     drains: Counter[str] = field(default_factory=Counter)  # of callers who left, by result
     model_requests: Counter[str] = field(default_factory=Counter)  # by logical model
@@ -101,6 +102,7 @@ def metrics_text(
             {result: float(counters.hedges[result]) for result in ("won", "lost", "none")},
         ),
         (declared.hedge_lost_tokens_total, counters.hedge_lost_tokens),
+        (declared.retried_tokens_total, counters.retried_tokens),
         (
             declared.splits_total,
             {result: float(counters.splits[result]) for result in ("done", "failed")},

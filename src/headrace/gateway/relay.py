@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import msgspec
 
 from headrace.base.errors import HeadraceError
+from headrace.gateway.attempt import Attempt
 from headrace.gateway.draining import Out
 from headrace.gateway.exchange import Exchange, answer_bytes_max
-from headrace.gateway.hedging import Attempt
 from headrace.gateway.media_units import ToldUnits, told_units
 from headrace.gateway.pace import Pace
 from headrace.gateway.reported_usage import ReportedUsage
@@ -141,6 +141,6 @@ class Relay(Exchange):
 
     def _begin_answer(self, attempt: Attempt, out: Out, content_type: str) -> None:
         self._claim(attempt)
-        self._may_retry = False
+        self._account.has_answered = True
         self._note_first_output(attempt)
         out.add_headers([*self.hedge_headers, (b"content-type", content_type.encode("latin-1"))])

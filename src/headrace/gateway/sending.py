@@ -3,8 +3,8 @@
 from headrace.adapters.registry import find_adapter
 from headrace.base.errors import HeadraceError, NotFound, Unavailable
 from headrace.gateway.account import Account
+from headrace.gateway.attempt import Attempt
 from headrace.gateway.forwarding import Body, EngineRequest, Forwarding
-from headrace.gateway.hedging import Attempt
 from headrace.gateway.metering import Metering
 from headrace.gateway.split import prefilled_elsewhere
 from headrace.gateway.upstream import (

@@ -16,8 +16,8 @@ import msgspec
 from headrace.adapters.registry import find_adapter
 from headrace.base.errors import HeadraceError, UpstreamFailed
 from headrace.gateway.asked import Asked
+from headrace.gateway.attempt import Attempt
 from headrace.gateway.forwarding import EngineRequest, Forwarding
-from headrace.gateway.hedging import Attempt
 from headrace.gateway.metering import Metering
 from headrace.gateway.reported_usage import ReportedUsage
 from headrace.gateway.upstream import (

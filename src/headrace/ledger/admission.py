@@ -183,6 +183,7 @@ class Admission:
         replica_id: str | None = None,
         *,
         units: UnitCounts = one_request,
+        is_borne: bool = False,
     ) -> Settlement:
         """End a reservation at what was used, exactly once; Conflict at the second time.
 
@@ -195,6 +196,7 @@ class Admission:
             self._clock.wall_s(),
             replica_id=replica_id,
             units=units,
+            is_borne=is_borne,
         )
         amount_nanousd = settlement.amount_nanousd or 0
         with self._lock:
@@ -334,12 +336,13 @@ def settle_reservation(
     *,
     replica_id: str | None = None,
     units: UnitCounts = one_request,
+    is_borne: bool = False,
 ) -> Settlement:
     """The settlement of a reservation at the price that was fixed at admission; pure.
 
     Counts beyond `request_tokens_max`, which only a broken engine reports, are cut to it. What was
-    done and not metered is unrated, and stays so. What the platform broke of a request that its
-    caller sends again under the same key is at the platform's expense."""
+    done and not metered is unrated, and stays so. What `is_borne`, and what the platform broke of a
+    request that its caller sends again under the same key, is at the platform's expense."""
     price = None if source is UsageSource.UNMETERED else reservation.price
     usage = usage.at_most(request_tokens_max)
     settlement = Settlement(
@@ -361,8 +364,8 @@ def settle_reservation(
         units=units,
         key_use=reservation.key_use,
     )
-    is_borne = reservation.key_use is not None and outcome is Outcome.FAILED
-    return settlement.borne() if is_borne else settlement
+    is_cut_under_key = reservation.key_use is not None and outcome is Outcome.FAILED
+    return settlement.borne() if is_borne or is_cut_under_key else settlement
 
 
 def insufficient(needed_nanousd: int, available_nanousd: int) -> PaymentRequired:

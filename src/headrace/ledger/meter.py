@@ -136,18 +136,21 @@ class Meter:
         replica_id: str | None = None,
         *,
         units: UnitCounts = one_request,
+        is_borne: bool = False,
     ) -> int:
         """End a request, exactly once, and return where that stands in the journal.
 
-        Conflict at the second time. Never refused by a full disk."""
+        `is_borne`: at the platform's expense. Conflict at the second time. Never refused by a full
+        disk."""
         settlement = self._admission.settle(
-            reservation, usage, outcome, source, replica_id, units=units
+            reservation, usage, outcome, source, replica_id, units=units, is_borne=is_borne
         )
         sequence = self._journal.append(Settle(settlement))
         self._admission.journaled(reservation.request_id, sequence)
         return sequence
 
     def _settle_crashed(self, running: Running, known: TokenUsage | None) -> Settlement:
+        """Without a checkpoint nothing is known to have gone out, so its caller owes nothing."""
         return settle_reservation(
             running.reservation,
             running.usage if known is None else known,
@@ -155,6 +158,7 @@ class Meter:
             UsageSource.RECOVERED if known is None else UsageSource.ENGINE,
             self._clock.wall_s(),
             units=no_units,
+            is_borne=running.usage == TokenUsage(),
         )
 
     @property

@@ -53,6 +53,11 @@ hedge_lost_tokens_total = MetricDeclaration(
     counter,
     "Tokens of attempts that another one outran; nobody is billed for them.",
 )
+retried_tokens_total = MetricDeclaration(
+    "headrace_gateway_retried_tokens_total",
+    counter,
+    "Tokens of attempts that broke and that another one followed; nobody is billed for them.",
+)
 drains_total = MetricDeclaration(
     "headrace_gateway_drains_total",
     counter,

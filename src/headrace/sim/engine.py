@@ -301,6 +301,7 @@ class FakeEngine:
         is_chat: bool,
     ) -> bytes:
         count = await self._tokens(request, behaviour, seen)
+        seen.completion_tokens = min(count, behaviour.fail_after)
         if behaviour.failure is Failure.HANG:
             await asyncio.Event().wait()
         if behaviour.failure is Failure.CUT:

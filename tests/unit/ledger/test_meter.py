@@ -158,6 +158,22 @@ def test_what_an_engine_still_knows_beats_the_last_checkpoint(
     }
 
 
+def test_what_a_crash_cut_before_any_of_it_was_seen_to_go_out_is_at_the_platforms_expense(
+    start: Start, reserve: Ask, open_journal: OpenJournal, clock: ManualClock
+) -> None:
+    before = start()
+    reserve(before, "r1")
+    before.meter.checkpoint(reserve(before, "r2"), TokenUsage(10, 0, 1))
+    before.journal.close()
+    meter = Meter(Admission(clock), open_journal(), clock)
+    used = TokenUsage(10, 0, 9)
+    recovered = meter.recover(LedgerSnapshot({}, {}), {"r1": used, "r2": used})
+    found = {item.request_id: (item.usage, item.is_borne) for item in recovered}
+    assert found == {"r1": (used, True), "r2": (used, False)}
+    assert recovered[0].amount_nanousd == 0
+    assert recovered[1].amount_nanousd
+
+
 def test_what_was_settled_and_not_shipped_is_not_spent_again_after_a_crash(
     start: Start, reserve: Ask
 ) -> None:
