@@ -270,7 +270,7 @@ def make_reconciler(
 
 
 def make_sampler(
-    plane: ControlPlane, seen: Store, client: HttpClient, clock: SystemClock
+    plane: ControlPlane, seen: Store, client: HttpClient, clock: SystemClock, kept_days: int
 ) -> CounterSampler:
     """What samples the engines' counters, for `headrace reconcile`."""
     return CounterSampler(
@@ -279,6 +279,7 @@ def make_sampler(
         probe=EngineProbe(client, clock, plane.pepper),
         adapters={adapter.name: adapter for adapter in all_adapters},
         clock=clock,
+        kept_days=kept_days,
     )
 
 
@@ -293,7 +294,8 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
     poll = GatewayPoll(client, plane.gateway_addresses, pepper=plane.pepper, book=book, clock=clock)
     scaler = Scaler(seen, book, clock, plane.devices)
     live = LiveHistory(seen, book, clock, len(plane.gateway_addresses))
-    management = Management(read_management_settings(), plane.database, plane.pepper, clock)
+    settings = read_management_settings()
+    management = Management(settings, plane.database, plane.pepper, clock)
     files = PlatformFiles(plane.data_dir)
     launcher = await asyncio.to_thread(
         open_launcher, plane.launcher, files, clock, str(plane.cache_dir)
@@ -301,13 +303,12 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
     fleet = make_fleet(plane, seen, launcher, leader)
     launcher = launcher if fleet is None else fleet.launcher
     reconciler = make_reconciler(plane, launcher, client, leader, book, fleet=fleet, seen=seen)
+    sampler = make_sampler(plane, seen, client, clock, settings.engine_samples_days)
     loops = [
         asyncio.create_task(reconciler.run(stop)),
         asyncio.create_task(ScaleLoop(poll, scaler, clock, lambda: leader.leads).run(stop)),
         asyncio.create_task(live.run(stop)),
-        asyncio.create_task(
-            make_sampler(plane, seen, client, clock).run(stop, lambda: leader.leads)
-        ),
+        asyncio.create_task(sampler.run(stop, lambda: leader.leads)),
         asyncio.create_task(
             HourlyReconciliation(plane.database, clock).run(stop, lambda: leader.leads)
         ),

@@ -21,6 +21,7 @@ from headrace.cli.views import comma_list
 from headrace.control import device_meter
 from headrace.control.admin.single_sign_on import SingleSignOn, SingleSignOnSettings
 from headrace.control.alert_watch import AlertWatch
+from headrace.control.counter_sampler import kept_days_default, kept_days_max, kept_days_min
 from headrace.control.payments.payments import Payments
 from headrace.control.payments.provider import PaymentProvider
 from headrace.control.payments.stripe_provider import StripeProvider
@@ -58,7 +59,19 @@ payments_file = Setting(
     "The payment provider: a JSON file of mode 0600 with provider (stripe), api_key, and "
     "optionally api_base.",
 )
-all_settings = (oidc_file, egress_allowed_hosts, admin_hosts, payments_file)
+engine_samples_days = Setting(
+    "engine-samples-days",
+    int,
+    kept_days_default,
+    f"Days for which the minutes' samples of engines' counters are kept; {kept_days_min} at least.",
+)
+all_settings = (
+    oidc_file,
+    egress_allowed_hosts,
+    admin_hosts,
+    payments_file,
+    engine_samples_days,
+)
 look_interval_s = 5.0
 
 
@@ -70,6 +83,7 @@ class ManagementSettings:
     admin_hosts: tuple[str, ...]
     single_sign_on: SingleSignOnSettings | None
     payment_provider: PaymentProvider | None = None
+    engine_samples_days: int = kept_days_default
 
 
 class PaymentSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,7 +107,20 @@ def read_management_settings(
         admin_hosts=tuple(comma_list(environment.get(admin_hosts.variable)) or ()),
         single_sign_on=None if provider_file is None else read_oidc_file(Path(provider_file)),
         payment_provider=None if payments is None else open_provider(Path(payments)),
+        engine_samples_days=read_days(environment.get(engine_samples_days.variable)),
     )
+
+
+def read_days(text: str | None) -> int:
+    """For how long samples are kept; ConfigurationError if that is no number or too few."""
+    if text is None:
+        return kept_days_default
+    if not (text.isascii() and text.isdigit() and kept_days_min <= int(text) <= kept_days_max):
+        raise ConfigurationError(
+            f"{engine_samples_days.variable} is a number of days from {kept_days_min} to "
+            f"{kept_days_max}; it is {text!r}"
+        )
+    return int(text)
 
 
 def open_provider(path: Path) -> PaymentProvider:

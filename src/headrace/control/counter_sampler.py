@@ -13,6 +13,10 @@ from headrace.storage.engine_samples import EngineSample, EngineSamples
 from headrace.storage.store import Store
 
 interval_s = 60.0
+kept_days_default = 30
+kept_days_min = 4  # reports of two days are made up for, and those of a day made again
+kept_days_max = 3_660
+day_s = 86_400.0
 asked_at_once_max = 16
 
 log = logging.getLogger(__name__)
@@ -29,12 +33,14 @@ class CounterSampler:
         probe: Probe,
         adapters: Mapping[str, EngineAdapter],
         clock: Clock,
+        kept_days: int = kept_days_default,
     ) -> None:
         self._store = store
         self._samples = samples
         self._probe = probe
         self._adapters = adapters
         self._clock = clock
+        self._kept_s = kept_days * day_s
 
     async def run(self, stop: asyncio.Event, leads: Callable[[], bool]) -> None:
         """Sample while this control plane leads, until told to stop.
@@ -53,7 +59,7 @@ class CounterSampler:
                 pass
 
     async def sample_once(self) -> int:
-        """Sample every replica that serves; how many said what they counted."""
+        """Sample every replica that serves, and forget what is old; how many said something."""
         replicas = await asyncio.to_thread(self._store.list, Replica)
         slots = asyncio.Semaphore(asked_at_once_max)
 
@@ -65,6 +71,7 @@ class CounterSampler:
         found = await asyncio.gather(*(ask(replica) for replica in serving))
         samples = [sample for sample in found if sample is not None]
         await asyncio.to_thread(self._samples.add, samples)
+        await asyncio.to_thread(self._samples.forget, self._clock.wall_s() - self._kept_s)
         return len(samples)
 
     async def _sample(self, replica: Replica) -> EngineSample | None:

@@ -4,11 +4,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 import msgspec
-from sqlalchemy import case, func, insert, select
+from sqlalchemy import case, delete, func, insert, select
 
 from headrace.spec.settlements import UsageSource
 from headrace.storage.sessions import Sessions
 from headrace.storage.tables import engine_samples, settlements
+
+forgotten_at_once_s = 86_400.0  # so that no write holds up the ledger's for long
 
 
 class EngineSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +45,17 @@ class EngineSamples:
             rows = [msgspec.structs.asdict(sample) for sample in samples]
             with self._sessions.write() as connection:
                 connection.execute(insert(engine_samples), rows)
+
+    def forget(self, before: float) -> int:
+        """Delete the oldest samples taken before then, a day of them at most; how many."""
+        column = engine_samples.c.sample_time
+        with self._sessions.read() as connection:
+            oldest: float | None = connection.execute(select(func.min(column))).scalar_one()
+        if oldest is None or oldest >= before:
+            return 0
+        until = min(before, oldest + forgotten_at_once_s)
+        with self._sessions.write() as connection:
+            return connection.execute(delete(engine_samples).where(column < until)).rowcount
 
     def read(self, since: float, until: float) -> Mapping[str, list[EngineSample]]:
         """The samples in `[since, until)` by replica, in order of time."""

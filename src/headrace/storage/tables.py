@@ -195,6 +195,7 @@ engine_samples = Table(
     Column("prompt_tokens", BigInteger, nullable=False),
     Column("completion_tokens", BigInteger, nullable=False),
     Column("running_requests", BigInteger, nullable=True),
+    Index("ix_engine_samples_sample_time", "sample_time"),
 )
 
 reconciliation_reports = Table(

@@ -45,6 +45,7 @@ def test_what_is_set_is_read(tmp_path: Path) -> None:
             "HEADRACE_EGRESS_ALLOWED_HOSTS": "Hooks.internal, 10.0.0.5",
             "HEADRACE_ADMIN_HOSTS": "console.example",
             "HEADRACE_PAYMENTS_FILE": written(tmp_path / "payments.json", payments),
+            "HEADRACE_ENGINE_SAMPLES_DAYS": "9",
         }
     )
     assert settings.payment_provider is not None
@@ -58,7 +59,16 @@ def test_what_is_set_is_read(tmp_path: Path) -> None:
         "HEADRACE_EGRESS_ALLOWED_HOSTS",
         "HEADRACE_ADMIN_HOSTS",
         "HEADRACE_PAYMENTS_FILE",
+        "HEADRACE_ENGINE_SAMPLES_DAYS",
     }
+    assert settings.engine_samples_days == 9
+    assert read_management_settings({}).engine_samples_days == 30
+
+
+@pytest.mark.parametrize("days", ["3", "3661", "-5", "a week", ""])
+def test_samples_are_kept_for_a_number_of_days_that_reports_can_be_made_of(days: str) -> None:
+    with pytest.raises(ConfigurationError, match="ENGINE_SAMPLES_DAYS"):
+        read_management_settings({"HEADRACE_ENGINE_SAMPLES_DAYS": days})
 
 
 @pytest.mark.parametrize(

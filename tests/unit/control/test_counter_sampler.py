@@ -14,6 +14,7 @@ from headrace.http.client import HttpClient
 from headrace.sim.clock import ManualClock
 from headrace.spec.deployments import Replica, ReplicaState
 from headrace.storage import Database, open_sqlite
+from headrace.storage.engine_samples import EngineSample
 
 
 class TellingProbe(EngineProbe):
@@ -61,3 +62,38 @@ async def test_replicas_that_serve_and_count_are_sampled(database: Database) -> 
     ((replica_id, (sample,)),) = database.engine_samples.read(0.0, 1e12).items()
     assert (replica_id, sample.generation, sample.running_requests) == ("rep_a", "launch:7.0", 2)
     assert (sample.prompt_tokens, sample.completion_tokens) == (30, 4)
+
+
+async def test_samples_are_kept_as_long_as_is_set_and_a_day_of_old_ones_goes_at_a_time(
+    database: Database,
+) -> None:
+    clock = ManualClock()
+    now_s = clock.wall_s()
+    ages_days = (9.0, 8.5, 6.5, 5.1, 4.9, 0.0)
+    database.engine_samples.add(
+        [
+            EngineSample(
+                replica_id="rep_old",
+                sample_time=now_s - age_days * 86_400.0,
+                generation="launch:1",
+                prompt_tokens=1,
+                completion_tokens=1,
+            )
+            for age_days in ages_days
+        ]
+    )
+    client = HttpClient()
+    sampler = CounterSampler(
+        store=database.store,
+        samples=database.engine_samples,
+        probe=TellingProbe(client, {}),
+        adapters={},
+        clock=clock,
+        kept_days=5,
+    )
+    left = []
+    for _ in range(4):
+        await sampler.sample_once()
+        left.append(len(database.engine_samples.read(0.0, 1e12)["rep_old"]))
+    await client.close()
+    assert left == [4, 3, 2, 2]
