@@ -9,6 +9,7 @@ difference has no reason.
 
 import datetime
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Annotated
 
@@ -21,7 +22,7 @@ from headrace.cli.durations import parse_moment
 from headrace.cli.platform_files import PlatformFiles
 from headrace.cli.settings import AsJson, DatabaseUrl, DataDir
 from headrace.control.hourly_reconciliation import decode_rows
-from headrace.ledger.reconciliation import Reconciled, reconcile
+from headrace.ledger.reconciliation import Reconciled, ReportRow, reconcile
 from headrace.storage import open_database
 from headrace.storage.reconciliation_reports import StoredReport
 
@@ -103,7 +104,7 @@ def show_report(report: StoredReport | None, *, as_json: bool) -> None:
         span = {"since": report.begin_time, "until": report.end_time}
         output.write_json({**span, "items": items})
     else:
-        write_rows([row.compared for row in found])
+        write_rows([row.compared for row in found], {row.compared.replica_id: row for row in found})
     if report.unexplained_tokens:
         raise typer.Exit(1)
 
@@ -122,12 +123,14 @@ def view(row: Reconciled) -> dict[str, object]:
     }
 
 
-def write_rows(found: list[Reconciled]) -> None:
-    """A table, and the reasons below it."""
-    columns = ("REPLICA", ">REQUESTS", ">ENGINE", ">BILLED", ">DIFFERENCE")
+def write_rows(found: list[Reconciled], known: Mapping[str, ReportRow] | None = None) -> None:
+    """A table, and the reasons below it; `known`: of which engine and model each replica is."""
+    names = () if known is None else ("KIND", "MODEL")
+    columns = ("REPLICA", *names, ">REQUESTS", ">ENGINE", ">BILLED", ">DIFFERENCE")
     rows = [
         (
             row.replica_id,
+            *(() if known is None else (known[row.replica_id].engine, known[row.replica_id].model)),
             output.format_count(row.requests),
             output.format_count(row.engine_prompt_tokens + row.engine_completion_tokens),
             output.format_count(row.billed_prompt_tokens + row.billed_completion_tokens),

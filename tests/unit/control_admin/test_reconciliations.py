@@ -79,5 +79,16 @@ def test_the_command_lists_and_shows_them(database: Database, tmp_path: Path) ->
     status, said = run("--show", "1970-01-01T00:30:00Z", "--json")
     assert status == 1  # nothing explains it
     assert msgspec.json.decode(said)["items"][0]["engine"] == "vllm"
-    assert run("--show", "1970-01-01T01:30:00Z")[0] == 0
+    status, said = run("--show", "1970-01-01T01:30:00Z")
+    assert status == 0
+    head, row, *_ = (line.split() for line in said.splitlines())
+    assert dict(zip(head, row, strict=True)) == {
+        "REPLICA": compared.replica_id,
+        "KIND": "vllm",
+        "MODEL": "small",
+        "REQUESTS": "2",
+        "ENGINE": "13",
+        "BILLED": "10",
+        "DIFFERENCE": "3",
+    }
     assert run("--show", "1970-02-01")[0] != 0
