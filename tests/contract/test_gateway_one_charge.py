@@ -200,3 +200,23 @@ async def test_a_fallback_that_breaks_too_costs_nothing(tmp_path: Path) -> None:
     assert status == 502
     assert owed(settlements) == []
     assert all(one.is_borne and one.usage.completion_tokens == 3 for one in settlements)
+
+
+async def test_credit_for_one_worst_case_is_enough_for_a_fallback_after_a_model_that_broke(
+    tmp_path: Path,
+) -> None:
+    engine = FakeEngine(default=cut_late)
+    needed_nanousd = 0
+    for directory, status_then in ((tmp_path / "poor", 402), (tmp_path / "rich", 200)):
+        directory.mkdir()
+        credit = {"credit_floor_nanousd": 0, "credit_nanousd": needed_nanousd or 1}
+        async with with_spare(directory, engine, **credit) as (site, spare):
+            async with asking(site) as client:
+                status, said = await ask(client, max_tokens=100)
+            assert status == status_then, said
+            if status == 402:
+                needed_nanousd = msgspec.json.decode(said)["error"]["needed_nanousd"]
+                assert (engine.seen, spare.seen) == ([], [])
+            else:
+                (paid,) = owed(await site.settlements(2))
+                assert 0 < (paid.amount_nanousd or 0) <= needed_nanousd
