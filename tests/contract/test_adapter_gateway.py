@@ -28,6 +28,12 @@ from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name, ser
 
 engines = pytest.mark.parametrize("engine", exchanges, ids=lambda engine: engine.engine)
 body_bytes_max = 1 << 20
+# Where a stream of the model `fake` is asked for, of engines with another API than OpenAI's.
+stream_paths = {
+    "anthropic": "/messages",
+    "triton_vllm": "/v2/models/fake/generate_stream",
+    "triton_tensorrt_llm": "/v2/models/fake/generate_stream",
+}
 
 
 class ReplayedEngine:
@@ -37,6 +43,7 @@ class ReplayedEngine:
         self._engine = engine
         self._stream = stream
         self.error: tuple[int, bytes] | None = None
+        self.breaks = False  # its connection, after the stream
         self.rest: bytes | None = None  # of the stream, once `gate` is open; None: all at once
         self.gate = asyncio.Event()
         self.left = asyncio.Event()  # its connection was closed before
@@ -54,6 +61,9 @@ class ReplayedEngine:
         if self.error is not None:
             status, body = self.error
             await self._answer(send, status, b"application/json", body)
+        elif self.breaks:
+            await EventStream(send).write(self._stream)
+            raise ConnectionAbortedError
         elif self.rest is None:
             await self._answer(send, 200, b"text/event-stream", self._stream)
         else:
@@ -126,14 +136,17 @@ async def test_a_stream_reaches_the_client_whole_and_is_settled_exactly(
         choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"]
     )
     assert text == "".join(pieces)
-    assert chunks[-1]["usage"]["completion_tokens"] == len(pieces)
     assert settlement.outcome is Outcome.FINISHED
-    assert settlement.source is UsageSource.ENGINE
-    assert settlement.usage == stream_usage
-    assert replayed.bodies[0]["model"] == "fake"
+    if engine.usage is None:
+        assert settlement.source is UsageSource.COUNTED
+        assert settlement.usage.completion_tokens == len(pieces)
+    else:
+        assert chunks[-1]["usage"]["completion_tokens"] == len(pieces)
+        assert settlement.source is UsageSource.ENGINE
+        assert settlement.usage == engine.usage
     (path,) = replayed.paths
-    adapter = find_adapter(engine.engine)
-    assert path == adapter.url("", chat_path if adapter.dialect is None else adapter.dialect.path)
+    assert path == stream_paths.get(engine.engine, find_adapter(engine.engine).url("", chat_path))
+    assert replayed.bodies[0].get("model", "fake") == "fake"
 
 
 @engines
@@ -141,7 +154,9 @@ async def test_a_stream_that_breaks_off_is_told_and_settled_by_what_passed(
     engine: EngineExchanges, tmp_path: Path
 ) -> None:
     begun = engine.stream[: before_last_piece(engine)]
-    async with running(engine, tmp_path, begun) as (_, site, client):
+    dialect = find_adapter(engine.engine).dialect
+    async with running(engine, tmp_path, begun) as (replayed, site, client):
+        replayed.breaks = dialect is not None and dialect.ends_with_body
         _, body = await chat(client, stream=True)
         (settlement,) = await site.settlements(1)
 
@@ -220,7 +235,7 @@ async def test_who_leaves_ends_the_request_and_pays_for_what_the_engine_told(
     assert settlement.outcome is Outcome.ABORTED
     if facts.abort is Abort.NONE:
         assert not replayed.left.is_set()
-        assert settlement.usage == stream_usage
+        assert settlement.usage == engine.usage
     elif facts.stream_usage is StreamUsage.EVERY_CHUNK:
         assert settlement.usage == engine.cut_usage
     else:
@@ -228,7 +243,39 @@ async def test_who_leaves_ends_the_request_and_pays_for_what_the_engine_told(
         assert settlement.usage.completion_tokens >= 2
 
 
-@engines
+toolless = ("triton_vllm", "triton_tensorrt_llm")
+calling_engines = pytest.mark.parametrize(
+    "engine",
+    [engine for engine in exchanges if engine.engine not in toolless],
+    ids=lambda engine: engine.engine,
+)
+toolless_engines = pytest.mark.parametrize(
+    "engine",
+    [engine for engine in exchanges if engine.engine in toolless],
+    ids=lambda engine: engine.engine,
+)
+
+
+@toolless_engines
+async def test_what_its_api_has_no_word_for_is_refused_by_name_and_never_sent(
+    engine: EngineExchanges, tmp_path: Path
+) -> None:
+    function = {"name": call_name, "parameters": {"type": "object"}}
+    asked: dict[str, Any] = {
+        "tools": [{"type": "function", "function": function}],
+        "logprobs": True,
+        "n": 2,
+        "response_format": {"type": "json_object"},
+    }
+    async with running(engine, tmp_path) as (replayed, _, client):
+        answers = {name: await chat(client, **{name: value}) for name, value in asked.items()}
+    for name, (status, body) in answers.items():
+        assert status == 400
+        assert json.loads(body)["error"]["param"] == name
+    assert replayed.bodies == []
+
+
+@calling_engines
 async def test_a_call_reaches_the_client_whole(engine: EngineExchanges, tmp_path: Path) -> None:
     function = {"name": call_name, "parameters": {"type": "object"}}
     async with running(engine, tmp_path, engine.call_stream) as (replayed, site, client):
@@ -253,7 +300,17 @@ async def test_a_call_reaches_the_client_whole(engine: EngineExchanges, tmp_path
 
 @engines
 async def test_stop_strings_reach_the_engine(engine: EngineExchanges, tmp_path: Path) -> None:
-    field = "stop" if find_adapter(engine.engine).dialect is None else "stop_sequences"
     async with running(engine, tmp_path) as (replayed, _, client):
         await chat(client, stream=True, stop=["END", "\n\n"])
-    assert replayed.bodies[0][field] == ["END", "\n\n"]
+    (body,) = replayed.bodies
+    match engine.engine:
+        case "anthropic":
+            told = body["stop_sequences"]
+        case "triton_vllm":
+            told = json.loads(body["sampling_parameters"])["stop"]
+        case "triton_tensorrt_llm":
+            told = body["stop_words"]
+        case _:
+            told = body["stop"]
+    assert told[:2] == ["END", "\n\n"]
+    assert told[2:] == (["\nUser:"] if engine.engine.startswith("triton_") else [])

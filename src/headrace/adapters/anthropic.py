@@ -39,6 +39,11 @@ def key_headers(api_key: str) -> dict[str, str]:
     return {"x-api-key": api_key, "anthropic-version": api_version}
 
 
+def messages_request(body: bytes) -> tuple[str, bytes]:
+    """The path and the body that ask for the same; InvalidRequest names what cannot be asked."""
+    return "/v1/messages", messages_of_chat(body)
+
+
 adapter = OpenAICompatible(
     name="anthropic",
     facts=EngineFacts(
@@ -68,9 +73,8 @@ adapter = OpenAICompatible(
     request_id_header=None,
     overloaded_statuses=frozenset((503, 529)),
     dialect=Dialect(
-        path="/v1/messages",
-        request=messages_of_chat,
+        request=messages_request,
         whole=chat_of_message,
-        stream=lambda created: ChatChunks(created).feed,
+        stream=ChatChunks,
     ),
 )

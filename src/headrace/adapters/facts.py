@@ -47,6 +47,7 @@ class StreamUsage(StrEnum):
 
     EVERY_CHUNK = "in every chunk"
     AT_END = "at its end"
+    NEVER = "not at all"
 
 
 class Abort(StrEnum):

@@ -1,7 +1,9 @@
 """A KServe InferenceService with the Hugging Face runtime, as far as headrace must know it.
 
 KServe's controllers start and scale it; headrace reaches it at its URL. The runtime runs vLLM, and
-where vLLM lacks the model, a plain Transformers backend that is no match for load.
+where vLLM lacks the model, a plain Transformers backend that is no match for load. headrace writes
+no InferenceService: replicas, rollouts and readiness would have two owners (decision 0077). Where
+headrace is to own them, run engine `vllm` with the Kubernetes launcher.
 
 Known traps:
 

@@ -12,7 +12,7 @@ from headrace.adapters.facts import EngineFacts
 from headrace.adapters.listed_models import context_length_of
 from headrace.adapters.load_metrics import LoadMetrics
 from headrace.adapters.lora import check_lora
-from headrace.adapters.openai_errors import error_of
+from headrace.adapters.openai_errors import error_of, tells_context
 from headrace.adapters.protocol import (
     Dialect,
     EngineLoad,
@@ -88,6 +88,8 @@ class OpenAICompatible:
     marks_stream_end: bool = True
     keeps_usage_records: bool = False
     overloaded_statuses: frozenset[int] = frozenset((503,))
+    # Which say that it failed, and of a request that does not fit too.
+    context_statuses: frozenset[int] = frozenset()
     output_limit_field: str = "max_tokens"
     dialect: Dialect | None = None
 
@@ -124,6 +126,8 @@ class OpenAICompatible:
     def error(self, status: int, body: bytes) -> HeadraceError:
         """An unsuccessful answer as "the caller is wrong", "the engine is wrong" or "try again"."""
         meaning = 503 if status in self.overloaded_statuses else status
+        if status in self.context_statuses and tells_context(body, self.context_patterns):
+            meaning = 400
         return error_of(meaning, body, self.context_patterns)
 
     def url(self, address: str, path: str) -> str:

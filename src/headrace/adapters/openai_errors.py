@@ -67,3 +67,9 @@ def _wrong_request(
     known = {name: value for name, value in numbers.items() if value is not None}
     kind = ContextLengthExceeded if too_long else InvalidRequest
     return kind(message, param=words.param, **known)
+
+
+def tells_context(body: bytes, context_patterns: Sequence[ContextPattern]) -> bool:
+    """Whether the words are those for a request that does not fit."""
+    message = read_words(body).message
+    return any(pattern.numbers(message) is not None for pattern in context_patterns)

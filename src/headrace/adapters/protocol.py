@@ -101,16 +101,29 @@ class RequestExtras:
     fields: Mapping[str, object] = field(default_factory=dict)  # of the body; ours win
 
 
+class ChunkStream(Protocol):
+    """A stream of another API as it becomes one of chat chunks."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The data of the chunks that an event's data becomes; msgspec.DecodeError."""
+        ...
+
+    def end(self) -> list[bytes]:
+        """The same for the body's end, where no event ends a stream."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """Another API for chats than OpenAI's: where it is, and how both ways are translated."""
 
-    path: str  # in place of /v1/chat/completions
-    request: Callable[[bytes], bytes]  # InvalidRequest names what cannot be asked there
+    # The path and the body in place of those of /v1/chat/completions; InvalidRequest names what
+    # cannot be asked there.
+    request: Callable[[bytes], tuple[str, bytes]]
     # An unstreamed answer, and when it was made (Unix seconds); UpstreamFailed if it is none.
     whole: Callable[[bytes, int], bytes]
-    # For each stream a function from an event's data to that of chunks; msgspec.DecodeError.
-    stream: Callable[[int], Callable[[bytes], list[bytes]]]
+    stream: Callable[[int], ChunkStream]  # for one that was begun then
+    ends_with_body: bool = False  # no event ends a stream
 
 
 class EngineAdapter(Protocol):

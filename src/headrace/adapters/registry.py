@@ -14,6 +14,7 @@ from headrace.adapters import (
     tgi,
     transformers,
     triton,
+    triton_generate,
     vllm,
 )
 from headrace.adapters.headrace import HeadraceAdapter
@@ -31,6 +32,8 @@ all_adapters: tuple[EngineAdapter, ...] = (
     ollama.adapter,
     lm_studio.adapter,
     triton.adapter,
+    triton_generate.vllm,
+    triton_generate.tensorrt_llm,
     kserve.adapter,
     managed.adapter,
     managed.openai,

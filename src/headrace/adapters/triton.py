@@ -17,7 +17,8 @@ Known traps:
 * all read: parallelism, context and quantization are in the repository's files, not options. ->
   Not passed.
 * by its documents: KServe's v2 protocol and its `generate` extension, at a port of their own, take
-  prompts as text and have no chats. -> Not spoken; the OpenAI frontend is asked.
+  prompts as text and have no chats. -> The OpenAI frontend is asked; `triton_vllm` and
+  `triton_tensorrt_llm` speak the other.
 * not verified: usage in streams. -> Asked for; without it what passed is counted.
 """
 

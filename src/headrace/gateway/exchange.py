@@ -31,7 +31,7 @@ from headrace.gateway.heartbeat import Heartbeat
 from headrace.gateway.hedging import Race, Run, header_name
 from headrace.gateway.metering import Metering
 from headrace.gateway.pace import Pace
-from headrace.gateway.rewriter import StreamRewriter, WholeRewrite, rewrite_whole
+from headrace.gateway.rewriter import StreamRewriter, WholeRewrite, rewrite_whole, said_bytes
 from headrace.gateway.sending import eject, note_failure, send
 from headrace.gateway.traces import attempt_attributes
 from headrace.gateway.upstream import (
@@ -138,7 +138,7 @@ class Exchange:
     def estimate(self, body: bytes) -> TokenUsage:
         """A guess at what an unstreamed answer used, for engines that never tell."""
         prompt_tokens = self._request.errand.work.prefill_tokens
-        guess = TokenUsage(prompt_tokens, 0, len(body) // bytes_per_token)
+        guess = TokenUsage(prompt_tokens, 0, said_bytes(body) // bytes_per_token)
         return self._request.metering.of(guess)
 
     async def _with_retries(self, run: Run[Result]) -> Result:

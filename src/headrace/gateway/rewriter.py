@@ -7,7 +7,7 @@ The end marker is held back, because the settlement comes before it.
 import msgspec
 from msgspec import UNSET
 
-from headrace.adapters.protocol import Dialect, EngineAdapter
+from headrace.adapters.protocol import ChunkStream, Dialect, EngineAdapter
 from headrace.base.errors import UpstreamFailed
 from headrace.gateway.reported_usage import ReportedUsage
 from headrace.protocol.responses import CompletionTokensDetails, Usage
@@ -42,7 +42,9 @@ class StreamRewriter:
         self._usage_chunk = usage_chunk
         self._usage_in_every_chunk = usage_in_every_chunk
         self._decoder = SseDecoder()
-        self._translate = None if adapter.dialect is None else adapter.dialect.stream(created)
+        dialect = adapter.dialect
+        self._translation = None if dialect is None else dialect.stream(created)
+        self._ends_with_body = dialect is not None and dialect.ends_with_body
         self.usage: TokenUsage | None = None  # the newest that the engine reported
         self.content_chunks = 0
         self._owes_usage_chunk = usage_chunk  # until one passes
@@ -53,14 +55,16 @@ class StreamRewriter:
     @property
     def may_end(self) -> bool:
         """Whether the stream is whole if nothing more comes, its end marker neither."""
+        if self._ends_with_body:
+            return self.error_body is None
         return not self._adapter.marks_stream_end and self.usage is not None
 
     def feed(self, data: bytes) -> bytes:
         """The events to pass on; UpstreamFailed if the engine's are malformed."""
         try:
             events = [event.data for event in self._decoder.feed(data)]
-            if self._translate is not None:
-                events = [chunk for event in events for chunk in self._translate(event)]
+            if self._translation is not None:
+                events = [chunk for event in events for chunk in self._translation.feed(event)]
             return b"".join([self._event(event) for event in events])
         except (EventTooLarge, msgspec.DecodeError) as error:
             raise UpstreamFailed(f"The engine's stream is malformed: {error}.") from None
@@ -102,8 +106,19 @@ class StreamRewriter:
     def finish(self) -> bytes:
         """What is to be passed on where the stream ended without its marker."""
         assert self.may_end, "a stream that broke off has no proper end"
+        if self._translation is not None:
+            return self._finish_translated(self._translation)
         self.is_done = True
         return self._owed_usage_chunk()
+
+    def _finish_translated(self, translation: ChunkStream) -> bytes:
+        """The body's end in the other API's words; what is made of it is no token of the engine."""
+        counted = self.content_chunks
+        if not counted:
+            raise UpstreamFailed("The engine's stream has an end and nothing before it.")
+        passed = b"".join([self._event(chunk) for chunk in translation.end()])
+        self.content_chunks = counted
+        return passed
 
     def _owed_usage_chunk(self) -> bytes:
         """The usage chunk that the client asked for, where the engine told usage in another one."""
@@ -173,3 +188,35 @@ def rewrite_whole(
     return WholeRewrite(
         _encode(fields), usage.tokens() if usage is not None and usage.is_counted else None
     )
+
+
+class SaidMessage(msgspec.Struct):
+    """A choice's message, as far as it is text."""
+
+    content: str | None = None
+
+
+class SaidChoice(msgspec.Struct):
+    """A choice of a chat, or of a completion."""
+
+    message: SaidMessage | None = None
+    text: str | None = None
+
+
+class SaidAnswer(msgspec.Struct):
+    """An unstreamed answer, as far as it is text."""
+
+    choices: list[SaidChoice] = []
+
+
+_said = msgspec.json.Decoder(SaidAnswer)
+
+
+def said_bytes(body: bytes) -> int:
+    """How many bytes of text an unstreamed answer has; of one without, all of it."""
+    try:
+        choices = _said.decode(body).choices
+    except msgspec.DecodeError:
+        return len(body)
+    texts = [choice.text or (choice.message and choice.message.content) for choice in choices]
+    return sum(len(text.encode()) for text in texts if text) or len(body)

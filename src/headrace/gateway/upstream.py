@@ -116,7 +116,7 @@ def in_dialect(dialect: Dialect, path: str, body: bytes) -> tuple[str, bytes]:
     NotFound if it has nothing of the kind, InvalidRequest names a field that it has no word for."""
     if path != chat_path:
         raise NotFound(f"The engine of this model does not offer {path}.")
-    return dialect.path, dialect.request(body)
+    return dialect.request(body)
 
 
 def engine_headers(spec: EndpointSpec, extra_headers: Mapping[str, str]) -> dict[str, str]:

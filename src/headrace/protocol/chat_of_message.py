@@ -163,6 +163,10 @@ class ChatChunks:
                 chunks = [_encode({"error": event.error or {"message": "the engine failed"}})]
         return chunks
 
+    def end(self) -> list[bytes]:
+        """Nothing: a message has an event for its end."""
+        return []
+
     def _begun(self, block: Block) -> list[bytes]:
         if block.type == "tool_use":
             self._calls += 1

@@ -14,15 +14,18 @@ from headrace.sim.engine_wire import (
     ErrorExchange,
     anthropic_error,
     flat,
+    generated_stream,
     listed,
     llama_stream,
     message_stream,
     nested,
     noise,
+    stream_usage,
     stream_with_running_usage,
     stream_with_usage_at_end,
     too_long,
     usage_after,
+    without_cached,
 )
 
 vllm_metrics = f"""{noise}
@@ -337,6 +340,62 @@ nv_inference_request_success{{model="a-model",version="1"}} 99
         errors=(ErrorExchange(400, b'{"detail":"Unknown model: x"}', InvalidRequest),),
         stream=stream_with_usage_at_end(),
         models=listed(owned_by="Triton Inference Server"),
+    ),
+    EngineExchanges(
+        engine="triton_vllm",
+        ready=(200, b""),
+        unready=(400, b"", ReadinessState.LOADING),
+        errors=(
+            too_long(
+                500,
+                json.dumps(
+                    {
+                        "error": "Error generating stream: The decoder prompt (length 5000) is "
+                        "longer than the maximum model length of 4096."
+                    }
+                ).encode(),
+                5000,
+                4096,
+            ),
+            ErrorExchange(
+                400,
+                b'{"error":"Unable to parse \'data\': attempt to access JSON non-string"}',
+                InvalidRequest,
+            ),
+        ),
+        stream=generated_stream(tells_use=True),
+        usage=without_cached(stream_usage),
+        opening_chunks=0,
+        cut_usage=without_cached(usage_after(2)),
+        models=listed(),
+    ),
+    EngineExchanges(
+        engine="triton_tensorrt_llm",
+        ready=(200, b""),
+        unready=(400, b"", ReadinessState.LOADING),
+        errors=(
+            too_long(
+                400,
+                json.dumps(
+                    {
+                        "error": "Encountered an error when fetching new request: Prompt length "
+                        "(5000) exceeds maximum input length (4096)."
+                    }
+                ).encode(),
+                5000,
+                4096,
+            ),
+            ErrorExchange(
+                400,
+                b'{"error":"[request id: <id_unknown>] expected 4 inputs but got 3 inputs for model'
+                b" 'ensemble'\"}",
+                InvalidRequest,
+            ),
+        ),
+        stream=generated_stream(tells_use=False),
+        usage=None,
+        opening_chunks=0,
+        models=listed(),
     ),
     EngineExchanges(
         engine="kserve",

@@ -53,6 +53,8 @@ class EngineExchanges:
     load: EngineLoad = field(default_factory=EngineLoad)
     errors: Sequence[ErrorExchange] = ()
     stream: bytes = b""
+    usage: TokenUsage | None = stream_usage  # told by the whole stream
+    opening_chunks: int = 1  # before the first piece of text
     cut_usage: TokenUsage | None = None  # told by the stream before its last content chunk
     models: bytes = b""
     context_length: int | None = None
@@ -90,6 +92,11 @@ def openai_usage(usage: TokenUsage) -> dict[str, object]:
 def usage_after(count: int) -> TokenUsage:
     """The usage once so many pieces went out."""
     return TokenUsage(stream_usage.prompt_tokens, stream_usage.cached_tokens, count)
+
+
+def without_cached(usage: TokenUsage) -> TokenUsage:
+    """The usage as engines tell it that count no tokens from a cache."""
+    return TokenUsage(usage.prompt_tokens, 0, usage.completion_tokens)
 
 
 def stream_with_running_usage() -> bytes:
@@ -250,4 +257,22 @@ def message_stream() -> bytes:
         event("message_delta", delta=end, usage={"output_tokens": stream_usage.completion_tokens}),
         event("message_stop"),
     ]
+    return b"".join(parts)
+
+
+def generated_stream(*, tells_use: bool) -> bytes:
+    """Triton's: the vLLM backend's with use and an end, the TensorRT-LLM backend's with neither."""
+    parts = []
+    for count, piece in enumerate(pieces, start=1):
+        event: dict[str, object] = {
+            "model_name": "internal-name",
+            "model_version": "1",
+            "text_output": piece,
+        }
+        if tells_use:
+            event["finish_reason"] = "stop" if count == len(pieces) else "None"
+            event |= {"num_input_tokens": stream_usage.prompt_tokens, "num_output_tokens": 1}
+        else:
+            event |= {"sequence_end": False, "sequence_id": 0, "sequence_start": False}
+        parts.append(b"data: " + json.dumps(event).encode() + b"\n\n")
     return b"".join(parts)
