@@ -38,6 +38,14 @@ class HeaderView(msgspec.Struct, frozen=True):
     embedding_size: int | None = None
 
 
+class VersionFileView(msgspec.Struct, frozen=True):
+    """What is shown of one of a version's files."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+
+
 class VersionView(msgspec.Struct, frozen=True):
     """What is shown of a version."""
 
@@ -54,6 +62,8 @@ class VersionView(msgspec.Struct, frozen=True):
     chat_template_sha256: str = ""
     header: HeaderView | None = None
     contradictions: list[str] = []
+    files: list[VersionFileView] = []
+    created_by: str = ""
 
 
 class ModelView(msgspec.Struct, frozen=True):
@@ -272,6 +282,11 @@ def _fields(model: ModelView) -> list[tuple[str, str]]:
     ]
     for version in model.versions:
         fields.append((f"version {version.name}", ", ".join(_version_parts(version))))
+        fields += [("  made by", version.created_by)] if version.created_by else []
+        fields += [
+            ("  file", f"{file.name}, sha256 {file.sha256}, {file.size_bytes} bytes")
+            for file in version.files
+        ]
         fields += [("  contradiction", words) for words in version.contradictions]
     return fields
 

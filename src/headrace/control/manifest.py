@@ -40,7 +40,10 @@ may_have_no_parent = ("price_book",)  # then it is everybody's
 prunable = ("deployment", "model", "model_version")  # others carry money and history
 identity_fields = frozenset(("id", "name", "parent_id", "create_time", "version", "type"))
 observed_fields = frozenset(
-    ("generation", "generation_max", "former", "progress", "verdict", "scale", "moves_kv", "header")
+    (
+        *("generation", "generation_max", "former", "progress", "verdict", "scale", "moves_kv"),
+        *("header", "files", "created_by"),
+    )
 )
 documents_max = 10_000
 

@@ -52,8 +52,10 @@ def apply_manifest(
     *,
     prune: bool,
     dry_run: bool,
+    by: str = "",
 ) -> list[Change]:
-    """Make the store as the documents say, and return what was (or would be) done.
+    """Make the store as the documents say, and return what was (or would be) done; `by` is whose
+    wish it is.
 
     InvalidRequest and Conflict name the document that cannot be; nothing is written then."""
     with database.transaction():
@@ -61,14 +63,15 @@ def apply_manifest(
         changes = difference(documents, export(all_resources(store)), prune=prune)
         wanted = {document.key: normal(document) for document in documents}
         if not dry_run:
-            Writer(store, clock, wanted).write(changes)
+            Writer(store, clock, wanted, by).write(changes)
     return changes
 
 
 class Writer:
     """One application of a manifest."""
 
-    def __init__(self, store: Store, clock: Clock, wanted: Mapping[Key, Document]) -> None:
+    def __init__(self, store: Store, clock: Clock, wanted: Mapping[Key, Document], by: str) -> None:
+        self._by = by
         self._store = store
         self._clock = clock
         self._wanted = wanted
@@ -99,7 +102,7 @@ class Writer:
     def _create(self, document: Document) -> None:
         built = self._built(document, own_fields(document))
         if isinstance(built, ModelVersion):
-            built = with_local_header(built)
+            built = with_local_header(msgspec.structs.replace(built, created_by=self._by))
         self._store.create(built)
 
     def _create_deployment(self, document: Document) -> None:

@@ -32,6 +32,7 @@ def described(version: ModelVersion, facts: FileFacts) -> ModelVersion:
     """The version with what it lacks; the same if it lacks nothing."""
     is_first = version.sha256 is None or version.header is None
     header = facts.header if is_first else version.header
+    are_its_bytes = version.sha256 in (None, facts.sha256)
     return msgspec.structs.replace(
         version,
         sha256=version.sha256 or facts.sha256,
@@ -41,6 +42,7 @@ def described(version: ModelVersion, facts: FileFacts) -> ModelVersion:
         licence=version.licence or facts.licence,
         chat_template_sha256=version.chat_template_sha256 or facts.chat_template_sha256,
         header=header,
+        files=version.files or (facts.files if are_its_bytes else ()),
     )
 
 

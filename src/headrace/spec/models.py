@@ -53,6 +53,14 @@ class FileHeader(msgspec.Struct, frozen=True):
     embedding_size: int | None = None  # numbers of its vectors
 
 
+class VersionFile(msgspec.Struct, frozen=True):
+    """One of the files that a version is made of."""
+
+    name: str  # below the model's directory
+    sha256: str
+    size_bytes: int
+
+
 class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):
     """An immutable version of a model; `parent_id` is the model."""
 
@@ -60,7 +68,9 @@ class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):
     id_prefix = "ver"
 
     source: str  # a model reference: catalogue name, path, https://, hf://, pypi://, api:NAME
-    sha256: str | None = None  # of the weight file, where known
+    sha256: str | None = None  # of the file, or over its files' names and digests, where known
+    files: tuple[VersionFile, ...] = ()  # once they were read here
+    created_by: str = ""  # the caller's name; empty: made before names were kept
     context_length: int | None = None  # where the operator narrows the file's own
     licence: str = ""  # SPDX, or the publisher's name of it
     format: str = ""  # gguf, safetensors

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.base.errors import SourceError
+from headrace.spec.models import VersionFile
 from headrace.weights.cache import key_of, write_failed
 from headrace.weights.catalogue import CatalogueEntry
 from headrace.weights.fetching import Fetcher, Wanted, mismatch
@@ -43,6 +44,17 @@ class Bundle:
 
     path: Path
     sha256: str
+
+    @property
+    def files(self) -> tuple[VersionFile, ...]:
+        """Its files: each a link to what lies in the cache under its digest."""
+        links = sorted(file for file in self.path.rglob("*") if file.is_symlink())
+        return tuple(
+            VersionFile(
+                link.relative_to(self.path).as_posix(), link.readlink().name, link.stat().st_size
+            )
+            for link in links
+        )
 
 
 def fetch_repository(fetcher: Fetcher, reference: Reference, source: HubRepository) -> Bundle:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.base.errors import ModelFileError
-from headrace.spec.models import FileHeader
+from headrace.spec.models import FileHeader, VersionFile
 from headrace.weights.file_header import header_at, header_of, template_key
 from headrace.weights.model_file import open_model
 from headrace.weights.sources import ResolvedModel
@@ -25,6 +25,7 @@ class FileFacts:
     header: FileHeader
     licence: str = ""
     chat_template_sha256: str = ""  # of the template's text; empty: it has none
+    files: tuple[VersionFile, ...] = ()
 
 
 def facts_of(resolved: ResolvedModel) -> FileFacts:
@@ -37,9 +38,20 @@ def facts_of(resolved: ResolvedModel) -> FileFacts:
                 header_of(file),
                 licence=licence[:licence_characters_max] if isinstance(licence, str) else "",
                 chat_template_sha256=template_digest(file.metadata),
+                files=files_of(resolved),
             )
     except (ModelFileError, OSError):
-        return FileFacts(resolved.sha256, header_at(resolved.path))
+        header = header_at(resolved.path)
+        return FileFacts(resolved.sha256, header, files=files_of(resolved))
+
+
+def files_of(resolved: ResolvedModel) -> tuple[VersionFile, ...]:
+    """What the model is made of; a file of the cache goes by the model's name."""
+    path = resolved.path
+    if resolved.files or not path.is_file():
+        return resolved.files
+    name = resolved.name if path.name == resolved.sha256 else path.name
+    return (VersionFile(name, resolved.sha256, path.stat().st_size),)
 
 
 def template_digest(metadata: Mapping[str, object]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from headrace.base.errors import SourceError
+from headrace.spec.models import VersionFile
 from headrace.weights.cache import ModelCache, chunk_bytes, key_of
 from headrace.weights.progress import Progress
 
@@ -23,12 +24,19 @@ def digest_of_path(path: Path, cache: ModelCache, progress: Progress) -> str:
     return sha256
 
 
-def digest_of_directory(path: Path, cache: ModelCache, progress: Progress) -> str:
-    """A digest of the names and digests of the files that make the model up."""
+def files_of_directory(
+    path: Path, cache: ModelCache, progress: Progress
+) -> tuple[VersionFile, ...]:
+    """The files that make the model up."""
     names = [file.name for file in path.iterdir() if file.suffix in directory_endings]
     if (path / pooling_name).is_file():
         names.append(pooling_name)
-    return digest_of_files((name, digest_of_path(path / name, cache, progress)) for name in names)
+    return tuple(
+        VersionFile(
+            name, digest_of_path(path / name, cache, progress), (path / name).stat().st_size
+        )
+        for name in sorted(names)
+    )
 
 
 def digest_of_files(files: Iterable[tuple[str, str]]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.base.errors import SourceError
+from headrace.spec.models import VersionFile
 from headrace.weights import catalogue
 from headrace.weights.bundle import fetch_entry, fetch_repository
 from headrace.weights.cache import ModelCache
@@ -16,7 +17,7 @@ from headrace.weights.catalogue import CatalogueEntry
 from headrace.weights.download import Pause
 from headrace.weights.fetching import Fetcher, Wanted, mismatch
 from headrace.weights.huggingface.directory import is_model_directory
-from headrace.weights.local_path import digest_of_directory, digest_of_path
+from headrace.weights.local_path import digest_of_files, digest_of_path, files_of_directory
 from headrace.weights.progress import Progress
 from headrace.weights.reference import HubRepository, PathSource, Reference, parse_reference
 
@@ -28,6 +29,7 @@ class ResolvedModel:
     path: Path
     sha256: str
     name: str  # of the catalogue, or the file's without its ending
+    files: tuple[VersionFile, ...] = ()  # of a directory
 
 
 def resolve(
@@ -54,7 +56,7 @@ def _resolve_entry(fetcher: Fetcher, entry: CatalogueEntry) -> ResolvedModel:
         try:
             if entry.files:
                 bundle = fetch_entry(fetcher, entry, text)
-                return ResolvedModel(bundle.path, bundle.sha256, entry.name)
+                return ResolvedModel(bundle.path, bundle.sha256, entry.name, bundle.files)
             parsed = parse_reference(text)
             if isinstance(parsed.source, HubRepository):
                 return _resolve_repository(fetcher, parsed, parsed.source, entry.name)
@@ -73,7 +75,7 @@ def _resolve_repository(
     bundle = fetch_repository(fetcher, reference, source)
     if reference.sha256 not in (None, bundle.sha256):
         raise mismatch(reference.text, reference.sha256, bundle.sha256, "It was left in the cache.")
-    return ResolvedModel(bundle.path, bundle.sha256, name)
+    return ResolvedModel(bundle.path, bundle.sha256, name, bundle.files)
 
 
 def _resolve_file(fetcher: Fetcher, wanted: Wanted, name: str) -> ResolvedModel:
@@ -88,8 +90,10 @@ def _resolve_path(fetcher: Fetcher, reference: Reference, source: PathSource) ->
         path.stat()
     except OSError as error:
         raise _no_such_file(source.path, error) from error
+    files: tuple[VersionFile, ...] = ()
     if is_model_directory(path):
-        sha256 = digest_of_directory(path, fetcher.cache, fetcher.progress)
+        files = files_of_directory(path, fetcher.cache, fetcher.progress)
+        sha256 = digest_of_files((file.name, file.sha256) for file in files)
         name = path.name
     elif path.is_file():
         sha256 = digest_of_path(path, fetcher.cache, fetcher.progress)
@@ -100,7 +104,7 @@ def _resolve_path(fetcher: Fetcher, reference: Reference, source: PathSource) ->
         )
     if reference.sha256 not in (None, sha256):
         raise mismatch(str(path), reference.sha256, sha256, "It was left as it is.")
-    return ResolvedModel(path, sha256, name)
+    return ResolvedModel(path, sha256, name, files)
 
 
 def _no_such_file(text: str, error: OSError) -> SourceError:

@@ -8,7 +8,7 @@ import pytest
 from headrace.base.errors import InvalidRequest
 from headrace.control.version_facts import contradictions, described, with_local_header
 from headrace.sim.model_on_disk import write_model_file
-from headrace.spec.models import FileHeader, ModelVersion
+from headrace.spec.models import FileHeader, ModelVersion, VersionFile
 from headrace.weights.file_facts import FileFacts
 
 generator = FileHeader(
@@ -87,3 +87,15 @@ def test_the_first_whole_read_says_what_the_file_is_and_later_ones_change_nothin
     told = described(version(encoder), FileFacts("ab" * 32, generator))
     assert told.header == generator, "the file changed before its bytes were known"
     assert described(told, FileFacts("cd" * 32, encoder)) == told
+
+
+def test_the_files_are_those_of_the_bytes_that_the_version_means() -> None:
+    files = (VersionFile("m.gguf", "ab" * 32, 7),)
+    read = FileFacts("ab" * 32, generator, files=files)
+    other = FileFacts("cd" * 32, generator, files=(VersionFile("m.gguf", "cd" * 32, 8),))
+
+    told = described(version(), read)
+    assert told.files == files
+    assert described(told, other).files == files
+    assert described(version(sha256="ab" * 32), other).files == ()
+    assert described(version(sha256="ab" * 32), read).files == files

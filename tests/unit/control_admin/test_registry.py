@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 
 from headrace.sim.model_on_disk import write_model_file
+from headrace.spec.models import ModelVersion, VersionFile
+from headrace.storage.database import Database
 
 
 @pytest.fixture
@@ -115,3 +118,31 @@ def test_what_a_file_cannot_be_leaves_no_model_behind(admin: TestClient, tmp_pat
     refused = admin.post("/models", json=body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "context_length")
     assert admin.get("/models").json()["items"] == []
+
+
+@pytest.mark.usefixtures("models")
+def test_a_version_says_who_made_it_and_of_which_files(
+    admin: TestClient, database: Database
+) -> None:
+    version = admin.get("/models/small").json()["versions"][0]
+    assert (version["created_by"], version["files"]) == ("admin token", [])
+
+    made = database.store.get(ModelVersion, version["id"])
+    files = (VersionFile("config.json", "ab" * 32, 2), VersionFile("w.safetensors", "cd" * 32, 9))
+    database.store.update(msgspec.structs.replace(made, files=files))
+    shown = admin.get("/models/small").json()["versions"][0]
+    assert shown["files"] == [msgspec.to_builtins(file) for file in files]
+
+
+def test_a_version_of_a_manifest_is_made_by_who_applied_it(admin: TestClient) -> None:
+    documents = [
+        {"kind": "model", "name": "weir"},
+        {"kind": "model_version", "name": "v1", "parent": "weir", "spec": {"source": "x"}},
+    ]
+    answer = admin.post("/manifest", json={"documents": documents})
+    assert answer.status_code == 200, answer.text
+    assert admin.get("/models/weir").json()["versions"][0]["created_by"] == "admin token"
+    exported = admin.get("/manifest").json()["documents"]
+    assert not any("created_by" in document.get("spec", {}) for document in exported)
+    again = admin.post("/manifest", json={"documents": exported}).json()
+    assert again["changes"] == []

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from headrace.sim.model_on_disk import write_model_file
-from headrace.spec.models import FileHeader
+from headrace.spec.models import FileHeader, VersionFile
 from headrace.weights.file_facts import FileFacts, facts_of
 from headrace.weights.gguf import open_gguf
 from headrace.weights.gguf_writer import write_gguf
@@ -40,7 +40,8 @@ def test_a_file_that_cannot_be_read_has_its_digest(
 ) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(content)
-    assert facts(path) == FileFacts(digest, FileHeader(format=expected))
+    files = (VersionFile("m.gguf", digest, len(content)),)
+    assert facts(path) == FileFacts(digest, FileHeader(format=expected), files=files)
 
 
 def test_a_directory_of_a_family_that_nobody_knows_has_its_format(tmp_path: Path) -> None:
@@ -48,6 +49,12 @@ def test_a_directory_of_a_family_that_nobody_knows_has_its_format(tmp_path: Path
     assert facts(tmp_path) == FileFacts(digest, FileHeader())
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert facts(tmp_path) == FileFacts(digest, FileHeader(format="safetensors", family="x"))
+
+
+def test_a_file_of_the_cache_goes_by_its_models_name(tmp_path: Path) -> None:
+    path = tmp_path / digest
+    path.write_bytes(b"w")
+    assert facts(path).files == (VersionFile("m", digest, 1),)
 
 
 def test_a_chat_template_is_known_by_its_digest(tmp_path: Path) -> None:

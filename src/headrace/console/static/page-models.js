@@ -47,8 +47,10 @@ export const models = {
           { label: "Version", title: true, value: (row) =>
             element("strong", {}, `${row.model} @ ${row.name}`) },
           { label: "Source", value: (row) => element("span", { class: "mono breakable" }, row.source) },
-          { label: "SHA-256", value: (row) => element("span", { class: "mono", title: row.sha256 },
-            row.sha256 ? `${row.sha256.slice(0, 12)}…` : "–") },
+          { label: "SHA-256", value: (row) => element("span", { class: "mono", title: digestsOf(row) },
+            row.sha256 ? `${row.sha256.slice(0, 12)}…` : "–",
+            row.files?.length > 1 ? ` of ${count(row.files.length)} files` : null) },
+          { label: "Made by", value: (row) => row.created_by || "–" },
           { label: "Family", value: (row) => row.header?.family || "–" },
           { label: "Abilities", value: (row) => [row.capabilities.join(", ") || "–",
             ...row.contradictions.map((words) => [" ", badge(words, "warn")])] },
@@ -62,6 +64,12 @@ export const models = {
 
 function price(text) {
   return text === undefined ? badge("unpriced", "warn") : `$${text}`;
+}
+
+function digestsOf(version) {
+  const files = version.files ?? [];
+  return [version.sha256, ...files.map((file) =>
+    `${file.sha256}  ${file.name}  ${count(file.size_bytes)} bytes`)].filter(Boolean).join("\n");
 }
 
 function contextOf(version) {

@@ -1,10 +1,11 @@
 """Routes for the whole desired state at once: export it, compare it, make it so."""
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, JsonValue
 
 from headrace.base.errors import InvalidRequest
+from headrace.control.admin.access import actor_of
 from headrace.control.admin.context import Context
 from headrace.control.admin.values import RequestBody
 from headrace.control.manifest import Change, Document, documents_max, export
@@ -60,14 +61,19 @@ def export_manifest(context: Context) -> ManifestView:
 
 
 @router.post("/manifest")
-def change_by_manifest(body: ManifestBody, context: Context) -> ManifestAnswer:
+def change_by_manifest(body: ManifestBody, context: Context, request: Request) -> ManifestAnswer:
     """Make the platform as the documents say, all or nothing; `dry_run` only says what differs."""
     try:
         documents = msgspec.convert(body.documents, list[Document])
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"documents: {error}", param="documents") from None
     changes = apply_manifest(
-        context.database, documents, context.clock, prune=body.prune, dry_run=body.dry_run
+        context.database,
+        documents,
+        context.clock,
+        prune=body.prune,
+        dry_run=body.dry_run,
+        by=actor_of(request).name,
     )
     return ManifestAnswer(
         changes=[change_view(change) for change in changes], applied=not body.dry_run

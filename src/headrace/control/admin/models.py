@@ -4,11 +4,12 @@ import datetime
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from headrace.base.errors import Conflict, InvalidRequest, NotFound
 from headrace.base.ids import new_id
+from headrace.control.admin.access import actor_of
 from headrace.control.admin.context import AdminContext, Context
 from headrace.control.admin.limit_values import LimitsBody, LimitsView, limits_of, limits_view
 from headrace.control.admin.objective_values import (
@@ -99,6 +100,14 @@ class HeaderView(BaseModel):
     embedding_size: int | None
 
 
+class VersionFileView(BaseModel):
+    """One of a version's files."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+
+
 class VersionView(BaseModel):
     """An immutable version."""
 
@@ -107,7 +116,8 @@ class VersionView(BaseModel):
     model_id: str
     model: str
     source: str
-    sha256: str | None
+    sha256: str | None  # of its file, or over the names and digests of its files
+    files: list[VersionFileView]  # empty: not read yet
     context_length: int | None
     licence: str
     format: str
@@ -119,6 +129,7 @@ class VersionView(BaseModel):
     contradictions: list[str]  # what was declared and its file says otherwise
     weight: int  # its share of the model's traffic, against the other versions' weights
     create_time: datetime.datetime
+    created_by: str  # who made it, by name; empty: it is older than names are kept
 
 
 class ModelView(BaseModel):
@@ -136,7 +147,7 @@ class ModelView(BaseModel):
 
 
 @router.post("/models", status_code=201)
-def create_model(body: ModelCreate, context: Context) -> ModelView:
+def create_model(body: ModelCreate, context: Context, request: Request) -> ModelView:
     """Create a model with its first version, which gets all of its traffic."""
     reject_id_as_name(body.name)
     store = context.database.store
@@ -152,7 +163,7 @@ def create_model(body: ModelCreate, context: Context) -> ModelView:
         fallbacks=body.fallbacks,
         objectives=objectives_of(body.objectives),
     )
-    version = _version_of(context, model, "v1", body)
+    version = _version_of(context, model, "v1", body, actor_of(request).name)
     model = store.create(model)
     version = store.create(version)
     model = store.update(msgspec.structs.replace(model, targets=(WeightedTarget(version.id),)))
@@ -232,7 +243,7 @@ def delete_version(version: str, context: Context) -> None:
 
 
 @router.post("/versions", status_code=201)
-def create_version(body: VersionCreate, context: Context) -> VersionView:
+def create_version(body: VersionCreate, context: Context, request: Request) -> VersionView:
     """Create another version of a model."""
     store = context.database.store
     model = resolve(store, Model, body.model)
@@ -242,7 +253,7 @@ def create_version(body: VersionCreate, context: Context) -> VersionView:
     name = body.name or f"v{len(taken) + 1}"
     if name in taken:
         raise Conflict(f"the model {model.name!r} has a version {name!r}; choose another name")
-    version = store.create(_version_of(context, model, name, body))
+    version = store.create(_version_of(context, model, name, body, actor_of(request).name))
     if body.activate:
         model = store.update(msgspec.structs.replace(model, targets=(WeightedTarget(version.id),)))
     return _version_view(version, model)
@@ -311,7 +322,7 @@ def known_licence(source: str) -> str:
 
 
 def _version_of(
-    context: AdminContext, model: Model, name: str, fields: VersionFields
+    context: AdminContext, model: Model, name: str, fields: VersionFields, created_by: str
 ) -> ModelVersion:
     """The version as it will be; InvalidRequest where its file, if it is here, says otherwise."""
     version = ModelVersion(
@@ -327,6 +338,7 @@ def _version_of(
         quantization=fields.quantization,
         parameters=fields.parameters,
         capabilities=fields.capabilities,
+        created_by=created_by,
     )
     return with_local_header(version)
 
@@ -358,6 +370,7 @@ def _version_view(version: ModelVersion, model: Model) -> VersionView:
         model=model.name,
         source=version.source,
         sha256=version.sha256,
+        files=[VersionFileView(**msgspec.to_builtins(file)) for file in version.files],
         context_length=version.context_length,
         licence=version.licence,
         format=version.format,
@@ -369,4 +382,5 @@ def _version_view(version: ModelVersion, model: Model) -> VersionView:
         contradictions=[found.words for found in contradictions(version)],
         weight=weights.get(version.id, 0),
         create_time=moment(version.create_time),
+        created_by=version.created_by,
     )
