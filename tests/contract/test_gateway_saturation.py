@@ -12,6 +12,8 @@ import pytest
 from headrace.gateway import load_follower, waiting_room
 from headrace.http.client import HttpClient
 from headrace.ledger.reservation import Outcome
+from headrace.router.capacity import standing_s
+from headrace.sim.clock import ManualClock
 from headrace.sim.engine import Behaviour, FakeEngine
 from headrace.sim.gateway_site import (
     GatewaySite,
@@ -236,6 +238,11 @@ async def test_the_limit_is_learnt_from_what_waits_inside_the_engine(
             await engine.wait_for(32)
             (endpoint,) = site.gateway.endpoints
             assert endpoint.in_flight_requests == 32
+            clock = ManualClock()
+            monkeypatch.setattr(site.gateway.loads, "_clock", clock)
+            await site.gateway.loads.ask_all()
+            assert endpoint.capacity.requests_max == 32  # it may be a burst
+            clock.advance(standing_s)
             await site.gateway.loads.ask_all()
             assert endpoint.capacity.requests_max == 9  # eight run, and one waits for their places
             gate.set()

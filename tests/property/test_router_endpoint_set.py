@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headrace.base.errors import Unavailable
 from headrace.router.breaker import BreakerState
+from headrace.router.capacity import standing_s
 from headrace.router.endpoint import Endpoint, EndpointSpec
 from headrace.router.endpoint_set import EndpointSet
 from headrace.router.lease import Lease, Work
@@ -96,8 +97,15 @@ class RouterMachine(RuleBasedStateMachine):
     def load_is_reported(self, replica_id: str, running: int, waiting: int) -> None:
         endpoint = self.endpoints.find(replica_id)
         if endpoint is not None:
-            endpoint.report_load(running=running, waiting=waiting)
-            assert endpoint.capacity.requests_max >= 1
+            before = endpoint.capacity.requests_max
+            queue_s = endpoint.queued_prefill_tokens * endpoint.rate.seconds_per_token
+            endpoint.report_load(running=running, waiting=waiting, now_s=self.now_s)
+            limit = endpoint.capacity.requests_max
+            assert limit >= 1
+            if queue_s >= standing_s and waiting > max(1, running // 8):
+                assert limit <= max(1, endpoint.in_flight_requests)
+            if waiting <= max(1, running // 8):
+                assert limit >= before
 
     @rule(index=st.integers(0, 99), verdict=st.sampled_from(["succeed", "fail", "prefilled", ""]))
     def something_happens(self, index: int, verdict: str) -> None:

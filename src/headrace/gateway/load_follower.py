@@ -6,6 +6,7 @@ Idle endpoints are not asked, so that a large fleet costs nothing until it is us
 import asyncio
 
 from headrace.adapters.registry import find_adapter
+from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
 from headrace.gateway.upstream import key_headers
 from headrace.gateway.waiting_room import WaitingRoom
@@ -23,10 +24,13 @@ answer_bytes_max = 4 * 1024 * 1024
 class LoadFollower:
     """Keeps the capacities of an endpoint set."""
 
-    def __init__(self, endpoints: EndpointSet, client: HttpClient, room: WaitingRoom) -> None:
+    def __init__(
+        self, endpoints: EndpointSet, client: HttpClient, room: WaitingRoom, clock: Clock
+    ) -> None:
         self._endpoints = endpoints
         self._client = client
         self._room = room
+        self._clock = clock
 
     async def follow(self) -> None:
         """Ask until cancelled."""
@@ -69,4 +73,8 @@ class LoadFollower:
         if answer.status != 200 or load.running_requests is None or load.waiting_requests is None:
             endpoint.report_nothing()
             return
-        endpoint.report_load(running=load.running_requests, waiting=load.waiting_requests)
+        endpoint.report_load(
+            running=load.running_requests,
+            waiting=load.waiting_requests,
+            now_s=self._clock.monotonic_s(),
+        )

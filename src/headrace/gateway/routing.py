@@ -45,7 +45,7 @@ class Routing:
         self.splitter = Splitter(self.endpoints, log)
         self.room = WaitingRoom(self.picker, clock, refresh=self.follower.refresh)
         self.contexts = ContextLengths(self.endpoints, client)
-        self.loads = LoadFollower(self.endpoints, client, self.room)
+        self.loads = LoadFollower(self.endpoints, client, self.room, clock)
         self._caches = CacheFollower(self.endpoints, client, clock)
         prefix_key = prefix_cache_key(config.pepper)
         self._subscriber = (

@@ -165,10 +165,15 @@ class Endpoint:
         pool_load.loads_s.extend([0.0] * missing)
         self.follow()
 
-    def report_load(self, *, running: int, waiting: int) -> None:
+    def report_load(self, *, running: int, waiting: int, now_s: float) -> None:
         """Its engine says so: learn how many requests it should have."""
-        in_flight = self.in_flight_requests
-        self.capacity.observe(running=running, waiting=waiting, in_flight=in_flight)
+        self.capacity.observe(
+            running=running,
+            waiting=waiting,
+            in_flight=self.in_flight_requests,
+            queue_s=self.queued_prefill_tokens * self.rate.seconds_per_token,
+            now_s=now_s,
+        )
         self.follow_health()
 
     def report_nothing(self) -> None:

@@ -437,7 +437,9 @@ class SimGateway:
             self._busy[index] = None
             if replica.is_up and not replica.is_hung:
                 running, waiting = replica.engine.load()
-                endpoint.report_load(running=running, waiting=waiting)
+                endpoint.report_load(
+                    running=running, waiting=waiting, now_s=self._loop.now_s
+                )
         self._polls_pending = self._attempts_open > 0
         if self._polls_pending:
             interval_s = 0.1 if self._queues else poll_interval_s
