@@ -18,7 +18,10 @@ from headrace.sim.fleet.report import Report
 from headrace.sim.fleet.scenario import load
 from headrace.sim.fleet.simulation import Simulation
 
-default_scenarios = "chat,bursts,batch,agents,documents,shared-150,shared-83"
+default_scenarios = (
+    "chat,bursts,batch,agents,documents,shared-150,shared-83,"
+    "sharegpt,azure-2024-chat,azure-2024-code"
+)
 columns = (
     "policy",
     "TTFT p50",

@@ -33,7 +33,7 @@ from headrace.spec.priority import Priority
 
 attempts_max = 3  # as in the real exchange
 poll_interval_s = 0.5  # as the real load follower
-wait_s_max = 120.0  # of the standard class
+wait_s_max = {Priority.INTERACTIVE: 30.0, Priority.STANDARD: 120.0, Priority.BATCH: 900.0}
 pump_interval_s = 0.05
 
 
@@ -105,14 +105,16 @@ class SimGateway:
         else:
             self._send(request, lease)
 
-    def _lease(self, request: SimRequest) -> Lease:
+    def _lease(self, request: SimRequest, *, is_overdue: bool = False) -> Lease:
         excluded = self._excluded.get(request.id, ())
+        is_batch = request.priority is Priority.BATCH
         return self._picker.lease(
             self._pools(request.deployment),
             work_of(request),
             self._loop.now_s,
             excluded,
             over_capacity=bool(excluded) or not self._has_limits,
+            leaves_spare=is_batch and self._has_limits and not (is_overdue or excluded),
             tries_ejected=True,
         )
 
@@ -362,7 +364,7 @@ class SimGateway:
         if (turn_tokens := self._turns.pop(request.id, 0)) and request.deployment in self._queues:
             unused_tokens = turn_tokens - request.prompt_tokens - request.produced_tokens
             queue = self._queues[request.deployment]
-            queue.give_back(str(request.tenant), Priority.STANDARD, unused_tokens)
+            queue.give_back(str(request.tenant), request.priority, unused_tokens)
         if self._books is not None and is_admitted:
             self._books.settle(request, attempt, outcome)
         self._on_end(request)
@@ -372,11 +374,11 @@ class SimGateway:
         self.waited_total += 1
         queue = self._queues.setdefault(request.deployment, FairQueue(waiting_requests_max))
         tokens = min(ticket_tokens_max, request.prompt_tokens + request.max_tokens)
-        ticket = Ticket(str(request.tenant), Priority.STANDARD, tokens, request)
+        ticket = Ticket(str(request.tenant), request.priority, tokens, request)
         displaced = queue.push(ticket)
         if displaced is not ticket:
             self._tickets[request.id] = ticket
-            self._loop.after(wait_s_max, self._give_up, request)
+            self._loop.after(wait_s_max[request.priority], self._give_up, request)
         if displaced is not None:
             self._tickets.pop(displaced.item.id, None)
             self._finish(displaced.item, None, Outcome.REFUSED)
@@ -405,7 +407,7 @@ class SimGateway:
         while (ticket := queue.next()) is not None:
             request = ticket.item
             try:
-                lease = self._lease(request)
+                lease = self._lease(request, is_overdue=queue.is_overdue(ticket))
             except Saturated:
                 return
             except Unavailable:
@@ -437,9 +439,7 @@ class SimGateway:
             self._busy[index] = None
             if replica.is_up and not replica.is_hung:
                 running, waiting = replica.engine.load()
-                endpoint.report_load(
-                    running=running, waiting=waiting, now_s=self._loop.now_s
-                )
+                endpoint.report_load(running=running, waiting=waiting, now_s=self._loop.now_s)
         self._polls_pending = self._attempts_open > 0
         if self._polls_pending:
             interval_s = 0.1 if self._queues else poll_interval_s

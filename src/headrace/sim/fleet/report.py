@@ -10,6 +10,7 @@ import msgspec
 from headrace.sim.fleet.histogram import WeightedTimes
 from headrace.sim.fleet.request import Outcome, SimRequest
 from headrace.sim.fleet.scenario import Objective
+from headrace.spec.priority import Priority
 
 digits = 6
 
@@ -37,12 +38,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     retries: int
     waited: int  # in the gateway's queue
-    ttft_s: Latency
+    ttft_s: Latency  # of those that somebody waits for: not of the class batch
     itl_s: Latency  # time between tokens, weighted by tokens
-    e2e_s: Latency
+    e2e_s: Latency  # of the same
     output_tokens_per_s: float
     goodput_per_s: float  # requests that met the objective
-    objective_share: float  # of all requests
+    objective_share: float  # of all requests that somebody waits for
     cached_share: float  # of prompt tokens
     imbalance: float  # the busiest replica's tokens over the mean, within its deployment's mean
     spent_usd: float
@@ -62,7 +63,8 @@ class Recorder:
         self.output_tokens = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
-        self.good_count = 0
+        self.awaited_count = 0  # of every class but batch, which has no objective
+        self.good_count = 0  # of these
         self.replica_tokens = [0] * replica_count
         self.last_end_s = 0.0
 
@@ -70,16 +72,20 @@ class Recorder:
         """A request ended."""
         outcome = request.outcome
         assert outcome is not None
+        is_awaited = request.priority is not Priority.BATCH
         self.counts[outcome] += 1
+        self.awaited_count += is_awaited
         if outcome is not Outcome.FINISHED:
             return
-        ttft_s = request.first_token_s - request.arrival_s
-        self.ttft_s.append(ttft_s)
-        self.e2e_s.append(request.end_s - request.arrival_s)
         self.output_tokens += request.output_tokens
         self.prompt_tokens += request.prompt_tokens
         self.cached_tokens += request.cached_tokens
         self.last_end_s = request.end_s
+        if not is_awaited:
+            return
+        ttft_s = request.first_token_s - request.arrival_s
+        self.ttft_s.append(ttft_s)
+        self.e2e_s.append(request.end_s - request.arrival_s)
         tpot_s = (request.end_s - request.first_token_s) / request.output_tokens
         if ttft_s <= self._objective.ttft_s and tpot_s <= self._objective.tpot_s:
             self.good_count += 1
@@ -91,6 +97,10 @@ class Recorder:
         except IndexError:  # one that was launched since
             self.replica_tokens.extend([0] * (replica + 1 - len(self.replica_tokens)))
             self.replica_tokens[replica] = tokens
+
+    def good_share(self) -> float:
+        """Of the requests that somebody waits for, those that met the objective."""
+        return self.good_count / self.awaited_count if self.awaited_count else 1.0
 
     def imbalance(self) -> float:
         """The busiest replica's tokens over the mean."""

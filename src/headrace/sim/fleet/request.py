@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.router.lease import Lease
 from headrace.router.prompt_prefix import PromptPrefix
+from headrace.spec.priority import Priority
 
 
 class Segment(NamedTuple):
@@ -54,6 +55,7 @@ class SimRequest(msgspec.Struct, eq=False):
     attempts: int = 0
     outcome: Outcome | None = None
     session: object = None  # of a traffic source that waits for the answer
+    priority: Priority = Priority.STANDARD
     keys: tuple[int, ...] = ()  # of its prompt's beginnings, a segment each; see `prefix_keys`
 
     def __post_init__(self) -> None:

@@ -59,8 +59,15 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     depth: Positive = 1  # levels of them
     pause_s: NotNegative = 0.0  # between an answer and what follows from it, at most
     tenants: Positive = 1
+    priority: Literal["interactive", "standard", "batch"] = "standard"  # the class in the queue
+    at_once: Count = 0  # of all-at-once: so many are out at a time, the next as one ends; 0: all
     from_s: NotNegative = 0.0
     until_s: NotNegative | None = None  # None: as long as the scenario
+
+    def __post_init__(self) -> None:
+        is_job = self.arrivals == "all-at-once" and self.turns == 1 and not self.children
+        if self.at_once and not is_job:
+            raise ValueError("at_once is for all-at-once arrivals without turns and children")
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

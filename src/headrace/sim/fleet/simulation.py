@@ -18,7 +18,7 @@ from headrace.sim.fleet.machinery import Machinery, compiled
 from headrace.sim.fleet.policies import PolicyContext, headrace, policies
 from headrace.sim.fleet.randomness import stream
 from headrace.sim.fleet.replicas import Replicas
-from headrace.sim.fleet.report import Recorder, Report, histogram_latency, latency
+from headrace.sim.fleet.report import Recorder, Report, digits, histogram_latency, latency
 from headrace.sim.fleet.request import Attempt, Outcome, SimEngine, SimRequest
 from headrace.sim.fleet.scaler import Scaler
 from headrace.sim.fleet.scaling_rules import RuleContext, make_rule
@@ -126,7 +126,7 @@ class Simulation:
 
     def _on_end(self, request: SimRequest) -> None:
         self.recorder.take(request)
-        if request.session is not None and request.outcome is Outcome.FINISHED:
+        if request.session is not None:
             follow_up(request)
 
     def _engine_maker(self, machinery: Machinery) -> Callable[[], SimEngine]:
@@ -212,7 +212,7 @@ class Simulation:
             e2e_s=latency(recorder.e2e_s),
             output_tokens_per_s=round(recorder.output_tokens / span_s, 3),
             goodput_per_s=round(recorder.good_count / span_s, 6),
-            objective_share=round(recorder.good_count / requests, 6) if requests else 1.0,
+            objective_share=round(recorder.good_share(), digits),
             cached_share=round(recorder.cached_tokens / max(1, recorder.prompt_tokens), 6),
             imbalance=round(recorder.imbalance(), 4),
             spent_usd=spent / nanousd_per_usd,

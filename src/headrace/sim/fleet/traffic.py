@@ -3,6 +3,7 @@
 single        [group's shared beginning] [fresh]
 conversation  turn n:  turn n-1's prompt + its answer + [fresh]
 agent         root: [group] [fresh]; each child: the root's prompt + answer + [fresh], and so on
+job           all at once, or so many at a time as the batch API has out of its input files
 """
 
 import bisect
@@ -13,8 +14,9 @@ from collections.abc import Callable
 
 from headrace.sim.fleet.event_loop import EventLoop, Loop
 from headrace.sim.fleet.randomness import stream
-from headrace.sim.fleet.request import Segment, SimRequest, answer_content
+from headrace.sim.fleet.request import Outcome, Segment, SimRequest, answer_content
 from headrace.sim.fleet.scenario import Scenario, Traffic
+from headrace.spec.priority import priorities_by_word
 
 fresh_content_first = 1_000_000  # identities below are the groups'
 groups_per_stream_max = 100_000
@@ -62,15 +64,24 @@ class TrafficSource:
         self._first_group = index * groups_per_stream_max + 1
         self._first_variant = self._first_group + variants_offset
         self._group_ends = zipf_ends(spec.groups, spec.group_skew)
+        self._priority = priorities_by_word[spec.priority]
+        self._left_count = 0  # of a job's requests, not asked yet
 
     def start(self) -> None:
         """Ask the loop for the first arrival, or for all of them at once."""
         spec = self._spec
         if spec.arrivals == "all-at-once":
-            for _ in range(round(spec.rate_per_s * (self._end_s - spec.from_s))):
-                self._loop.at(spec.from_s, self._arrive, self._root(spec.from_s))
+            self._left_count = round(spec.rate_per_s * (self._end_s - spec.from_s))
+            for _ in range(min(self._left_count, spec.at_once or self._left_count)):
+                self.next_of_job(spec.from_s)
         elif spec.rate_per_s > 0:
             self._next_after(spec.from_s)
+
+    def next_of_job(self, time_s: float) -> None:
+        """Ask the next request of a job then, if any is left."""
+        if self._left_count:
+            self._left_count -= 1
+            self._loop.at(time_s, self._arrive, self._root(time_s))
 
     def follow_up(self, request: SimRequest) -> None:
         """A request of this stream was answered; ask what follows from it."""
@@ -133,6 +144,11 @@ class TrafficSource:
         left = spec.depth if spec.children else spec.turns - 1
         return self._request(segments, arrival_s, deployment, tenant, left)
 
+    def _session(self, left: int) -> "Level | JobPlace | None":
+        if left:
+            return Level(self, left)
+        return JobPlace(self) if self._spec.at_once else None
+
     def _fresh(self) -> Segment:
         return Segment(self._identities.content(), self._spec.fresh.draw(self._shapes))
 
@@ -154,7 +170,8 @@ class TrafficSource:
             prompt_tokens=sum([tokens for _, tokens in segments]),
             output_tokens=min(spec.max_tokens, spec.output.draw(self._shapes)),
             max_tokens=spec.max_tokens,
-            session=Level(self, left) if left else None,
+            session=self._session(left),
+            priority=self._priority,
         )
 
 
@@ -198,6 +215,15 @@ class Level:
         self.left = left
 
 
+class JobPlace:
+    """One of the places of a job that is asked so many requests at a time."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: TrafficSource) -> None:
+        self.source = source
+
+
 def zipf_ends(count: int, skew: float) -> list[float]:
     """Cumulated weights of `count` groups, the first the most popular."""
     weights = ((rank + 1) ** -skew for rank in range(count))
@@ -205,9 +231,12 @@ def zipf_ends(count: int, skew: float) -> list[float]:
 
 
 def follow_up(request: SimRequest) -> None:
-    """Let the source of an answered request ask what follows from it."""
-    if isinstance(request.session, Level):
-        request.session.source.follow_up(request)
+    """Let the source of a request that ended ask what follows from it."""
+    session = request.session
+    if isinstance(session, Level) and request.outcome is Outcome.FINISHED:
+        session.source.follow_up(request)
+    elif isinstance(session, JobPlace):
+        session.source.next_of_job(request.end_s)
 
 
 def below(count: int, rng: random.Random) -> int:
