@@ -13,7 +13,8 @@ is a server over HTTP, as headrace is; the other two are libraries, without HTTP
 `peer_engines.py`). llama.cpp's wheel is built for AVX2, the libraries choose at run time:
 `--isa avx2` holds headrace and the libraries to the same instructions. `--short` asks for fewer
 tokens, so that a model of a billion weights is through in minutes. `--plot` writes PNG and SVG.
-headrace runs twice, as it comes and without guessing ahead, because no peer guesses by default.
+headrace runs twice, as it comes and without guessing ahead, because no peer guesses by default;
+with `--activation-bits 8` a third time, as it comes but with activations of 8 bits.
 bench/engine_table.py makes a table of the figures.
 """
 
@@ -43,6 +44,9 @@ short_questions = (
     Question(8, 272, 256, 16, 8),
 )
 our_name, plain_name = "headrace", "headrace, no guesses"
+coarse_name = "headrace, 8 bits"
+coarse_bits = 8
+our_names = (our_name, plain_name, coarse_name)
 peers_path = Path(__file__).parent / "peers"
 libraries = {  # a library's program, and what its Python must have
     "openvino": ("openvino_batching.py", ("openvino_genai", "openvino_tokenizers")),
@@ -73,7 +77,7 @@ def compare(
 
     A peer that fails is left out from then on, with the reason."""
     rows: list[dict[str, object]] = []
-    (ours, plain), remaining = engines[:2], list(engines)
+    remaining = list(engines)
     names = [engine.name for engine in engines]
     print(f"{'output tok/s (of headrace)':42}" + "".join(f"{name:>22}" for name in names))
     for question in asked:
@@ -83,22 +87,23 @@ def compare(
                 try:
                     results[engine.name].append(engine.ask(question, seed=run))
                 except (SystemExit, OSError, subprocess.SubprocessError) as error:
-                    if engine in (ours, plain):
+                    if engine.name in our_names:
                         raise
                     print(f"{engine.name} is left out from here: {error}")
                     remaining.remove(engine)
         found = {name: medians(runs) for name, runs in results.items() if runs}
-        mine = found[ours.name]["output_tokens_per_s"]
+        mine = found[our_name]["output_tokens_per_s"]
         rates = {name: figures["output_tokens_per_s"] for name, figures in found.items()}
         cells = [
             f"{rates[name]:12.1f} ({mine / rates[name]:6.2f}x)" if name in rates else f"{'-':>22}"
             for name in names
         ]
         print(f"{question.name:42}{''.join(cells)}", flush=True)
-        peers = {name: rate for name, rate in rates.items() if name not in (ours.name, plain.name)}
+        peers = {name: rate for name, rate in rates.items() if name not in our_names}
         ratios = {
-            each.name: {name: rates[each.name] / rate for name, rate in peers.items()}
-            for each in (ours, plain)
+            each: {name: rates[each] / rate for name, rate in peers.items()}
+            for each in our_names
+            if each in rates
         }
         rows.append({"question": question.name, "engines": found, "ratios": ratios})
     return rows
@@ -129,6 +134,9 @@ def start_engines(arguments: argparse.Namespace, stack: ExitStack) -> list[Engin
         stack.enter_context(served(our_name, ours, isa)),
         stack.enter_context(served(plain_name, ours, no_guesses)),
     ]
+    if arguments.activation_bits == coarse_bits:
+        coarse = isa | {"HEADRACE_ACTIVATION_BITS": str(coarse_bits)}
+        engines.append(stack.enter_context(served(coarse_name, ours, coarse)))
     python = arguments.llama_python
     reason = missing_packages(python, ("xllamacpp",)) if python else "no --llama-python"
     if reason is None:
@@ -185,6 +193,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--isa", choices=("avx2", "avx512"), help="cap the instruction set")
+    parser.add_argument("--activation-bits", type=int, choices=(coarse_bits, 16), default=16)
     parser.add_argument("--short", action="store_true", help="ask for fewer tokens")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="path of the plots, without an ending")

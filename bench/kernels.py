@@ -1,10 +1,12 @@
 """How fast does the CPU runner prefill and decode, by instruction set, at which share of limits?
 
-    python bench/kernels.py MODEL.gguf [--isa avx2 --isa avx512] [--case "decode 1"] [--rounds 5]
+    python bench/kernels.py MODEL.gguf [--isa avx2 --isa avx512] [--activation-bits 16
+        --activation-bits 8] [--case "decode 1"] [--rounds 5]
 
-Rounds of all cases are interleaved over the instruction sets, and each figure is the best round's,
-because other work on a shared machine only ever slows a step down. Shares are of the memory
-bandwidth (as many threads over 512 MiB, in each round) and of the cached 4-bit kernel rate.
+Rounds of all cases are interleaved over the instruction sets and activation bits, and each figure
+is the best round's, because other work on a shared machine only ever slows a step down. Shares are
+of the memory bandwidth (as many threads over 512 MiB, in each round) and of the cached 4-bit kernel
+rate with as many activation bits.
 A model that the last cache holds can have more than all of that bandwidth; the first line says so.
 """
 
@@ -15,6 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -47,6 +50,7 @@ class Result:
     """The best step of a case; operations count a multiply-add as two."""
 
     isa: str
+    activation_bits: int
     case: str
     tokens_per_s: float
     step_ms: float
@@ -98,12 +102,26 @@ def best_step_s(runner: CpuRunner, case: Case) -> float:
     return min(times)
 
 
-def load(path: Path, isa: str, threads: int) -> tuple[CpuRunner, ArchitectureSpec]:
-    os.environ[kernels.isa_environment_variable] = isa
+@dataclass(frozen=True)
+class Variant:
+    """What a model is computed with."""
+
+    isa: str
+    activation_bits: Literal[8, 16]
+
+
+def load(path: Path, variant: Variant, threads: int) -> tuple[CpuRunner, ArchitectureSpec]:
+    os.environ[kernels.isa_environment_variable] = variant.isa
     with open_gguf(path) as file:
         spec = read_architecture(file)
         runner = CpuRunner(
-            file, spec, kv_tokens=2048, rows_max=512, sequences_max=32, threads=threads
+            file,
+            spec,
+            kv_tokens=2048,
+            rows_max=512,
+            sequences_max=32,
+            threads=threads,
+            activation_bits=variant.activation_bits,
         )
     return runner, spec
 
@@ -117,37 +135,39 @@ def last_cache_bytes() -> int:
 
 
 def measure(
-    path: Path, isas: Sequence[str], chosen: Sequence[Case], rounds: int, threads: int
+    path: Path, variants: Sequence[Variant], chosen: Sequence[Case], rounds: int, threads: int
 ) -> list[Result]:
-    runners = {isa: load(path, isa, threads) for isa in isas}
-    best: dict[tuple[str, str], float] = {}
+    runners = {variant: load(path, variant, threads) for variant in variants}
+    best: dict[tuple[Variant, str], float] = {}
     bandwidth_gbps = 0.0
-    rate_gops = dict.fromkeys(isas, 0.0)
+    rate_gops = dict.fromkeys(variants, 0.0)
     for _ in range(rounds):
         bandwidth_gbps = max(bandwidth_gbps, kernels.measure_memory_gbps(threads))
-        for isa in isas:
-            os.environ[kernels.isa_environment_variable] = isa
-            rate_gops[isa] = max(rate_gops[isa], kernels.measure_matrix_gops(threads))
+        for variant in variants:
+            os.environ[kernels.isa_environment_variable] = variant.isa
+            rate = kernels.measure_matrix_gops(threads, variant.activation_bits)
+            rate_gops[variant] = max(rate_gops[variant], rate)
         for case in chosen:
-            for isa, (runner, _) in runners.items():
-                key = (isa, case.name)
+            for variant, (runner, _) in runners.items():
+                key = (variant, case.name)
                 best[key] = min(best.get(key, float("inf")), best_step_s(runner, case))
     results = []
-    for isa, (runner, spec) in runners.items():
+    for variant, (runner, spec) in runners.items():
         for case in chosen:
-            seconds = best[isa, case.name]
+            seconds = best[variant, case.name]
             gbps = runner.weight_bytes / seconds / 1e9
             gops = operations_of(case, spec) / seconds / 1e9
             results.append(
                 Result(
                     isa=runner.info.kernel_name,
+                    activation_bits=runner.info.activation_bits,
                     case=case.name,
                     tokens_per_s=case.sequences * case.rows / seconds,
                     step_ms=seconds * 1e3,
                     gbps=gbps,
                     bandwidth_share=gbps / bandwidth_gbps,
                     gops=gops,
-                    matrix_share=gops / rate_gops[isa],
+                    matrix_share=gops / rate_gops[variant],
                 )
             )
     return results
@@ -157,24 +177,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--isa", action="append", choices=kernels.isa_choices)
+    parser.add_argument("--activation-bits", action="append", type=int, choices=(8, 16))
     parser.add_argument("--case", action="append", choices=[case.name for case in cases()])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=kernels.default_thread_count())
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     chosen = [case for case in cases() if case.name in (arguments.case or case.name)]
-    results = measure(
-        arguments.model, arguments.isa or ["avx2"], chosen, arguments.rounds, arguments.threads
-    )
+    variants = [
+        Variant(isa, bits)
+        for isa in arguments.isa or ["avx2"]
+        for bits in arguments.activation_bits or [16]
+    ]
+    results = measure(arguments.model, variants, chosen, arguments.rounds, arguments.threads)
     print(
         f"{arguments.model.name}, {arguments.model.stat().st_size / 1e6:,.0f} MB; last cache "
         f"{last_cache_bytes() / 1e6:,.0f} MB; {arguments.threads} threads"
     )
-    print(f"{'kernels':12} {'case':12} {'tok/s':>7} {'ms':>8} {'GB/s':>6} {'GOP/s':>6}  shares")
+    print(
+        f"{'kernels':12} bits {'case':12} {'tok/s':>7} {'ms':>8} {'GB/s':>6} {'GOP/s':>6}  shares"
+    )
     for r in results:
         print(
-            f"{r.isa:12} {r.case:12} {r.tokens_per_s:7.0f} {r.step_ms:8.2f} {r.gbps:6.1f} "
-            f"{r.gops:6.0f}  memory {r.bandwidth_share:4.0%}, matrix {r.matrix_share:4.0%}"
+            f"{r.isa:12} {r.activation_bits:4} {r.case:12} {r.tokens_per_s:7.0f} "
+            f"{r.step_ms:8.2f} {r.gbps:6.1f} {r.gops:6.0f}  "
+            f"memory {r.bandwidth_share:4.0%}, matrix {r.matrix_share:4.0%}"
         )
     if arguments.json:
         rows = [asdict(result) for result in results]

@@ -4,7 +4,8 @@ Makes a file of each type out of one file of float weights, by `headrace quantiz
 MXFP4, which it does not write, by the `gguf` package), reads the same text with both engines from
 that same file, and compares each one's next-token distributions with those of the float forward
 pass in NumPy over the unquantized weights. What a type loses by rounding is in both; what differs
-is how the engines compute.
+is how the engines compute. Ours does so twice: with activations of 16 bits, and with those of 8
+that weights of 4 bits can be multiplied with (`--activation-bits 8`).
 
     pip install xllamacpp
     python bench/quality.py MODEL-F16.gguf --json docs/benchmarks/quality.json
@@ -22,6 +23,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import xllamacpp
@@ -58,8 +60,10 @@ class Row:
     type: str
     size_bytes: int
     kl_headrace: float
+    kl_headrace_8bit: float  # with 8-bit activations, where the type's weights have 4 bits
     kl_llama_cpp: float
     ratio: float  # ours over theirs
+    ratio_8bit: float
     same_top_headrace: float
     same_top_llama_cpp: float
 
@@ -84,7 +88,9 @@ def reference(path: Path, tokens: Sequence[int]) -> list[Logprobs]:
     return [log_softmax(logits) for logits in forward(spec, values, tokens)]
 
 
-def of_headrace(path: Path, tokens: Sequence[int], threads: int) -> list[Logprobs]:
+def of_headrace(
+    path: Path, tokens: Sequence[int], threads: int, activation_bits: Literal[8, 16]
+) -> list[Logprobs]:
     """Our compiled runner's."""
     with open_model(path) as file:
         spec = read_architecture(file)
@@ -95,6 +101,7 @@ def of_headrace(path: Path, tokens: Sequence[int], threads: int) -> list[Logprob
             rows_max=32,
             sequences_max=32,
             threads=threads,
+            activation_bits=activation_bits,
         )
     with runner:
         return [log_softmax(logits) for logits in text_logits(runner, tokens)]
@@ -152,24 +159,28 @@ def compare(
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as Markdown."""
-    lines = ["| type | MB | KL headrace | KL llama.cpp | ratio | same first choice |"]
-    lines.append("|---|---|---|---|---|---|")
+    names = ["type", "MB", "KL headrace", "KL llama.cpp", "ratio", "same first choice"]
+    names += ["KL headrace, 8 bits", "ratio"]
+    lines = [f"| {' | '.join(names)} |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
     lines += [
         f"| {row.type} | {row.size_bytes / 1e6:.1f} | {row.kl_headrace:.5f} "
         f"| {row.kl_llama_cpp:.5f} | {row.ratio:.3f} "
-        f"| {row.same_top_headrace:.1%} / {row.same_top_llama_cpp:.1%} |"
+        f"| {row.same_top_headrace:.1%} / {row.same_top_llama_cpp:.1%} "
+        f"| {row.kl_headrace_8bit:.5f} | {row.ratio_8bit:.3f} |"
         for row in rows
     ]
     return "\n".join(lines)
 
 
 def plot(rows: Sequence[Row], paths: Sequence[Path]) -> None:
-    """Divergence over size, both engines, a pair of points a type."""
+    """Divergence over size, both engines, their points by type."""
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
     sizes = [row.size_bytes / 1e6 for row in rows]
     for name, marker, values in (
         ("headrace", "o", [row.kl_headrace for row in rows]),
+        ("headrace, 8-bit activations", "+", [row.kl_headrace_8bit for row in rows]),
         ("llama.cpp", "x", [row.kl_llama_cpp for row in rows]),
     ):
         axes.plot(sizes, [max(value, 1e-6) for value in values], marker, label=name)
@@ -204,18 +215,23 @@ def main() -> None:
         for name in arguments.types:
             made = Path(directory) / f"{name}.gguf"
             make_file(arguments.source, made, name)
-            ours = of_headrace(made, tokens, arguments.threads)
+            ours = of_headrace(made, tokens, arguments.threads, 16)
+            coarse = of_headrace(made, tokens, arguments.threads, 8)
             theirs = list(of_llama_cpp(made, tokens, places, arguments.threads))
+            target = [expected[place] for place in places]
             our_kl, their_kl, our_same, their_same = compare(
-                [expected[place] for place in places], [ours[place] for place in places], theirs
+                target, [ours[place] for place in places], theirs
             )
+            coarse_kl = compare(target, [coarse[place] for place in places], theirs)[0]
             rows.append(
                 Row(
                     name,
                     made.stat().st_size,
                     our_kl,
+                    coarse_kl,
                     their_kl,
                     our_kl / their_kl,
+                    coarse_kl / their_kl,
                     our_same,
                     their_same,
                 )

@@ -16,7 +16,8 @@ namespace headrace {
 
 // The bytes of exported blocks start with what they are, so that another layout is refused.
 struct ExportHeader {
-  char magic[8] = {'h', 'r', 'k', 'v', 'f', '1', '6', '\0'};   // or "hrkvq8"
+  // Or "hrkvq8"; '8' at the end where products have 8-bit activations, whose numbers are others.
+  char magic[8] = {'h', 'r', 'k', 'v', 'f', '1', '6', '\0'};
   std::int32_t num_layers;
   std::int32_t num_kv_heads;
   std::int32_t head_dim;
@@ -37,6 +38,7 @@ class CpuTransformer {
   ExportHeader header() const {
     ExportHeader header;
     if (options_.kv_type == KvType::q8) std::memcpy(header.magic, "hrkvq8\0", 8);
+    if (transformer_.activation_bits() == 8) header.magic[7] = '8';
     header.num_layers = transformer_.shape().num_layers;
     header.num_kv_heads = transformer_.shape().num_kv_heads;
     header.head_dim = transformer_.shape().head_dim;

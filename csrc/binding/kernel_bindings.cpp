@@ -27,8 +27,8 @@ namespace {
 
 // out = rows @ weights.T, by the same packing, quantization and tile kernel as the model's.
 void matmul(int ggml_type, const Vector<std::uint8_t>& weights, const Matrix<float>& rows,
-            const OutMatrix<float>& out, const std::string& isa_limit) {
-  const KernelTable& kernels = choose_kernels(isa_limit);
+            const OutMatrix<float>& out, const std::string& isa_limit, int activation_bits) {
+  const KernelTable& kernels = choose_kernels(isa_limit, activation_bits);
   const int row_count = int_size(rows.shape(0));
   const int inputs = int_size(rows.shape(1));
   const int outputs = int_size(out.shape(1));
@@ -36,7 +36,7 @@ void matmul(int ggml_type, const Vector<std::uint8_t>& weights, const Matrix<flo
   const PackedMatrix matrix(
       RawTensor{"weights", ggml_type, outputs, inputs, weights.data(), weights.size(), {}});
   InputForms forms;
-  forms.add(matrix.type());
+  forms.add(kernels, matrix.type());
   Activations input(row_count, inputs, forms);
   for (int row = 0; row < row_count; ++row)
     input.set(kernels, row, 0, rows.data() + static_cast<std::size_t>(row) * inputs, inputs);
@@ -162,12 +162,12 @@ void bind_kernels(nb::module_& module) {
              "repeats"_a, nb::call_guard<nb::gil_scoped_release>());
   module.def(
       "measure_matrix_rate",
-      [](int threads, int repeats, const std::string& limit) {
-        return measure_matrix_rate(choose_kernels(limit), threads, repeats);
+      [](int threads, int repeats, const std::string& limit, int activation_bits) {
+        return measure_matrix_rate(choose_kernels(limit, activation_bits), threads, repeats);
       },
-      "threads"_a, "repeats"_a, "isa_limit"_a, nb::call_guard<nb::gil_scoped_release>());
+      "threads"_a, "repeats"_a, "isa_limit"_a, "activation_bits"_a = 16, nb::call_guard<nb::gil_scoped_release>());
   module.def("matmul", &matmul, "ggml_type"_a, "weights"_a.noconvert(), "rows"_a.noconvert(),
-             "out"_a.noconvert(), "isa_limit"_a);
+             "out"_a.noconvert(), "isa_limit"_a, "activation_bits"_a = 16);
   module.def("read_row", &read_row, "ggml_type"_a, "weights"_a.noconvert(), "outputs"_a, "index"_a,
              "out"_a.noconvert());
   module.def("rms_norm", &rms_norm, "row"_a.noconvert(), "weight"_a.noconvert(), "epsilon"_a,

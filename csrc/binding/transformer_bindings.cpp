@@ -28,7 +28,7 @@ void construct(CpuTransformer* self, const nb::object& spec, const LayerFields& 
                int rows_max, int sequences_max, const DeviceFields& devices,
                const std::string& isa_limit, const std::string& kv_type, int adapter_slots,
                int adapter_rank_max, const std::string& packed_path, int rank, int ranks,
-               int group_descriptor) {
+               int group_descriptor, int activation_bits) {
   if (ranks < 1 || rank < 0 || rank >= ranks) throw InvalidStep("a rank is 0 to ranks - 1");
   ModelShape shape = shape_of(spec);
   for (const auto& [window_tokens, rotation, device, experts_device] : layers)
@@ -39,7 +39,7 @@ void construct(CpuTransformer* self, const nb::object& spec, const LayerFields& 
   for (const auto& [cores, threads] : devices) placed.push_back({cores, threads});
   new (self) CpuTransformer(shape, tensors,
                             {num_blocks, rows_max, sequences_max, placed, isa_limit,
-                             kv_type_of(kv_type), adapter_slots, adapter_rank_max, packed_path,
+                             activation_bits, kv_type_of(kv_type), adapter_slots, adapter_rank_max, packed_path,
                              {rank, ranks}, group_descriptor});
 }
 
@@ -127,7 +127,7 @@ void bind_transformer(nb::module_& module) {
       .def("__init__", &construct, nb::kw_only(), "spec"_a, "layers"_a, "rotations"_a, "tensors"_a,
            "num_blocks"_a, "rows_max"_a, "sequences_max"_a, "devices"_a, "isa_limit"_a,
            "kv_type"_a = "f16", "adapter_slots"_a = 0, "adapter_rank_max"_a = 0, "packed_path"_a = "",
-           "rank"_a = 0, "ranks"_a = 1, "group_descriptor"_a = -1)
+           "rank"_a = 0, "ranks"_a = 1, "group_descriptor"_a = -1, "activation_bits"_a = 16)
       .def("execute", &execute, "token_ids"_a.noconvert(), "row_starts"_a.noconvert(),
            "context_lens"_a.noconvert(), "block_ids"_a.noconvert(), "block_starts"_a.noconvert(),
            "sampled"_a.noconvert(), "temperature"_a.noconvert(), "top_k"_a.noconvert(),
@@ -146,6 +146,8 @@ void bind_transformer(nb::module_& module) {
       .def("import_blocks", &import_blocks, "block_ids"_a, "data"_a)
       .def_prop_ro("kernel_name",
                    [](CpuTransformer& self) { return std::string(self.transformer().kernels().name); })
+      .def_prop_ro("activation_bits",
+                   [](CpuTransformer& self) { return self.transformer().activation_bits(); })
       .def_prop_ro("max_model_len",
                    [](CpuTransformer& self) { return self.transformer().max_model_len(); })
       .def_prop_ro("device_weight_bytes",

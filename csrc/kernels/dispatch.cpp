@@ -76,23 +76,25 @@ std::vector<std::string> cpu_features() { return {}; }
 
 #endif
 
-const KernelTable& choose_kernels(const std::string& isa_limit) {
+const KernelTable& choose_kernels(const std::string& isa_limit, int activation_bits) {
   constexpr const char* limits[] = {"", "portable", "avx2", "avx512", "dotprod", "i8mm"};
   if (std::find(std::begin(limits), std::end(limits), isa_limit) == std::end(limits))
     throw std::invalid_argument("unknown instruction set '" + isa_limit +
                                 "': use portable, avx2, avx512, dotprod or i8mm");
+  if (activation_bits != 16 && activation_bits != 8)
+    throw std::invalid_argument("activations have 16 or 8 bits");
 #if defined(HEADRACE_X86)
   const X86Features features;
-  if (features.avx512 && (isa_limit == "" || isa_limit == "avx512")) return avx512_kernels();
+  if (features.avx512 && (isa_limit == "" || isa_limit == "avx512")) return avx512_kernels(activation_bits);
   if (features.avx2 && (isa_limit == "" || isa_limit == "avx512" || isa_limit == "avx2"))
-    return avx2_kernels();
+    return avx2_kernels(activation_bits);
 #elif defined(HEADRACE_ARM)
   const ArmFeatures features;
-  if (features.i8mm && (isa_limit == "" || isa_limit == "i8mm")) return i8mm_kernels();
+  if (features.i8mm && (isa_limit == "" || isa_limit == "i8mm")) return i8mm_kernels(activation_bits);
   if (features.dotprod && (isa_limit == "" || isa_limit == "i8mm" || isa_limit == "dotprod"))
-    return dotprod_kernels();
+    return dotprod_kernels(activation_bits);
 #endif
-  return portable_kernels();
+  return portable_kernels(activation_bits);
 }
 
 }  // namespace headrace

@@ -85,6 +85,44 @@ void quantize(const float* row, int count, const QuantizedRow& out) {
   }
 }
 
+// Symmetric int8 of a whole row; a row that is not finite gets a scale that is not.
+template <class S>
+float to_bytes(const float* row, int count, std::int8_t* out) {
+  auto largest = S::set1(0.0f);
+  auto poison = S::set1(0.0f);   // x - x is 0 for a finite x and NaN otherwise
+  for (int i = 0; i < count; i += S::width) {   // count is a multiple of 16
+    const auto x = S::load(row + i);
+    largest = S::max(S::abs(x), largest);
+    poison = S::add(poison, S::sub(x, x));
+  }
+  const float peak = S::reduce_max(largest);
+  const float stain = S::reduce_add(poison);
+  const bool usable = peak >= 1e-30f && stain == 0.0f;
+  const auto factor = S::set1(usable ? byte_peak / peak : 0.0f);
+  for (int i = 0; i < count; i += S::width) {
+    float rounded[S::width];
+    S::store(rounded, S::round(S::mul(S::load(row + i), factor)));
+    for (int j = 0; j < S::width; ++j)
+      out[i + j] = usable ? static_cast<std::int8_t>(rounded[j]) : std::int8_t{0};
+  }
+  return usable ? peak / byte_peak : stain;
+}
+
+// Groups of 32 as bytes, in order.
+template <class S>
+void quantize_bytes(const float* row, int count, std::int8_t* out, GroupScale* scales) {
+  for (int g = 0; g < count / group_values; ++g, row += group_values, out += group_values) {
+    const float scale = to_bytes<S>(row, group_values, out);
+    std::int32_t first = 0, second = 0;
+    for (int i = 0; i < group_values / 2; ++i) {
+      first += out[i];
+      second += out[i + group_values / 2];
+    }
+    const std::int32_t sum = first + second;
+    scales[g] = {scale, scale * static_cast<float>(sum), sum, first, 0, 0};
+  }
+}
+
 template <class S>
 void swiglu(const float* gate, const float* up, int count, float* out) {
   const auto one = S::set1(1.0f);
@@ -118,29 +156,6 @@ void to_half(const float* row, int count, std::uint16_t* out) {
     const auto x = S::min(limit, S::max(S::set1(-65504.0f), S::load(row + i)));
     S::store_f16(out + i, x);
   }
-}
-
-// Symmetric int8 of a whole row; a row that is not finite gets a scale that is not.
-template <class S>
-float to_bytes(const float* row, int count, std::int8_t* out) {
-  auto largest = S::set1(0.0f);
-  auto poison = S::set1(0.0f);   // x - x is 0 for a finite x and NaN otherwise
-  for (int i = 0; i < count; i += S::width) {   // count is a multiple of 16
-    const auto x = S::load(row + i);
-    largest = S::max(S::abs(x), largest);
-    poison = S::add(poison, S::sub(x, x));
-  }
-  const float peak = S::reduce_max(largest);
-  const float stain = S::reduce_add(poison);
-  const bool usable = peak >= 1e-30f && stain == 0.0f;
-  const auto factor = S::set1(usable ? 127.0f / peak : 0.0f);
-  for (int i = 0; i < count; i += S::width) {
-    float rounded[S::width];
-    S::store(rounded, S::round(S::mul(S::load(row + i), factor)));
-    for (int j = 0; j < S::width; ++j)
-      out[i + j] = usable ? static_cast<std::int8_t>(rounded[j]) : std::int8_t{0};
-  }
-  return usable ? peak / 127.0f : stain;
 }
 
 template <class S>

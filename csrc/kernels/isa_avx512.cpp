@@ -4,13 +4,14 @@
 #include "kernels/elementwise.hpp"
 #include "kernels/elementwise_families.hpp"
 #include "kernels/kernel_table.hpp"
+#include "kernels/matmul_bytes_avx512.hpp"
 #include "kernels/matmul_float.hpp"
 #include "kernels/matmul_wide_avx512.hpp"
 #include "kernels/simd_avx512.hpp"
 
 namespace headrace {
 
-const KernelTable& avx512_kernels() {
+const KernelTable& avx512_kernels(int activation_bits) {
   using S = SimdAvx512;
   static constexpr KernelTable table{
       .name = "avx512-vnni",
@@ -22,6 +23,7 @@ const KernelTable& avx512_kernels() {
                  matmul_avx512<WeightType::grid4_halves>},
       .rms_norm = rms_norm<S>,
       .quantize = quantize_in_pairs,
+      .quantize_bytes = quantize_bytes<S>,
       .swiglu = swiglu<S>,
       .rotate = rotate<S>,
       .to_half = to_half<S>,
@@ -35,7 +37,10 @@ const KernelTable& avx512_kernels() {
       .peak = peak<S>,
       .exponentials = exponentials<S>,
   };
-  return table;
+  static constexpr KernelTable bytes = with_bytes(
+      table, matmul_bytes_avx512<WeightType::q4_0>, matmul_bytes_avx512<WeightType::q4_1>,
+      matmul_bytes_avx512<WeightType::q4_k>, matmul_bytes_avx512<WeightType::grid4_halves>);
+  return activation_bits == 8 ? bytes : table;
 }
 
 }  // namespace headrace

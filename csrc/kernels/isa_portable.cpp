@@ -10,7 +10,7 @@
 
 namespace headrace {
 
-const KernelTable& portable_kernels() {
+const KernelTable& portable_kernels(int activation_bits) {
   using S = SimdPortable;
   static constexpr KernelTable table{
       .name = "portable",
@@ -22,6 +22,7 @@ const KernelTable& portable_kernels() {
                  matmul_integer_portable<WeightType::grid4_halves>},
       .rms_norm = rms_norm<S>,
       .quantize = quantize<S>,
+      .quantize_bytes = quantize_bytes<S>,
       .swiglu = swiglu<S>,
       .rotate = rotate<S>,
       .to_half = to_half<S>,
@@ -35,7 +36,10 @@ const KernelTable& portable_kernels() {
       .peak = peak<S>,
       .exponentials = exponentials<S>,
   };
-  return table;
+  static constexpr KernelTable bytes = with_bytes(
+      table, matmul_bytes_portable<WeightType::q4_0>, matmul_bytes_portable<WeightType::q4_1>,
+      matmul_bytes_portable<WeightType::q4_k>, matmul_bytes_portable<WeightType::grid4_halves>);
+  return activation_bits == 8 ? bytes : table;
 }
 
 }  // namespace headrace

@@ -27,11 +27,11 @@ constexpr int weight_type_count = 11;
 
 constexpr bool is_quantized(WeightType type) { return type >= WeightType::q4_0; }
 
-// What dequantizes one group of 32 activations: value = scale * int16.
+// What dequantizes one group of 32 activations: value = scale * int16, or int8.
 struct GroupScale {
   float scale;
   float scaled_sum;   // scale * sum, for weights with a minimum
-  std::int32_t sum;   // of the int16 values, for weights stored with an offset
+  std::int32_t sum;   // of the integers, for weights stored with an offset
   std::int32_t first_sum;   // of the first 16, for weights with a scale for each half
   std::int32_t pair_sum;    // of x0 * x1 + x2 * x3 + .. modulo 2^32, where kernels multiply sums
                             // (matmul_wide_avx512.hpp); elsewhere 0
@@ -55,20 +55,25 @@ constexpr int group_pairs = group_values / 2;
 // The largest quantized value: two signed bytes, 256 * high + low, hold no more.
 constexpr float quantized_peak = 127 * 256 + 127;
 
+constexpr int byte_peak = 127;   // the same of activations of 8 bits
+
 // One row's quantized form, to write.
 struct QuantizedRow {
   std::int16_t* values;   // in stored order, or as the table's own kernels want them
   GroupScale* scales;
 };
 
-// The rows of a matrix product's input, in one or both forms. Sixteen bits lose nothing that shows
-// (KL to float activations about 1e-6); eight, however grouped, let single prompts stray to 1e-3.
+// The rows of a matrix product's input, in one or more forms. Sixteen bits lose nothing that shows
+// (KL to float activations about 1e-6); eight, however grouped, let single prompts stray to 1e-3, and
+// are multiplied with weights of 4 bits where somebody chose that (KernelTable::activation_bits).
 struct ActivationRows {
   const std::int16_t* values = nullptr;  // (rows, inputs)
   const GroupScale* scales = nullptr;    // (rows, inputs / 32)
   const float* floats = nullptr;         // (rows, float_stride)
   std::size_t float_stride = 0;
   int inputs = 0;
+  const std::int8_t* bytes = nullptr;         // (rows, inputs), in order
+  const GroupScale* byte_scales = nullptr;    // (rows, inputs / 32)
 };
 
 // Where a tile's (rows, 16) results go: out = or += product + bias.
@@ -125,9 +130,10 @@ using GatedUnit = void (*)(const float* gate, const float* up, int count, float*
 
 struct KernelTable {
   const char* name;
-  MatmulTile matmul[weight_type_count];
+  MatmulTile matmul[weight_type_count];   // with 8 activation bits, of 4-bit weights with bytes
   void (*rms_norm)(const float* row, const float* weight, int count, float epsilon, float* out);
   void (*quantize)(const float* row, int count, const QuantizedRow& out);
+  void (*quantize_bytes)(const float* row, int count, std::int8_t* out, GroupScale* scales);
   void (*swiglu)(const float* gate, const float* up, int count, float* out);
   void (*rotate)(float* head, const RopeTable& table, int position, float scale);
   void (*to_half)(const float* row, int count, std::uint16_t* out);   // saturates, never infinite
@@ -145,15 +151,28 @@ struct KernelTable {
   float (*peak)(const float* row, int count);
   // out = exp((row - peak) * scale), returns the sum; `out` may be null.
   double (*exponentials)(const float* row, int count, float peak, float scale, float* out);
+  int activation_bits = 16;   // that 4-bit weights are multiplied with: 16 or 8
 };
 
-const KernelTable& portable_kernels();
+// The same table with products of 4-bit weights and 8-bit activations.
+constexpr KernelTable with_bytes(KernelTable table, MatmulTile q4_0, MatmulTile q4_1, MatmulTile q4_k,
+                                 MatmulTile grid4_halves) {
+  table.activation_bits = 8;
+  table.matmul[static_cast<int>(WeightType::q4_0)] = q4_0;
+  table.matmul[static_cast<int>(WeightType::q4_1)] = q4_1;
+  table.matmul[static_cast<int>(WeightType::q4_k)] = q4_k;
+  table.matmul[static_cast<int>(WeightType::grid4_halves)] = grid4_halves;
+  return table;
+}
+
+// Of each instruction set, by how many bits activations have beside 4-bit weights.
+const KernelTable& portable_kernels(int activation_bits);
 #if defined(HEADRACE_X86)
-const KernelTable& avx2_kernels();
-const KernelTable& avx512_kernels();
+const KernelTable& avx2_kernels(int activation_bits);
+const KernelTable& avx512_kernels(int activation_bits);
 #elif defined(HEADRACE_ARM)
-const KernelTable& dotprod_kernels();
-const KernelTable& i8mm_kernels();
+const KernelTable& dotprod_kernels(int activation_bits);
+const KernelTable& i8mm_kernels(int activation_bits);
 #endif
 
 }  // namespace headrace

@@ -71,12 +71,15 @@ double measure_matrix_rate(const KernelTable& kernels, int thread_count, int rep
   const std::size_t groups = probe_inputs / group_values;
   Buffer<std::uint8_t> tile(tile_bytes(WeightType::q4_0, probe_inputs));
   Buffer<std::int16_t> values(probe_rows * probe_inputs);
+  Buffer<std::int8_t> bytes(probe_rows * probe_inputs);
   Buffer<GroupScale> scales(probe_rows * groups);
   Buffer<float> out(static_cast<std::size_t>(thread_count) * probe_rows * tile_columns);
   ActivationRows input;
   input.values = values.data();
   input.scales = scales.data();
   input.inputs = probe_inputs;
+  input.bytes = bytes.data();
+  input.byte_scales = scales.data();
   const MatmulTile matmul = kernels.matmul[static_cast<int>(WeightType::q4_0)];
   ThreadTeam team(thread_count);
   double best = std::numeric_limits<double>::infinity();

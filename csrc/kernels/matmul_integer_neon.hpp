@@ -169,6 +169,7 @@ constexpr KernelTable neon_table(const char* name) {
                  matmul_integer_neon<WeightType::grid4_halves>},
       .rms_norm = rms_norm<S>,
       .quantize = quantize<S>,
+      .quantize_bytes = quantize_bytes<S>,
       .swiglu = swiglu<S>,
       .rotate = rotate<S>,
       .to_half = to_half<S>,

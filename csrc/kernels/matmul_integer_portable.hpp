@@ -9,27 +9,33 @@
 namespace headrace {
 namespace {
 
+// Where input k of a group lies in a row of 16-bit integers, or of bytes.
+constexpr int position_in_row(const std::int16_t*, int k) { return stored_position(k); }
+constexpr int position_in_row(const std::int8_t*, int k) { return k; }
+
 // Exact integer dot products of inputs [first, end) of one group with all 16 columns.
-template <WeightType type>
-inline void dot_inputs_portable(const std::uint8_t* quants, const std::int16_t* x, int first,
-                                int end, std::int32_t* sums) {
+template <WeightType type, class Integer>
+inline void dot_inputs_portable(const std::uint8_t* quants, const Integer* x, int first, int end,
+                                std::int32_t* sums) {
   for (int column = 0; column < tile_columns; ++column) sums[column] = 0;
   for (int k = first; k < end; ++k)
     for (int column = 0; column < tile_columns; ++column) {
       const std::uint8_t byte = quants[quant_offset(type, k, static_cast<std::size_t>(column))];
-      sums[column] += (stored_weight(type, byte, k) - weight_offset(type)) * x[stored_position(k)];
+      sums[column] += (stored_weight(type, byte, k) - weight_offset(type)) * x[position_in_row(x, k)];
     }
 }
 
-template <WeightType type>
-void matmul_integer_portable(const std::uint8_t* tile, const ActivationRows& input, int row_first,
-                          int row_count, const TileOutput& output) {
-  const int groups = input.inputs / group_values;
+// Of rows whose integers and their scales are these.
+template <WeightType type, class Integer>
+inline void multiply_portable(const std::uint8_t* tile, const Integer* values,
+                              const GroupScale* row_scales, int inputs, int row_first,
+                              int row_count, const TileOutput& output) {
+  const int groups = inputs / group_values;
   const std::uint8_t* quants = tile + quants_offset(type, groups);
   for (int r = 0; r < row_count; ++r) {
     const std::size_t row = static_cast<std::size_t>(row_first + r);
-    const std::int16_t* x = input.values + row * input.inputs;
-    const GroupScale* scales = input.scales + row * groups;
+    const Integer* x = values + row * inputs;
+    const GroupScale* scales = row_scales + row * groups;
     float sums[tile_columns] = {};
     for (int g = 0; g < groups; ++g) {
       const GroupScales group_scales = scales_of<type>(tile, g);
@@ -55,6 +61,20 @@ void matmul_integer_portable(const std::uint8_t* tile, const ActivationRows& inp
     store_tile_vector<SimdPortable>(halves[0], output, r, 0);
     store_tile_vector<SimdPortable>(halves[1], output, r, 8);
   }
+}
+
+template <WeightType type>
+void matmul_integer_portable(const std::uint8_t* tile, const ActivationRows& input, int row_first,
+                             int row_count, const TileOutput& output) {
+  multiply_portable<type>(tile, input.values, input.scales, input.inputs, row_first, row_count,
+                          output);
+}
+
+template <WeightType type>
+void matmul_bytes_portable(const std::uint8_t* tile, const ActivationRows& input, int row_first,
+                           int row_count, const TileOutput& output) {
+  multiply_portable<type>(tile, input.bytes, input.byte_scales, input.inputs, row_first, row_count,
+                          output);
 }
 
 }  // namespace

@@ -40,6 +40,11 @@ constexpr int weight_bits(WeightType type) {
              : 4;
 }
 
+// Whether a table's products with this type read bytes, not 16-bit integers.
+constexpr bool reads_bytes(const KernelTable& kernels, WeightType type) {
+  return kernels.activation_bits == 8 && is_quantized(type) && weight_bits(type) == 4;
+}
+
 constexpr bool has_minimum(WeightType type) {
   return type == WeightType::q4_1 || type == WeightType::q4_k || type == WeightType::q5_k ||
          type >= WeightType::grid8;

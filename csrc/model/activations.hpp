@@ -1,4 +1,5 @@
-// The input rows of a matrix product in the forms that its weights want: int16 groups, floats, both.
+// The input rows of a matrix product in the forms that its weights want: int16 groups, int8 groups,
+// floats, or several.
 #pragma once
 
 #include <algorithm>
@@ -7,14 +8,24 @@
 #include "base/buffer.hpp"
 #include "base/rank_group.hpp"
 #include "kernels/kernel_table.hpp"
+#include "kernels/tile_layout.hpp"
 
 namespace headrace {
 
 struct InputForms {
-  bool integers = false;
+  bool integers = false;   // of 16 bits
+  bool bytes = false;
   bool floats = false;
 
-  void add(WeightType type) { (is_quantized(type) ? integers : floats) = true; }
+  void add(const KernelTable& kernels, WeightType type) {
+    (!is_quantized(type) ? floats : reads_bytes(kernels, type) ? bytes : integers) = true;
+  }
+  void add(const InputForms& more) {
+    integers |= more.integers;
+    bytes |= more.bytes;
+    floats |= more.floats;
+  }
+  bool quantized() const { return integers || bytes; }
 };
 
 class Activations {
@@ -29,6 +40,10 @@ class Activations {
             group, forms.integers ? static_cast<std::size_t>(rows_max) * inputs : 0)),
         scales_(shared_buffer<GroupScale>(
             group, forms.integers ? static_cast<std::size_t>(rows_max) * groups_ : 0)),
+        bytes_(shared_buffer<std::int8_t>(
+            group, forms.bytes ? static_cast<std::size_t>(rows_max) * inputs : 0)),
+        byte_scales_(shared_buffer<GroupScale>(
+            group, forms.bytes ? static_cast<std::size_t>(rows_max) * groups_ : 0)),
         floats_(shared_buffer<float>(
             group, forms.floats ? static_cast<std::size_t>(rows_max) * stride_ : 0)) {}
 
@@ -36,7 +51,8 @@ class Activations {
   static std::size_t shared_bytes(std::size_t rows_max, int inputs) {
     const std::size_t width = round_up(static_cast<std::size_t>(inputs), group_values);
     return RankGroup::taken_bytes(rows_max * width * sizeof(std::int16_t)) +
-           RankGroup::taken_bytes(rows_max * (width / group_values) * sizeof(GroupScale)) +
+           RankGroup::taken_bytes(rows_max * width) +
+           2 * RankGroup::taken_bytes(rows_max * (width / group_values) * sizeof(GroupScale)) +
            RankGroup::taken_bytes(rows_max * width * sizeof(float));
   }
 
@@ -50,10 +66,11 @@ class Activations {
   }
 
   ActivationRows view() const {
-    return {values_.data(), scales_.data(), floats_.data(), stride_, inputs_};
+    return {values_.data(), scales_.data(), floats_.data(), stride_, inputs_, bytes_.data(),
+            byte_scales_.data()};
   }
 
-  // Sets inputs [offset, offset + count) of a row; as integers both must be multiples of 32.
+  // Sets inputs [offset, offset + count) of a row; quantized, both must be multiples of 32.
   void set(const KernelTable& kernels, int row, int offset, const float* source, int count) {
     const std::size_t r = static_cast<std::size_t>(row);
     if (forms_.floats)
@@ -61,6 +78,9 @@ class Activations {
                   static_cast<std::size_t>(count) * sizeof(float));
     if (forms_.integers)
       kernels.quantize(source, count, quantized(r, static_cast<std::size_t>(offset)));
+    if (forms_.bytes)
+      kernels.quantize_bytes(source, count, bytes_.data() + r * inputs_ + offset,
+                             byte_scales_.data() + r * groups_ + offset / group_values);
   }
 
   void move_row(int from, int to) {
@@ -68,9 +88,14 @@ class Activations {
     const std::size_t target = static_cast<std::size_t>(to);
     if (forms_.floats)
       std::copy_n(floats_.data() + source * stride_, stride_, floats_.data() + target * stride_);
-    if (!forms_.integers) return;
-    std::copy_n(values_.data() + source * inputs_, inputs_, values_.data() + target * inputs_);
-    std::copy_n(scales_.data() + source * groups_, groups_, scales_.data() + target * groups_);
+    if (forms_.integers) {
+      std::copy_n(values_.data() + source * inputs_, inputs_, values_.data() + target * inputs_);
+      std::copy_n(scales_.data() + source * groups_, groups_, scales_.data() + target * groups_);
+    }
+    if (!forms_.bytes) return;
+    std::copy_n(bytes_.data() + source * inputs_, inputs_, bytes_.data() + target * inputs_);
+    std::copy_n(byte_scales_.data() + source * groups_, groups_,
+                byte_scales_.data() + target * groups_);
   }
 
  private:
@@ -85,6 +110,8 @@ class Activations {
   InputForms forms_;
   Buffer<std::int16_t> values_;
   Buffer<GroupScale> scales_;
+  Buffer<std::int8_t> bytes_;
+  Buffer<GroupScale> byte_scales_;
   Buffer<float> floats_;
 };
 

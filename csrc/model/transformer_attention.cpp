@@ -85,7 +85,7 @@ void Transformer::attend(Member& member, int layer, const StepBatch& batch) {
     for (int index = first; index < end; ++index)
       attend_item(items[static_cast<std::size_t>(index)], layer, batch, scratch);
   }, Meet::ranks);
-  if (mixed_input_->forms().integers && !attention_groups_whole_)
+  if (mixed_input_->forms().quantized() && !attention_groups_whole_)
     requantize(member, batch.row_count, mixed_, *mixed_input_);
 }
 
@@ -156,7 +156,7 @@ void Transformer::finish_rows(const AttentionItem& item, int layer, AttentionSta
       }
       kernels_.finish(&state, shape_.head_dim, out + h * shape_.head_dim);
     }
-    if (attention_groups_whole_ || !mixed_input_->forms().integers)
+    if (attention_groups_whole_ || !mixed_input_->forms().quantized())
       mixed_input_->set(kernels_, row, (kv_head_first_ + item.kv_head) * width, out, width);
   }
 }

@@ -11,16 +11,11 @@ namespace headrace {
 
 namespace {
 
-InputForms forms_of(std::initializer_list<const Linear*> linears) {
+InputForms forms_of(const KernelTable& kernels, std::initializer_list<const Linear*> linears) {
   InputForms forms;
   for (const Linear* linear : linears)
-    if (linear->matrix.outputs() > 0) forms.add(linear->matrix.type());
+    if (linear->matrix.outputs() > 0) forms.add(kernels, linear->matrix.type());
   return forms;
-}
-
-void add_forms(InputForms& forms, const InputForms& more) {
-  forms.integers |= more.integers;
-  forms.floats |= more.floats;
 }
 
 int checked_max_len(const ModelShape& shape, const TransformerOptions& options) {
@@ -78,7 +73,7 @@ Transformer::Transformer(const ModelShape& shape, const std::map<std::string, Ra
     : shape_(checked(shape, options)),
       local_(local_shape(shape, options.place)),
       kv_head_first_(rows_of_rank(options.place, shape.num_kv_heads, 1).first),
-      kernels_(choose_kernels(options.isa_limit)),
+      kernels_(choose_kernels(options.isa_limit, options.activation_bits)),
       rows_max_(options.rows_max),
       max_model_len_(checked_max_len(shape, options)),
       limits_{shape.vocab_size, max_model_len_, options.num_blocks, options.rows_max,
@@ -122,18 +117,18 @@ void Transformer::make_inputs() {
   const ExpertShape& experts = shape_.experts;
   InputForms attention, mixed, ffn, down, expert, expert_down, shared_down, output;
   for (const LayerWeights& layer : weights_.layers) {
-    add_forms(attention, forms_of({&layer.query, &layer.key, &layer.value}));
-    add_forms(mixed, forms_of({&layer.attention_output}));
-    add_forms(ffn, forms_of({&layer.ffn.gate, &layer.ffn.up, &layer.experts.router,
+    attention.add(forms_of(kernels_, {&layer.query, &layer.key, &layer.value}));
+    mixed.add(forms_of(kernels_, {&layer.attention_output}));
+    ffn.add(forms_of(kernels_, {&layer.ffn.gate, &layer.ffn.up, &layer.experts.router,
                              &layer.experts.shared.gate, &layer.experts.shared.up}));
-    add_forms(down, forms_of({&layer.ffn.down}));
-    add_forms(shared_down, forms_of({&layer.experts.shared.down}));
+    down.add(forms_of(kernels_, {&layer.ffn.down}));
+    shared_down.add(forms_of(kernels_, {&layer.experts.shared.down}));
     for (const FeedForward& each : layer.experts.each) {
-      add_forms(expert, forms_of({&each.gate, &each.up}));
-      add_forms(expert_down, forms_of({&each.down}));
+      expert.add(forms_of(kernels_, {&each.gate, &each.up}));
+      expert_down.add(forms_of(kernels_, {&each.down}));
     }
   }
-  if (!shape_.encoder) output.add(weights_.output_linear().matrix.type());
+  if (!shape_.encoder) output.add(kernels_, weights_.output_linear().matrix.type());
   ffn.floats |= experts.count > 0;   // what the experts' slots are filled from
   attention_input_ = std::make_unique<Activations>(rows_max_, shape_.hidden_size, attention);
   mixed_input_ = std::make_unique<Activations>(rows_max_, shape_.query_size(), mixed, group_.get());
@@ -150,6 +145,14 @@ void Transformer::make_inputs() {
   shared_down_ = std::make_unique<Activations>(rows_max_, experts.shared_ffn_size, shared_down,
                                                group_.get());
   shared_output_ = Buffer<float>(static_cast<std::size_t>(rows_max_) * hidden_stride_);
+}
+
+int Transformer::activation_bits() const {
+  for (const Activations* input :
+       {attention_input_.get(), mixed_input_.get(), ffn_input_.get(), down_input_.get(),
+        output_input_.get(), expert_input_.get(), expert_down_.get(), shared_down_.get()})
+    if (input != nullptr && input->forms().bytes) return 8;
+  return 16;
 }
 
 void Transformer::build_rope_tables() {

@@ -4,14 +4,15 @@ Memory bandwidth and integer rate are measured in the same run, by the same thre
 share is of this machine at this moment. Decoding one sequence is bound by memory, prefill by
 arithmetic; a share near 1 says that only another machine would be faster.
 
-With `--json`: `model`, `kernel`, `threads`, `matrix_bytes`, `weights`, `machine`, and lists
-`prefill` and `decode` of one object a size.
+With `--json`: `model`, `kernel`, `activation_bits`, `threads`, `matrix_bytes`, `weights`,
+`machine`, and lists `prefill` and `decode` of one object a size.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -26,7 +27,7 @@ from headrace.cli.engine_report import (
     prefill_result,
     write_report,
 )
-from headrace.cli.engine_settings import ModelArgument, Threads
+from headrace.cli.engine_settings import ActivationBits, ActivationWidth, ModelArgument, Threads
 from headrace.cli.engine_timing import StepTimer
 from headrace.cli.engine_work import ModelWork, model_work
 from headrace.cli.model_files import resolve_model
@@ -41,6 +42,15 @@ batch_max = 1024
 tokens_max = 1_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class RunnerChoice:
+    """How the model is computed."""
+
+    threads: int
+    activation_bits: Literal[8, 16]
+    packed_path: Path | None
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
     app.command("engine")(engine)
@@ -51,6 +61,7 @@ def engine(
     cache_dir: CacheDir,
     *,
     threads: Threads = None,
+    activation_bits: ActivationBits = ActivationWidth.SIXTEEN,
     prompts: Annotated[str, typer.Option(help="Prompt lengths, in tokens.")] = "128,512",
     batches: Annotated[str, typer.Option(help="Sequences at a time.")] = "1,2,4,8,16,32",
     context_tokens: Annotated[
@@ -72,7 +83,8 @@ def engine(
     )
     resolved = resolve_model(model, cache_dir)
     packed_path = packed_place(resolved, cache_dir)
-    result = time_model(resolved.path, resolved.name, sizes, threads, packed_path)
+    choice = RunnerChoice(threads or default_thread_count(), activation_bits.bits, packed_path)
+    result = time_model(resolved.path, resolved.name, sizes, choice)
     if as_json:
         output.write_json(result)
     else:
@@ -95,18 +107,19 @@ def in_bounds(option: str, value: int, most: int) -> int:
     return value
 
 
-def time_model(
-    path: Path, name: str, sizes: Sizes, threads: int | None, packed_path: Path | None
-) -> EngineBench:
+def time_model(path: Path, name: str, sizes: Sizes, choice: RunnerChoice) -> EngineBench:
     """Load a model, by its packed weights if it can, measure the machine, time every size."""
-    thread_count = threads or default_thread_count()
-    with open_runner(path, sizes, thread_count, packed_path) as (runner, work):
-        rates = MachineRates(measure_memory_gbps(thread_count), measure_matrix_gops(thread_count))
+    with open_runner(path, sizes, choice) as (runner, work):
+        used_bits = runner.info.activation_bits
+        rates = MachineRates(
+            measure_memory_gbps(choice.threads), measure_matrix_gops(choice.threads, used_bits)
+        )
         timer = StepTimer(runner, SystemClock())
         return EngineBench(
             model=name,
             kernel=runner.info.kernel_name,
-            threads=thread_count,
+            activation_bits=used_bits,
+            threads=choice.threads,
             matrix_bytes=work.matrix_bytes,
             weights=work.layer_weights + work.output_weights,
             machine=rates,
@@ -125,7 +138,7 @@ def time_model(
 
 @contextmanager
 def open_runner(
-    path: Path, sizes: Sizes, threads: int, packed_path: Path | None
+    path: Path, sizes: Sizes, choice: RunnerChoice
 ) -> Iterator[tuple[CpuRunner, ModelWork]]:
     """The runner of a model file, with room for the largest size."""
     with open_model(path) as file:
@@ -141,8 +154,9 @@ def open_runner(
             kv_tokens=sizes.kv_tokens,
             rows_max=max(sizes.rows_max, *sizes.batches),
             sequences_max=max(sizes.batches),
-            threads=threads,
-            packed_path=packed_path,
+            threads=choice.threads,
+            packed_path=choice.packed_path,
+            activation_bits=choice.activation_bits,
         )
         with runner:
             kv_tokens = runner.info.num_blocks * runner.info.block_size_tokens

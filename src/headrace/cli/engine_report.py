@@ -42,6 +42,7 @@ class EngineBench(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     kernel: str
+    activation_bits: int
     threads: int
     matrix_bytes: int
     weights: int
@@ -114,7 +115,11 @@ def write_report(result: EngineBench) -> None:
                 f"{result.model}, {result.weights / 1e6:.0f} M weights in matrices, "
                 f"{output.format_bytes(result.matrix_bytes)}",
             ),
-            ("kernels", f"{result.kernel}, {result.threads} threads"),
+            (
+                "kernels",
+                f"{result.kernel}, {result.threads} threads, "
+                f"{result.activation_bits}-bit activations",
+            ),
             (
                 "machine",
                 f"reads {rates.memory_gbps:.1f} GB/s, {rates.matrix_gops:.0f} G operations/s",

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -37,6 +37,18 @@ class KvCacheDtype(StrEnum):
     Q8 = "q8"
 
 
+class ActivationWidth(StrEnum):
+    """Bits of the activations that weights of 4 bits are multiplied with."""
+
+    EIGHT = "8"
+    SIXTEEN = "16"
+
+    @property
+    def bits(self) -> Literal[8, 16]:
+        """The number."""
+        return 8 if self is ActivationWidth.EIGHT else 16
+
+
 class LoadCheck(StrEnum):
     """What becomes of a model that fails when it is looked at before it serves."""
 
@@ -57,6 +69,13 @@ kv_cache_dtype = Setting(
     KvCacheDtype,
     KvCacheDtype.F16,
     "How keys and values are kept: f16, or q8 (int8, a scale a token and head) in half the memory.",
+)
+activation_bits = Setting(
+    "activation-bits",
+    ActivationWidth,
+    ActivationWidth.SIXTEEN,
+    "Bits of the activations that weights of 4 bits are multiplied with: 8 makes many requests at "
+    "once faster and answers a little worse (about llama.cpp's), 16 loses nothing that shows.",
 )
 quantize = Setting(
     "quantize",
@@ -180,6 +199,7 @@ ModelArgument = Annotated[
 ]
 KvTokens = Annotated[int, kv_tokens.option()]
 KvCache = Annotated[KvCacheDtype, kv_cache_dtype.option()]
+ActivationBits = Annotated[ActivationWidth, activation_bits.option()]
 Quantize = Annotated[QuantizeTo | None, quantize.option()]
 Threads = Annotated[int | None, threads.option()]
 ContextLength = Annotated[int | None, context_length.option()]
@@ -213,6 +233,7 @@ def service_config(
     prefix_key: bytes | None = None,
     tenant_cache_tokens: int | None = None,
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.F16,
+    activation_bits: ActivationWidth = ActivationWidth.SIXTEEN,
     swap_tokens: int | None = None,
     public_prompts: str | None = None,
     chat_template: Path | None = None,
@@ -261,6 +282,7 @@ def service_config(
             draft_model_path=None if draft_model_path is None else str(draft_model_path),
             target_step_s=None if target_step_ms is None else target_step_ms / 1000,
             kv_cache_dtype=kv_cache_dtype.value,
+            activation_bits=activation_bits.bits,
             public_prompts=public_prompts,
             chat_template_path=None if chat_template is None else str(chat_template),
             host_tokens=_host_tokens(kv_tokens, swap_tokens, tensor_parallel),

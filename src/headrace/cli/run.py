@@ -18,6 +18,8 @@ from headrace.base.ids import new_id
 from headrace.cli.adapter_options import Loras, with_adapters
 from headrace.cli.background import BackgroundLoop, Runner
 from headrace.cli.engine_settings import (
+    ActivationBits,
+    ActivationWidth,
     ContextLength,
     KvCache,
     KvCacheDtype,
@@ -105,6 +107,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same answers.")] = None,
     kv_tokens: KvTokens = kv_tokens_default,
     kv_cache_dtype: KvCache = KvCacheDtype.F16,
+    activation_bits: ActivationBits = ActivationWidth.SIXTEEN,
     quantize: Quantize = None,
     threads: Threads = None,
     context_length: ContextLength = None,
@@ -134,6 +137,7 @@ def run(
         context_length=context_length,
         max_num_seqs=1 if sock is None else served_sequences,
         kv_cache_dtype=kv_cache_dtype,
+        activation_bits=activation_bits,
         swap_tokens=0,
     )
     config = with_adapters(config, lora, len(lora or []), rank_max_default, cache_dir)

@@ -18,6 +18,8 @@ from headrace.cli.adapter_options import (
     with_adapters,
 )
 from headrace.cli.engine_settings import (
+    ActivationBits,
+    ActivationWidth,
     ChatTemplateFile,
     ContextLength,
     CpuMoe,
@@ -84,6 +86,7 @@ def serve(
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8000,
     kv_tokens: KvTokens = kv_tokens_default,
     kv_cache_dtype: KvCache = KvCacheDtype.F16,
+    activation_bits: ActivationBits = ActivationWidth.SIXTEEN,
     quantize: Quantize = None,
     threads: Threads = None,
     max_num_seqs: MaxNumSeqs = max_num_seqs_default,
@@ -167,6 +170,7 @@ def serve(
             prefix_key=prefix_key,
             tenant_cache_tokens=tenant_cache_tokens,
             kv_cache_dtype=kv_cache_dtype,
+            activation_bits=activation_bits,
             swap_tokens=swap_tokens,
             public_prompts=public_prompts,
             chat_template=chat_template,

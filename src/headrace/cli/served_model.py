@@ -10,11 +10,13 @@ from headrace.cli.operator_options import OperatorListener
 from headrace.cli.output import note
 from headrace.engine_server.app import EngineServerApp
 from headrace.engine_server.engine_status import EngineState
+from headrace.engine_server.messages import Ready
 from headrace.engine_server.service import ModelService
 from headrace.http import server
 from headrace.observability.tracing import Tracer
 
 key_variable = "HEADRACE_API_KEY"
+exact_bits = 16  # of activations where nobody chose fewer
 
 
 class ServedModel:
@@ -103,10 +105,17 @@ class ServedModel:
             path, body = "completions", '"prompt":"Once upon a time"'
         note(
             f"{name} is ready at {url}/v1 "
-            f"(context {ready.context_length} tokens, kernels {ready.kernel_name})\n\n"
+            f"(context {ready.context_length} tokens, kernels {_kernels_of(ready)})\n\n"
             f"  curl {url}/v1/{path} -H 'Content-Type: application/json' {key_header}"
             f'-d \'{{"model":"{name}",{body}}}\'\n'
         )
+
+
+def _kernels_of(ready: Ready) -> str:
+    """The kernels, and how exact activations are where somebody chose that."""
+    if ready.activation_bits == exact_bits:
+        return ready.kernel_name
+    return f"{ready.kernel_name} with {ready.activation_bits}-bit activations"
 
 
 def read_api_key(variable: str = key_variable) -> str | None:

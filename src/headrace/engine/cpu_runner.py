@@ -25,6 +25,7 @@ from headrace.weights.tensor import Bytes, Tensor, TensorType
 threads_max = 256
 
 KvCacheType = Literal["f16", "q8"]  # q8: int8 with a scale a token and head, half the memory
+ActivationBits = Literal[8, 16]  # 8: of products with weights of 4 bits; others always have 16
 
 
 class TensorSource(Protocol):
@@ -53,6 +54,7 @@ class CpuRunner:
         sequences_max: int,
         threads: int | None = None,
         kv_cache_dtype: KvCacheType = "f16",
+        activation_bits: ActivationBits = 16,
         adapters_max: int = 0,
         adapter_rank_max: int = rank_max_default,
         packed_path: Path | None = None,
@@ -78,6 +80,7 @@ class CpuRunner:
             sequences_max=sequences_max,
             threads=thread_count,
             kv_cache_dtype=kv_cache_dtype,
+            activation_bits=activation_bits,
             adapters_max=adapters_max,
             adapter_rank_max=adapter_rank_max,
             packed_path=packed_path,
@@ -96,6 +99,7 @@ class CpuRunner:
             adapters_max=adapters_max,
             weight_bytes=sum(self._transformer.device_weight_bytes),
             kv_token_bytes=self._transformer.kv_bytes // (num_blocks * block_size_tokens),
+            activation_bits=self._transformer.activation_bits,
         )
 
     @property
@@ -247,6 +251,7 @@ def load_transformer(
     sequences_max: int,
     threads: int,
     kv_cache_dtype: KvCacheType,
+    activation_bits: ActivationBits = 16,
     adapters_max: int = 0,
     adapter_rank_max: int = 0,
     packed_path: Path | None = None,
@@ -276,6 +281,7 @@ def load_transformer(
         devices=[(device.cores, team_size(device, threads)) for device in devices],
         isa_limit=isa_limit(),
         kv_type=kv_cache_dtype,
+        activation_bits=activation_bits,
         adapter_slots=adapters_max,
         adapter_rank_max=adapter_rank_max,
         packed_path="" if packed_path is None else str(packed_path),

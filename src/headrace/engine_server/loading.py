@@ -84,6 +84,7 @@ def open_runner(config: EngineConfig, report: ReportLoading, place: RankPlace) -
             sequences_max=config.step_rows,  # a draft's row is a sequence of its own to it
             threads=threads,
             kv_cache_dtype=config.kv_cache_dtype,
+            activation_bits=config.activation_bits,
             adapters_max=config.adapters_max,
             adapter_rank_max=config.adapter_rank_max,
             packed_path=_packed_path(config, place, len(devices)),
@@ -124,6 +125,7 @@ def load_draft_model(
             sequences_max=config.sequences_max,
             threads=_draft_threads(config),
             kv_cache_dtype=config.kv_cache_dtype,
+            activation_bits=config.activation_bits,
             packed_path=_path_of(config.draft_packed_path),
         )
     return DraftModel(draft_runner, clock, runner.info.vocab_size)

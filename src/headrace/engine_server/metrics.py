@@ -68,6 +68,13 @@ def _adapter_values(engine: EngineClient, wall_s: float) -> list[tuple[MetricDec
     ]
 
 
+def _kernels_value(engine: EngineClient) -> list[tuple[MetricDeclaration, Value]]:
+    ready = engine.ready
+    if ready is None:
+        return []
+    return [(names.kernels_info, Info((ready.kernel_name, str(ready.activation_bits)), 1))]
+
+
 def _engine_values(engine: EngineClient, stats: Stats) -> list[tuple[MetricDeclaration, Value]]:
     used, total = stats.kv_blocks_used, stats.kv_blocks_total
     block_size_tokens = engine.ready.block_size_tokens if engine.ready else 0
@@ -78,6 +85,7 @@ def _engine_values(engine: EngineClient, stats: Stats) -> list[tuple[MetricDecla
         (names.kv_blocks, {"used": used, "free": total - used}),
         (names.kv_block_size_tokens, block_size_tokens),
         (names.cache_config_info, Info((str(block_size_tokens), str(total)), 1)),
+        *_kernels_value(engine),
         (names.preemptions_total, stats.preemptions_total),
         (names.leaked_kv_blocks_total, stats.leaked_blocks_total),
         (names.recomputed_tokens_total, stats.recomputed_tokens_total),

@@ -63,6 +63,7 @@ def measure_memory_gbps(threads: int | None = None) -> float:
     return _native_read_bandwidth(count, bandwidth_probe_bytes, probe_repeats) / 1e9
 
 
-def measure_matrix_gops(threads: int | None = None) -> float:
+def measure_matrix_gops(threads: int | None = None, activation_bits: int = 16) -> float:
     """The 4-bit matrix kernel's rate on cached operands, in 10^9 operations a second, measured."""
-    return _native_matrix_rate(threads or default_thread_count(), probe_repeats, isa_limit()) / 1e9
+    count = threads or default_thread_count()
+    return _native_matrix_rate(count, probe_repeats, isa_limit(), activation_bits) / 1e9

@@ -32,6 +32,7 @@ class CpuTransformer:
         rank: int = 0,  # of so many processes that run the model together
         ranks: int = 1,
         group_descriptor: int = -1,  # of the file whose memory they share
+        activation_bits: int = 16,  # 16 or 8, beside 4-bit weights
     ) -> None: ...
     def execute(
         self,
@@ -82,6 +83,10 @@ class CpuTransformer:
     @property
     def kernel_name(self) -> str: ...
     @property
+    def activation_bits(self) -> int:
+        """8 if any of the matrices is multiplied with 8-bit activations, else 16."""
+
+    @property
     def max_model_len(self) -> int: ...
     @property
     def device_weight_bytes(self) -> list[int]: ...
@@ -94,13 +99,16 @@ def packed_layout() -> str:
 def cpu_features() -> list[str]: ...
 def kernel_name(isa_limit: str) -> str: ...
 def measure_read_bandwidth(threads: int, byte_count: int, repeats: int) -> float: ...
-def measure_matrix_rate(threads: int, repeats: int, isa_limit: str) -> float: ...
+def measure_matrix_rate(
+    threads: int, repeats: int, isa_limit: str, activation_bits: int = 16
+) -> float: ...
 def matmul(
     ggml_type: int,
     weights: NDArray[np.uint8],
     rows: NDArray[np.float32],
     out: NDArray[np.float32],
     isa_limit: str,
+    activation_bits: int = 16,
 ) -> None: ...
 def read_row(
     ggml_type: int,

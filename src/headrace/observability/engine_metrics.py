@@ -54,6 +54,13 @@ cache_config_info = MetricDeclaration(
     alias="vllm:cache_config_info",
     info_labels=("block_size", "num_gpu_blocks"),
 )
+kernels_info = MetricDeclaration(
+    "headrace_engine_kernels_info",
+    gauge,
+    "What the model is computed with: the kernels, and the bits of the activations that weights of "
+    "4 bits are multiplied with, if it has such. The value is 1.",
+    info_labels=("kernels", "activation_bits"),
+)
 prompt_tokens_total = MetricDeclaration(
     "headrace_engine_prompt_tokens_total",
     counter,

@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine.cpu_runner import CpuRunner, KvCacheType
+from headrace.engine.cpu_runner import ActivationBits, CpuRunner, KvCacheType
 from headrace.engine.runner import StepBatch
 from headrace.weights.architecture import ArchitectureSpec, RopeStyle
 from headrace.weights.layout import required_shapes
@@ -97,6 +97,7 @@ def runner_of(
     threads: int = 2,
     kv_tokens: int = 2048,
     kv_cache_dtype: KvCacheType = "f16",
+    activation_bits: ActivationBits = 16,
 ) -> Iterator[CpuRunner]:
     """A runner of the model, closed at the end."""
     with CpuRunner(
@@ -107,6 +108,7 @@ def runner_of(
         sequences_max=40,
         threads=threads,
         kv_cache_dtype=kv_cache_dtype,
+        activation_bits=activation_bits,
     ) as runner:
         yield runner
 

@@ -48,6 +48,7 @@ def test_the_report_and_the_json_hold_the_same(capsys: pytest.CaptureFixture[str
     result = EngineBench(
         model="small",
         kernel="avx2",
+        activation_bits=8,
         threads=2,
         matrix_bytes=work.matrix_bytes,
         weights=100_000_000,
@@ -57,7 +58,7 @@ def test_the_report_and_the_json_hold_the_same(capsys: pytest.CaptureFixture[str
     )
     write_report(result)
     report = capsys.readouterr().out
-    for text in ("small", "avx2", "200.0", "400.0", "54%"):
+    for text in ("small", "avx2", "8-bit activations", "200.0", "400.0", "54%"):
         assert text in report
     output.write_json(result)
     assert json.loads(capsys.readouterr().out)["decode"][0]["batch"] == 4

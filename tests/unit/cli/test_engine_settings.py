@@ -7,7 +7,7 @@ import pytest
 
 from headrace.base.errors import ConfigurationError
 from headrace.cli.adapter_options import max_loras_default, with_adapters
-from headrace.cli.engine_settings import service_config
+from headrace.cli.engine_settings import ActivationWidth, service_config
 from headrace.engine_server.messages import KvTransfers
 
 good: dict[str, Any] = {
@@ -20,8 +20,13 @@ good: dict[str, Any] = {
 
 def test_what_was_chosen_reaches_the_engine() -> None:
     config = service_config(
-        Path("tiny.gguf"), "tiny", **{**good, "threads": 3, "tenant_cache_tokens": 64}
+        Path("tiny.gguf"),
+        "tiny",
+        **{**good, "threads": 3, "tenant_cache_tokens": 64},
+        activation_bits=ActivationWidth.EIGHT,
     )
+    assert config.engine.activation_bits == 8
+    assert service_config(Path("tiny.gguf"), "tiny", **good).engine.activation_bits == 16
     assert (config.engine.kv_tokens, config.engine.threads) == (8192, 3)
     assert config.engine.salt_tokens_max == 64
 

@@ -162,6 +162,54 @@ def test_answers_do_not_depend_on_batch_chunks_or_threads(
             assert (together.view(np.uint32) == np.stack(alone).view(np.uint32)).all()
 
 
+@pytest.mark.parametrize("type_name", ["Q4_0", "Q4_1"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_answers_of_8_bit_activations_do_not_depend_on_batch_chunks_or_threads(
+    isa: str, type_name: str, threads: int
+) -> None:
+    model = small_model(specs["9 heads over 3"], type_name)
+    prompts = [tokens_of(count, seed=count) for count in (1, 5, 33, 300, 17)]
+    tables = [blocks_of(128, seed=3)[i * 20 : i * 20 + 20] for i in range(5)]
+    pairs = list(zip(prompts, tables, strict=True))
+    with runner_of(model, threads=2, activation_bits=8) as runner:
+        works = [step([Work(prompt, 0, table)]) for prompt, table in pairs]
+        alone = [runner.execute_logits(work)[1][0] for work in works]
+    with runner_of(model, threads=threads, activation_bits=8) as runner:
+        for prompt, table in pairs:
+            for start in range(0, len(prompt) - 1, 13):
+                chunk = prompt[start : min(start + 13, len(prompt) - 1)]
+                runner.execute(step([Work(chunk, start, table)]))
+        last = [Work(prompt[-1:], len(prompt) - 1, table) for prompt, table in pairs]
+        _, together = runner.execute_logits(step(last))
+    assert (together.view(np.uint32) == np.stack(alone).view(np.uint32)).all()
+
+
+@pytest.mark.parametrize(
+    ("type_name", "bits"), [("Q4_0", 8), ("Q4_1", 8), ("Q8_0", 16), ("F16", 16)]
+)
+def test_8_bit_activations_are_those_of_4_bit_weights_alone(
+    isa: str, type_name: str, bits: int
+) -> None:
+    model = small_model(type_name=type_name)
+    tokens = tokens_of(40)
+    work = step([Work(tokens, 0, blocks_of(3))])
+    with runner_of(model) as exact, runner_of(model, activation_bits=8) as runner:
+        assert (exact.info.activation_bits, runner.info.activation_bits) == (16, bits)
+        _, expected = exact.execute_logits(work)
+        _, found = runner.execute_logits(work)
+    assert (found == expected).all() == (bits == 16)
+    assert_close(found, expected, 0.2)
+
+
+def test_kv_of_8_bit_activations_is_not_taken_for_that_of_16() -> None:
+    model = small_model(type_name="Q4_0")
+    with runner_of(model) as exact, runner_of(model, activation_bits=8) as runner:
+        for runner_from, runner_to in ((exact, runner), (runner, exact)):
+            with pytest.raises(ValueError, match="layout"):
+                runner_to.import_blocks([0], runner_from.export_blocks([0]))
+        runner.import_blocks([0], runner.export_blocks([1]))
+
+
 def test_int8_keys_and_values_do_not_depend_on_chunks_and_take_half_the_room(isa: str) -> None:
     model = small_model(specs["head 64"], "Q8_0")
     tokens = tokens_of(300)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from headrace.base.errors import ConfigurationError
-from headrace.engine.cpu_runner import CpuRunner, KvCacheType
+from headrace.engine.cpu_runner import ActivationBits, CpuRunner, KvCacheType
 from headrace.engine.ranks import (
     RankPlace,
     alone,
@@ -50,7 +50,12 @@ mixed_spec = replace(
 
 
 def runner(
-    model: SmallModel, place: RankPlace, threads: int, kv_cache_dtype: KvCacheType = "f16"
+    model: SmallModel,
+    place: RankPlace,
+    threads: int,
+    kv_cache_dtype: KvCacheType = "f16",
+    *,
+    activation_bits: ActivationBits = 16,
 ) -> CpuRunner:
     return CpuRunner(
         model,
@@ -60,25 +65,43 @@ def runner(
         sequences_max=40,
         threads=threads,
         kv_cache_dtype=kv_cache_dtype,
+        activation_bits=activation_bits,
         place=place,
     )
 
 
 @contextmanager
 def ranks_of(
-    model: SmallModel, count: int, threads: int = 1, kv_cache_dtype: KvCacheType = "f16"
+    model: SmallModel,
+    count: int,
+    threads: int = 1,
+    kv_cache_dtype: KvCacheType = "f16",
+    *,
+    activation_bits: ActivationBits = 16,
 ) -> Iterator[CpuRunner]:
     """Rank 0, with the others served by threads until it is closed."""
     descriptor = os.memfd_create("ranks")
     others = [
-        runner(model, RankPlace(rank, count, descriptor), threads, kv_cache_dtype)
+        runner(
+            model,
+            RankPlace(rank, count, descriptor),
+            threads,
+            kv_cache_dtype,
+            activation_bits=activation_bits,
+        )
         for rank in range(1, count)
     ]
     serving = [threading.Thread(target=other.serve) for other in others]
     for thread in serving:
         thread.start()
     try:
-        with runner(model, RankPlace(0, count, descriptor), threads, kv_cache_dtype) as first:
+        with runner(
+            model,
+            RankPlace(0, count, descriptor),
+            threads,
+            kv_cache_dtype,
+            activation_bits=activation_bits,
+        ) as first:
             yield first
     finally:
         for thread in serving:
@@ -123,6 +146,16 @@ def test_logits_are_those_of_one_rank(
         check_equal(one, many, spec.vocab_size)
         assert many.weight_bytes < one.weight_bytes
         assert many.kv_bytes < one.kv_bytes
+
+
+def test_logits_of_8_bit_activations_are_those_of_one_rank() -> None:
+    model = small_model(narrow_spec, "Q4_0")
+    with (
+        runner(model, alone, 2, activation_bits=8) as one,
+        ranks_of(model, 2, activation_bits=8) as many,
+    ):
+        assert many.info.activation_bits == 8
+        check_equal(one, many, narrow_spec.vocab_size)
 
 
 def test_copied_and_discarded_blocks_are_so_on_every_rank() -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.engine.core import EngineCore
-from headrace.engine.cpu_runner import CpuRunner, KvCacheType
+from headrace.engine.cpu_runner import ActivationBits, CpuRunner, KvCacheType
 from headrace.engine.kv_parcel import KvParcel
 from headrace.engine.kv_transfer import KvLayout
 from headrace.engine.request import EngineRequest, RequestOutput, SamplingParams
@@ -25,6 +25,7 @@ from headrace.sim.small_model import base_spec, runner_of, small_model, tokens_o
 from headrace.weights.tensor import Tensor
 
 clock = SystemClock()
+activation_choices: tuple[ActivationBits, ...] = (8, 16)
 key = b"k" * 32
 prompt = tuple(int(token) for token in tokens_of(77, seed=5))
 
@@ -144,7 +145,10 @@ def test_other_weights_positions_or_precision_have_another_fingerprint() -> None
             seen.add(core_of(runner)[1])
     with runner_of(model, kv_cache_dtype="q8") as runner:
         seen.add(core_of(runner)[1])
-    assert len(seen) == 4
+    for bits in activation_choices:
+        with runner_of(small_model(type_name="Q4_0"), activation_bits=bits) as runner:
+            seen.add(core_of(runner)[1])
+    assert len(seen) == 6
 
 
 def test_a_context_of_no_block_cannot_be_told_from_another() -> None:

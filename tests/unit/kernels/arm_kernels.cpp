@@ -16,7 +16,7 @@ using namespace headrace;
 
 namespace {
 
-const KernelTable& portable = portable_kernels();
+const KernelTable& portable = portable_kernels(16);
 const KernelTable& chosen = choose_kernels("");
 std::mt19937 rng(7);
 
@@ -69,20 +69,28 @@ std::vector<std::int16_t> bytes_apart(const std::vector<std::int16_t>& values) {
   return out;
 }
 
+// Scales of groups of integers, powers of two, and the groups' sums.
+template <class Integer>
+std::vector<GroupScale> sums_of(const std::vector<Integer>& values) {
+  std::vector<GroupScale> scales;
+  for (std::size_t group = 0; group < values.size() / group_values; ++group) {
+    std::int32_t sum = 0, first_sum = 0;
+    for (std::size_t i = 0; i < group_values; ++i) {
+      sum += values[group * group_values + i];
+      if (i < group_values / 2) first_sum = sum;
+    }
+    const float scale = std::ldexp(1.0f, whole(-4, 0));
+    scales.push_back({scale, scale * static_cast<float>(sum), sum, first_sum, 0, 0});
+  }
+  return scales;
+}
+
 Rows random_rows(int row_count, int inputs) {
   Rows rows{inputs, std::vector<std::int16_t>(static_cast<std::size_t>(row_count * inputs)), {}, {}};
   const int peak = static_cast<int>(quantized_peak);
   for (std::size_t i = 0; i < rows.values.size(); ++i)
     rows.values[i] = static_cast<std::int16_t>(i % 7 == 0 ? (i % 2 == 0 ? peak : -peak) : whole(-peak, peak));
-  for (std::size_t group = 0; group < rows.values.size() / group_values; ++group) {
-    std::int32_t sum = 0, first_sum = 0;
-    for (std::size_t i = 0; i < group_values; ++i) {
-      sum += rows.values[group * group_values + i];
-      if (i < group_values / 2) first_sum = sum;
-    }
-    const float scale = std::ldexp(1.0f, whole(-4, 0));
-    rows.scales.push_back({scale, scale * static_cast<float>(sum), sum, first_sum});
-  }
+  rows.scales = sums_of(rows.values);
   rows.apart = bytes_apart(rows.values);
   return rows;
 }
@@ -131,6 +139,39 @@ void check_integer_products() {
   }
 }
 
+// The same of 4-bit weights and 8-bit activations.
+void check_byte_products() {
+  const KernelTable& table = choose_kernels("", 8);
+  require(table.activation_bits == 8 && table.name == chosen.name, "the table of 8-bit activations");
+  for (const WeightType type :
+       {WeightType::q4_0, WeightType::q4_1, WeightType::q4_k, WeightType::grid4_halves}) {
+    const int t = static_cast<int>(type);
+    for (int row_count = 1; row_count <= 13; ++row_count) {
+      const int inputs = row_count % 2 == 0 ? 256 : 512;
+      Rows rows = random_rows(row_count, inputs);
+      std::vector<std::int8_t> bytes;
+      for (std::size_t i = 0; i < rows.values.size(); ++i)
+        bytes.push_back(static_cast<std::int8_t>(i % 7 == 0 ? (i % 2 == 0 ? 127 : -127) : whole(-127, 127)));
+      rows.scales = sums_of(bytes);
+      const std::vector<std::uint8_t> tile = random_tile(type, inputs);
+      std::vector<float> expected(static_cast<std::size_t>(row_count) * tile_columns);
+      std::vector<float> found = expected;
+      ActivationRows input;
+      input.inputs = inputs;
+      input.bytes = bytes.data();
+      input.byte_scales = rows.scales.data();
+      portable_kernels(8).matmul[t](tile.data(), input, 0, row_count,
+                                    {expected.data(), tile_columns, nullptr, false});
+      table.matmul[t](tile.data(), input, 0, row_count,
+                      {found.data(), tile_columns, nullptr, false});
+      require(std::memcmp(expected.data(), found.data(), found.size() * sizeof(float)) == 0,
+              "byte product with weights of type " + std::to_string(t) + ", rows " +
+                  std::to_string(row_count));
+    }
+    agrees("byte product " + std::to_string(t));
+  }
+}
+
 void check_float_products() {
   const int inputs = 48, row_count = 7;
   const std::vector<float> floats = numbers(static_cast<std::size_t>(inputs * row_count));
@@ -169,6 +210,12 @@ void check_quantize() {
   require(expected == found, "quantized values");
   require(std::memcmp(scales.data(), found_scales.data(), sizeof(GroupScale) * 10) == 0,
           "quantized scales");
+  std::vector<std::int8_t> bytes(row.size()), found_bytes(row.size());
+  portable.quantize_bytes(row.data(), 320, bytes.data(), scales.data());
+  chosen.quantize_bytes(row.data(), 320, found_bytes.data(), found_scales.data());
+  require(bytes == found_bytes, "quantized bytes");
+  require(std::memcmp(scales.data(), found_scales.data(), sizeof(GroupScale) * 10) == 0,
+          "scales of quantized bytes");
   agrees("quantize");
 }
 
@@ -270,6 +317,7 @@ void check_attention(bool masked, bool bytes) {
 int main() {
   std::printf("%s\n", chosen.name);
   check_integer_products();
+  check_byte_products();
   check_float_products();
   check_quantize();
   check_rows();

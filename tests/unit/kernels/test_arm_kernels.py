@@ -69,5 +69,8 @@ def test_each_cpu_runs_its_best_kernels_and_they_agree_with_the_portable_ones(
     assert [line for line in lines if line.startswith("product")] == [
         f"product {number}" for number in range(3, 11)
     ]
+    assert [line for line in lines if line.startswith("byte product")] == [
+        f"byte product {number}" for number in (3, 4, 6, 10)
+    ]
     assert "attention masked int8" in lines
     assert lines[-1] == "done"
