@@ -38,6 +38,19 @@ name; the gateway passes on no more than its own API has.
 Row = tuple[str, Callable[[EngineAdapter], str]]
 
 
+looked_at = """## Looked at, and without an adapter
+
+OpenVINO Model Server: no Python package of the server was found (November 2026, Python 3.11;
+`ovms` and `openvino-model-server` are not there, `ovmsclient` is a client), so it was not run.
+
+OpenVINO GenAI is a library. `openvino-openai-api` 0.1.1 puts a server before it. It was
+installed and its source read, and no answer of it was measured: it has `/v1/chat/completions`
+alone, so no list of models and no health route says when it is ready, and a deployment of
+`managed` never is. Its streams tell no usage, unstreamed answers count words as tokens, `stop`
+is not used, and a caller who leaves ends nothing.
+"""
+
+
 def page(adapters: Sequence[EngineAdapter] = all_adapters) -> str:
     """The whole page, in Markdown."""
     parts = [
@@ -47,6 +60,7 @@ def page(adapters: Sequence[EngineAdapter] = all_adapters) -> str:
         "## What each can do, by its documents\n\n" + table(ability_rows(), adapters),
         metrics_note,
         *(section(adapter) for adapter in adapters),
+        looked_at,
     ]
     return "\n".join(part.rstrip() + "\n" for part in parts)
 
