@@ -82,12 +82,13 @@ class DraftModel:
                 rows_left -= len(tokens)
         seconds = 0.0
         while parts:
-            took_s = self._compute(parts)
-            seconds += took_s if self._is_decoding(parts) else 0.0
+            is_decoding = self._is_decoding(parts)
+            took_s, guessing = self._compute(parts)
+            seconds += took_s if is_decoding else 0.0
             parts = [
                 _Part(part.sequence, part.followed, array("i", part.followed.guesses[-1:]), True)
-                for part in parts
-                if 0 < len(part.followed.guesses) < counts[part.sequence]
+                for part in guessing
+                if len(part.followed.guesses) < counts[part.sequence]
             ]
         return seconds
 
@@ -155,7 +156,8 @@ class DraftModel:
         """Whether no part reads more than was said since its last guesses."""
         return max(len(part.tokens) for part in parts) <= decode_rows_max
 
-    def _compute(self, parts: list[_Part]) -> float:
+    def _compute(self, parts: list[_Part]) -> tuple[float, list[_Part]]:
+        """One step; the seconds it took, and the parts that got a guess by it."""
         batch = _batch(parts)
         start_s = self._clock.monotonic_s()
         result = self._runner.execute(batch)
@@ -166,11 +168,13 @@ class DraftModel:
         else:
             self.read_s = seconds / len(batch.token_ids)
         drawn = iter(result.token_ids.tolist())
+        guessing = []
         for part in parts:
             part.followed.fed += part.tokens
             if part.is_sampled and 0 <= (token_id := next(drawn)) < self._vocab_size:
                 part.followed.guesses.append(token_id)
-        return seconds
+                guessing.append(part)
+        return seconds, guessing
 
 
 def _batch(parts: list[_Part]) -> StepBatch:

@@ -294,9 +294,10 @@ class Picker:
         )
 
     def _has_available(self, pool: str, now_s: float, excluded: Collection[str]) -> bool:
-        return any(
+        found = self._endpoints.whole_pool(pool)
+        return found is not None and any(
             endpoint.is_available(now_s) and endpoint.spec.id not in excluded
-            for endpoint in self._endpoints.pool(pool)
+            for endpoint in found.accepting
         )
 
     def _draw(self, pools: Sequence[WeightedPool]) -> WeightedPool:

@@ -102,6 +102,20 @@ def test_a_long_prompt_is_read_in_chunks_before_there_are_guesses() -> None:
     assert draft.propose(sequence, 3) == expected
 
 
+def test_a_word_that_the_large_model_lacks_ends_the_guesses() -> None:
+    greedy = SamplingParams(temperature=0, max_tokens=3)
+    sequences = [followed(count) for count in range(5, 30)]
+    said = [FakeModel(vocab_size).generate(tuple(s.tokens), greedy, 100)[0] for s in sequences]
+    sequence, guesses = next(
+        both for both in zip(sequences, said, strict=True) if both[1][0] < both[1][1]
+    )
+    runner = FakeRunner(FakeModel(vocab_size), num_blocks=9, block_size_tokens=4, rows_max=64)
+    draft = DraftModel(runner, SteppingClock(), vocab_size=guesses[1])
+    draft.prepare([(sequence, 4)])
+    assert draft.propose(sequence, 4) == guesses[:1]
+    draft.check_invariants()
+
+
 def test_the_longest_unasked_gives_way_where_blocks_run_out() -> None:
     draft = draft_model(FakeModel(vocab_size), num_blocks=6)
     first, second = followed(8), followed(8)
