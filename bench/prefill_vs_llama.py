@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from gguf import GGMLQuantizationType
-from kernels import Case, batch_of, load
+from kernels import Case, Variant, batch_of, load
 from peer_engines import ServedEngine, fetch, served
 from random_model import blocks, shapes, write_model
 
@@ -63,7 +63,7 @@ def compare(path: Path, peer_python: Path, isa: str, threads: int, turns: int) -
     server = Path(__file__).parent / "peers" / "llama_server.py"
     command = [str(peer_python), str(server), str(path), "--slots", "1", "--threads", str(threads)]
     with served("prefill", command, {}) as peer:
-        runner, _ = load(path, isa, threads)
+        runner, _ = load(path, Variant(isa, 16), threads)
         rng = np.random.default_rng(0)
         ours, theirs = [], []
         for turn in range(turns + 1):

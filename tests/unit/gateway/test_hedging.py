@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headrace.gateway import hedging
+from headrace.gateway.borne import BorneAttempts
 from headrace.gateway.hedging import Hedger
 from headrace.gateway.metrics import GatewayCounters
 from headrace.http.client import HttpClient
@@ -17,7 +18,8 @@ from headrace.spec.settlements import platform_tenant_id
 @pytest.fixture
 async def hedger() -> AsyncIterator[Hedger]:
     client = HttpClient()
-    yield Hedger(client, GatewayCounters())
+    counters = GatewayCounters()
+    yield Hedger(BorneAttempts(client, counters), counters)
     await client.close()
 
 
