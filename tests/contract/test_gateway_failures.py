@@ -116,12 +116,14 @@ async def test_a_connection_that_breaks_before_the_first_byte_is_retried_and_cha
     engines[0].plan.append(Behaviour(failure=Failure.CUT))
     async with gateway_site(tmp_path, engines) as site, connected(site) as client:
         status, body = await chat(client, stream=stream)
-        settlements = await site.settlements(1)
+        settlements = await site.settlements(2)
     assert status == 200, body
     assert [len(engine.seen) for engine in engines] == [1, 1]
     assert engines[0].seen[0].request_id == engines[1].seen[0].request_id
-    assert len(settlements) == 1
-    assert settlements[0].usage.completion_tokens == 4
+    charged, broken = sorted(settlements, key=lambda one: one.tenant_id == platform_tenant_id)
+    assert charged.usage.completion_tokens == 4
+    assert charged.amount_nanousd > 0
+    assert (broken.tenant_id, broken.amount_nanousd) == (platform_tenant_id, 0)
 
 
 async def test_a_dying_replicas_503_is_retried_elsewhere(tmp_path: Path) -> None:
