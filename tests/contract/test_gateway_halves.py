@@ -56,7 +56,7 @@ def told(engine: FakeEngine, number: int = 0) -> dict[str, Any]:
 
 
 async def only_bill(site: GatewaySite) -> Settlement:
-    (settlement,) = await site.settlements(1)
+    (settlement,) = await site.bills(1)
     return settlement
 
 

@@ -48,7 +48,7 @@ async def chat(client: aiohttp.ClientSession, **fields: Any) -> tuple[int, bytes
 
 
 async def only_bill(site: GatewaySite) -> tuple[Outcome, TokenUsage]:
-    (settlement,) = await site.settlements(1)
+    (settlement,) = await site.bills(1)
     return settlement.outcome, settlement.usage
 
 

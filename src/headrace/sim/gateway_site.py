@@ -29,6 +29,7 @@ from headrace.spec.api_key_format import format_key, hash_secret
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
 from headrace.spec.prices import Price, PriceBook
+from headrace.spec.settlements import platform_tenant_id
 from headrace.spec.tenancy import ApiKey, Project, Tenant
 from headrace.storage import Database, open_sqlite
 from headrace.storage.lease_exchange import SharedLimits
@@ -87,6 +88,16 @@ class GatewaySite:
             if len(found) >= count:
                 return found
             await asyncio.sleep(0.005)
+
+    async def bills(self, count: int) -> list[Settlement]:
+        """The same without what broken attempts used, which is the platform's."""
+        wanted = count
+        while True:
+            found = await self.settlements(wanted)
+            bills = [one for one in found if one.tenant_id != platform_tenant_id]
+            if len(bills) >= count:
+                return bills
+            wanted = len(found) + 1
 
     def limit_places(self, count: int) -> None:
         """Every replica takes so many requests at once, and more wait in the gateway."""
