@@ -196,13 +196,13 @@ def test_from_an_empty_platform_to_an_invoice(
     expect(page.locator(".note").first).to_contain_text("8 out")
     page.get_by_role("link", name="why there").click()
     expect(page.get_by_text("chosen", exact=True)).to_be_visible()
+    show(page, "overview")  # which says so for a minute after an answer
+    expect(page.locator(".status-line .badge")).to_have_text("Serving")
 
     show(page, "usage")
     expect(page.locator("td", has_text="acme").first).to_be_visible(timeout=patience_ms)
     page.locator("tbody .number a").first.click()  # a number leads to its rows
     expect(page.locator("td .badge", has_text="finished")).to_be_visible()
-    show(page, "overview")
-    expect(page.locator(".status-line .badge")).to_have_text("Serving")
 
     show(page, "invoices")
     fill(page, "name-seller", {"name": "Mill GmbH"})
