@@ -31,6 +31,7 @@ async def test_nothing_is_lost_doubled_or_overrun(directory: Path, store: str) -
         works=480,
         attempts_max=4,
         limits=Limits(tokens_per_period=tokens, budget_nanousd=10**12),
+        is_spent_out=True,
         uses_redis=store == "redis",
         event_interval_s=1.0,
         outage_s=0.5,

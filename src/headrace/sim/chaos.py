@@ -51,6 +51,7 @@ leaving_share = 0.2  # of those that stream
 keyed_share = 0.2  # of the works: every attempt has the same Idempotency-Key, at any gateway
 duplicate_share = 0.3  # of their attempts: sent to two gateways at once, or twice to one
 retry_delay_s = 0.2
+refusals_max = 25  # one after another, once all is up again: what is left does not cover a request
 max_tokens = 8
 
 
@@ -65,6 +66,7 @@ class ChaosPlan:
     duration_s_max: float = math.inf  # they want no more after so long
     attempts_max: int = 200  # of one piece of work, before a client gives up
     limits: Limits | None = None  # of the clients' key
+    is_spent_out: bool = False  # ask on at the end, once all is up again, until the limits refuse
     uses_redis: bool = False
     events: tuple[str, ...] = ("gateway", "database", "redis", "poster", "network")  # in turn
     event_interval_s: float = 3.0
@@ -209,6 +211,8 @@ class ChaosSite:
                 if isinstance(ended, Exception):
                     self.report.problems.append(f"what kills ended itself: {ended!r}")
             await asyncio.gather(*(self._ready(session, gateway) for gateway in self._gateways))
+            if self._plan.is_spent_out:
+                await self._spend_what_is_left(session)
             keeper.cancel()
             self.report.took_s = round(time.monotonic() - begun_s, 1)
             for gateway in self._gateways:
@@ -243,6 +247,21 @@ class ChaosSite:
                 await asyncio.sleep(rng.random() * retry_delay_s)
             else:
                 self.report.given_up += 1
+
+    async def _spend_what_is_left(self, session: aiohttp.ClientSession) -> None:
+        """Ask on, one at a time, until the limits refuse for good.
+
+        Clients may have given up while the store was away or a dead gateway held a lease."""
+        refusals = 0
+        gateways = itertools.cycle(self._gateways)
+        works = itertools.count(self._plan.works)
+        while refusals < refusals_max and not self._stopping:
+            ask = Ask(next(works), streams=False, leaves=False)
+            if await self._ask(session, next(gateways), ask) is not None:
+                refusals = 0
+                continue
+            refusals += 1
+            await asyncio.sleep(retry_delay_s)
 
     async def _attempt(self, session: aiohttp.ClientSession, rng: random.Random, work: int) -> bool:
         """Ask one of the gateways; whether the work is done. Some callers leave in the middle."""
