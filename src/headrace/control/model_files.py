@@ -5,12 +5,14 @@
 
 import stat
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
 from headrace.control.world import ModelFileState
+from headrace.spec.models import VersionFile
 from headrace.weights.file_facts import FileFacts, facts_of
 from headrace.weights.sources import ResolvedModel, resolve
 
@@ -79,8 +81,13 @@ class ModelFiles:
         self._clock = clock
         self._fetches: dict[tuple[str, str | None], Fetch] = {}
 
-    def state(self, source: str, sha256: str | None) -> ModelFileState:
-        """Where the file lies, or how far its fetch is. A failed one is tried again in a while."""
+    def state(
+        self, source: str, sha256: str | None, files: Sequence[VersionFile] = ()
+    ) -> ModelFileState:
+        """Where the file lies, or how far its fetch is. A failed one is tried again in a while.
+
+        `files` are those that the model version is made of, where they are known: each is checked
+        by its own digest, and refused by its name."""
         now_s = self._clock.monotonic_s()
         fetch = self._fetches.get((source, sha256)) or self._unpinned(source, sha256)
         if fetch is not None and fetch.is_outdated:
@@ -89,7 +96,10 @@ class ModelFiles:
             fetch = Fetch()
             self._fetches[(source, sha256)] = fetch
             fetch.thread = threading.Thread(
-                target=self._run, args=(fetch, source, sha256), name="model-fetch", daemon=True
+                target=self._run,
+                args=(fetch, source, sha256, tuple(files)),
+                name="model-fetch",
+                daemon=True,
             )
             fetch.thread.start()
         return fetch.state()
@@ -102,9 +112,11 @@ class ModelFiles:
         self._fetches[(source, sha256)] = fetch
         return fetch
 
-    def _run(self, fetch: Fetch, source: str, sha256: str | None) -> None:
+    def _run(
+        self, fetch: Fetch, source: str, sha256: str | None, files: Sequence[VersionFile]
+    ) -> None:
         try:
-            resolved = resolve(source, self._cache_dir, fetch)
+            resolved = resolve(source, self._cache_dir, fetch, expected=files)
         except HeadraceError as error:
             fetch.retry_at_s = self._clock.monotonic_s() + retry_after_s
             fetch.failure = error.message

@@ -180,7 +180,8 @@ class Observer:
             return ModelFileState(detail=error.message)
         if template.upstream is not None:  # there is no file; what counts is its name there
             return ModelFileState(path=version.upstream_name or model.name)
-        return replace(self._model_files.state(version.source, version.sha256), version=version)
+        state = self._model_files.state(version.source, version.sha256, version.files)
+        return replace(state, version=version)
 
     async def _observe(
         self, replica: Replica, launch: Launch | None, question: Question | None

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from headrace.spec.models import VersionFile
 from headrace.spec.resource import Resource
 
 
@@ -179,6 +180,7 @@ class ModelOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     source: str
     sha256: str | None = None
+    files: tuple[VersionFile, ...] = ()  # each to be checked; empty: unknown, or it has them
 
 
 class NodeOrders(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from headrace.base.errors import SourceError
 from headrace.spec.models import VersionFile
 from headrace.weights.cache import key_of, write_failed
 from headrace.weights.catalogue import CatalogueEntry
+from headrace.weights.expected_files import check_digests, digests_of, is_made_of
 from headrace.weights.fetching import Fetcher, Wanted, mismatch
 from headrace.weights.hub import HubListing, hub_listing
 from headrace.weights.huggingface.directory import config_name, index_name, weights_name
@@ -57,22 +58,49 @@ class Bundle:
         )
 
 
-def fetch_repository(fetcher: Fetcher, reference: Reference, source: HubRepository) -> Bundle:
+def fetch_repository(
+    fetcher: Fetcher,
+    reference: Reference,
+    source: HubRepository,
+    expected: Sequence[VersionFile] = (),
+) -> Bundle:
     """The files of a repository that its model is made of, at the commit that is there now.
 
-    A reference that was fetched before is not asked for again. SourceError if there is no
-    safetensors model in it."""
+    A reference that was fetched before is not asked for again, unless other files are expected.
+    SourceError if there is no safetensors model in it; it names an expected file that is missing,
+    and as DigestMismatch one that is another."""
     key = key_of(reference.text)
-    if (found := _remembered(fetcher, key)) is not None:
+    found = _remembered(fetcher, key)
+    if found is not None and is_made_of(found.files, expected):
         return found
     listing = hub_listing(source)
+    if expected:
+        files = _fetch_expected(fetcher, source, listing, digests_of(expected))
+    else:
+        files = _fetch_model(fetcher, source, listing)
+    bundle = _put_together(fetcher, files)
+    fetcher.cache.remember(key, reference.text, bundle.sha256)
+    return bundle
+
+
+def _fetch_model(fetcher: Fetcher, source: HubRepository, listing: HubListing) -> dict[str, str]:
     files = {name: _fetch_listed(fetcher, source, listing, name) for name in _small(listing)}
     for name in _weight_names(fetcher, source, listing, files):
         if name not in files:
             files[name] = _fetch_listed(fetcher, source, listing, name)
-    bundle = _put_together(fetcher, files)
-    fetcher.cache.remember(key, reference.text, bundle.sha256)
-    return bundle
+    return files
+
+
+def _fetch_expected(
+    fetcher: Fetcher, source: HubRepository, listing: HubListing, wanted: Mapping[str, str]
+) -> dict[str, str]:
+    """What a version is made of; of files in large-file storage the hub says the digest first."""
+    listed = {name: file.sha256 for name, file in listing.files.items() if name in wanted}
+    check_digests(f"hf://{source.repository}", listed, wanted, "Nothing was fetched.")
+    return {
+        name: _fetch_listed(fetcher, source, listing, name, sha256)
+        for name, sha256 in wanted.items()
+    }
 
 
 def fetch_entry(fetcher: Fetcher, entry: CatalogueEntry, root: str) -> Bundle:
@@ -97,12 +125,19 @@ def _remembered(fetcher: Fetcher, key: str) -> Bundle | None:
     return Bundle(path, sha256) if _is_whole(path) else None
 
 
-def _fetch_listed(fetcher: Fetcher, source: HubRepository, listing: HubListing, name: str) -> str:
+def _fetch_listed(
+    fetcher: Fetcher,
+    source: HubRepository,
+    listing: HubListing,
+    name: str,
+    expected: str | None = None,
+) -> str:
     file = listing.files[name]
     text = f"hf://{source.repository}/{name}@{listing.commit}"
     at_commit = HubSource(source.repository, name, listing.commit)
-    reference = Reference(text, at_commit, file.sha256)
-    return fetcher.fetch(Wanted(reference, file.sha256, file.size_bytes, file.git_digest))
+    sha256 = expected or file.sha256
+    reference = Reference(text, at_commit, sha256)
+    return fetcher.fetch(Wanted(reference, sha256, file.size_bytes, file.git_digest))
 
 
 def _small(listing: HubListing) -> list[str]:

@@ -1,6 +1,7 @@
 """Models that lie on this machine already: taken where they are, under a digest of their bytes."""
 
 import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from headrace.weights.progress import Progress
 
 directory_endings = (".json", ".safetensors", ".jinja")  # of files that a directory's model is
 pooling_name = "1_Pooling/config.json"
+first_part_pattern = re.compile(r"(?P<stem>.+)-00001-of-(?P<count>\d{5})\.gguf")  # of a split GGUF
+parts_max = 1_000
 
 
 def digest_of_path(path: Path, cache: ModelCache, progress: Progress) -> str:
@@ -31,11 +34,31 @@ def files_of_directory(
     names = [file.name for file in path.iterdir() if file.suffix in directory_endings]
     if (path / pooling_name).is_file():
         names.append(pooling_name)
+    return _files_by_name(path, names, cache, progress)
+
+
+def files_of_parts(path: Path, cache: ModelCache, progress: Progress) -> tuple[VersionFile, ...]:
+    """The parts of a split GGUF file of which this is the first; empty of any other file.
+
+    The model's own digest stays that of the first part; SourceError if another is not there."""
+    found = first_part_pattern.fullmatch(path.name)
+    count = 0 if found is None else int(found["count"])
+    if found is None or not 1 < count <= parts_max:
+        return ()
+    names = [f"{found['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1)]
+    for name in names:
+        if not (path.parent / name).is_file():
+            raise SourceError(f"{path}: the part {name} is missing; it must lie beside the first.")
+    return _files_by_name(path.parent, names, cache, progress)
+
+
+def _files_by_name(
+    directory: Path, names: Iterable[str], cache: ModelCache, progress: Progress
+) -> tuple[VersionFile, ...]:
+    paths = {name: directory / name for name in sorted(names)}
     return tuple(
-        VersionFile(
-            name, digest_of_path(path / name, cache, progress), (path / name).stat().st_size
-        )
-        for name in sorted(names)
+        VersionFile(name, digest_of_path(path, cache, progress), path.stat().st_size)
+        for name, path in paths.items()
     )
 
 

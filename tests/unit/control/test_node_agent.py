@@ -14,7 +14,7 @@ import pytest
 
 from headrace.base.errors import Unavailable
 from headrace.base.ids import new_id
-from headrace.control.model_files import ModelFiles
+from headrace.control.model_files import ModelFiles, retry_after_s
 from headrace.control.nodes import fleet_launcher
 from headrace.control.nodes.agent import Worker
 from headrace.control.nodes.book import NodeBook
@@ -27,10 +27,13 @@ from headrace.launchers.protocol import LaunchSpec, LaunchState, Resources
 from headrace.sim.child_process import wait_until
 from headrace.sim.clock import ManualClock
 from headrace.sim.launcher import FakeLauncher, FakeMachine, missing_program
-from headrace.spec.deployments import Replica
+from headrace.sim.progress import SilentProgress
+from headrace.spec.deployments import Deployment, Replica
 from headrace.spec.engine_key import engine_key_of
+from headrace.spec.models import ModelVersion
 from headrace.spec.nodes import (
     Inventory,
+    ModelOrder,
     Node,
     NodeDevice,
     NodeLaunch,
@@ -41,6 +44,8 @@ from headrace.spec.nodes import (
 from headrace.spec.prefix_key import prefix_cache_key
 from headrace.spec.token_format import node_tokens
 from headrace.storage import Database, open_sqlite
+from headrace.weights.local_path import digest_of_files
+from headrace.weights.sources import resolve
 
 pepper = b"p" * 32
 secret = b"s" * 32
@@ -246,6 +251,59 @@ async def test_an_order_that_cannot_start_is_told_with_the_reason(site: Site) ->
     (launch,) = site.launcher.list()
     assert launch.state is LaunchState.ENDED
     assert "no such file" in launch.last_line
+
+
+async def test_a_file_that_is_not_the_versions_is_refused_by_its_name(site: Site) -> None:
+    node, directory = site.node(), site.directory / "model"
+    directory.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (directory / name).write_bytes(name.encode())
+    store = site.database.store
+    version = ModelVersion(
+        id=new_id(ModelVersion.id_prefix, site.clock),
+        name="v1",
+        create_time=0,
+        source=str(directory),
+        files=resolve(str(directory), site.directory / "control", SilentProgress()).files,
+    )
+    version = msgspec.structs.replace(
+        version, sha256=digest_of_files((file.name, file.sha256) for file in version.files)
+    )
+    store.create(version)
+    deployment = Deployment(
+        id=new_id(Deployment.id_prefix, site.clock),
+        name="d",
+        create_time=0,
+        model_version_id=version.id,
+    )
+    store.create(deployment)
+    replica = Replica(
+        id=new_id(Replica.id_prefix, site.clock),
+        name="d-1",
+        create_time=0,
+        parent_id=deployment.id,
+        node_id=node.id,
+    )
+    store.create(replica)
+    (directory / "model.safetensors").write_bytes(b"what somebody copied there")
+
+    worker = site.worker(FakeMachine())
+    orders = await site.round(node, worker)
+    assert orders.models == (
+        ModelOrder(source=version.source, sha256=version.sha256, files=version.files),
+    )
+    while "SHA-256" not in site.book.model(node.id, orders.models[0]).detail:
+        await site.round(node, worker)
+    assert (
+        "the SHA-256 of model.safetensors is" in site.book.model(node.id, orders.models[0]).detail
+    )
+
+    (directory / "model.safetensors").write_bytes(b"model.safetensors")
+    site.clock.advance(retry_after_s)
+    while site.book.model(node.id, orders.models[0]).path is None:
+        await site.round(node, worker)
+    (model,) = (await site.round(node, worker)).models
+    assert model.files == (), "what is there is not named again each second"
 
 
 async def test_launches_of_a_lost_node_have_ended(site: Site) -> None:

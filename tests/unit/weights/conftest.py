@@ -8,6 +8,7 @@ import pytest
 
 from headrace.sim.file_server import ServerScript, serve_files
 from headrace.sim.progress import SilentProgress
+from headrace.spec.models import VersionFile
 from headrace.weights import sources
 from headrace.weights.progress import Progress
 
@@ -101,8 +102,10 @@ def resolve() -> Resolve:
         cache: Path,
         progress: Progress | None = None,
         pauses: list[float] | None = None,
+        expected: Sequence[VersionFile] = (),
     ) -> sources.ResolvedModel:
         waited: list[float] = [] if pauses is None else pauses
-        return sources.resolve(reference, cache, progress or SilentProgress(), pause=waited.append)
+        shown = progress or SilentProgress()
+        return sources.resolve(reference, cache, shown, pause=waited.append, expected=expected)
 
     return resolve

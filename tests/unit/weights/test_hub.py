@@ -165,6 +165,42 @@ def test_a_repository_that_was_interrupted_continues_where_it_stood(
 
 
 @pytest.mark.usefixtures("hub")
+def test_a_file_of_a_repository_that_is_not_the_versions_is_refused_by_its_name(
+    resolve: Resolve, script: ServerScript, tmp_path: Path
+) -> None:
+    script.repository = sharded
+    expected = resolve("hf://owner/repo", tmp_path / "control").files
+    asked = len(script.requests)
+
+    script.repository = sharded | {"model-2-of-2.safetensors": weights[::-2] * 2}
+    with pytest.raises(DigestMismatch, match=r"of model-2-of-2\.safetensors .*Nothing was fetched"):
+        resolve("hf://owner/repo", tmp_path / "node", expected=expected)
+    assert len(script.requests) == asked + 1  # the list of its files
+
+    # The hub says no SHA-256 of a small file before it is fetched.
+    script.repository = sharded | {"config.json": b'{"changed": true}'}
+    with pytest.raises(DigestMismatch, match=r"hf://owner/repo/config\.json@.*was removed"):
+        resolve("hf://owner/repo", tmp_path / "node", expected=expected)
+
+    script.repository = sharded | {"tokenizer.json": b"{}"}  # of a later commit
+    assert resolve("hf://owner/repo", tmp_path / "node", expected=expected).files == expected
+
+
+@pytest.mark.usefixtures("hub")
+def test_what_another_version_left_in_the_cache_is_not_taken_for_this_one(
+    resolve: Resolve, script: ServerScript, tmp_path: Path
+) -> None:
+    script.repository = sharded | {"config.json": b'{"first": true}'}
+    first = resolve("hf://owner/repo", tmp_path / "node")
+    script.repository = sharded
+    expected = resolve("hf://owner/repo", tmp_path / "control").files
+
+    found = resolve("hf://owner/repo", tmp_path / "node", expected=expected)
+    assert found.files == expected
+    assert (first.path / "config.json").read_bytes() == b'{"first": true}'
+
+
+@pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 def test_bytes_that_are_not_the_hubs_are_refused(
     resolve: Resolve,

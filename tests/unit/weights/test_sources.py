@@ -50,6 +50,45 @@ def test_a_directory_tells_each_of_its_files_and_its_digest_is_over_them(
     assert [file.name for file in set(found.files) - set(changed.files)] == ["config.json"]
 
 
+def test_a_file_of_a_directory_that_is_not_the_versions_is_refused_by_its_name(
+    resolve: Resolve, tmp_path: Path
+) -> None:
+    directory = tmp_path / "model"
+    directory.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (directory / name).write_bytes(name.encode())
+    expected = resolve(str(directory), tmp_path / "cache").files
+    assert resolve(str(directory), tmp_path / "cache", expected=expected).files == expected
+
+    (directory / "model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(DigestMismatch, match=r"the SHA-256 of model\.safetensors is .*left as it"):
+        resolve(str(directory), tmp_path / "cache", expected=expected)
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(SourceError, match=r"model\.safetensors is missing"):
+        resolve(str(directory), tmp_path / "cache", expected=expected)
+    (directory / "model.safetensors").write_bytes(b"model.safetensors")
+    (directory / "tokenizer.json").write_bytes(b"{}")
+    with pytest.raises(SourceError, match=r"the model version has no tokenizer\.json"):
+        resolve(str(directory), tmp_path / "cache", expected=expected)
+
+
+def test_each_part_of_a_split_file_is_known_by_its_digest(resolve: Resolve, tmp_path: Path) -> None:
+    parts = [tmp_path / f"m-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    for part in parts:
+        part.write_bytes(part.name.encode())
+    found = resolve(str(parts[0]), tmp_path / "cache")
+    assert found.sha256 == hashlib.sha256(parts[0].read_bytes()).hexdigest()
+    assert {file.name: file.sha256 for file in found.files} == {
+        part.name: hashlib.sha256(part.read_bytes()).hexdigest() for part in parts
+    }
+    parts[1].write_bytes(b"other weights")
+    with pytest.raises(DigestMismatch, match=r"the SHA-256 of m-00002-of-00003\.gguf is"):
+        resolve(str(parts[0]), tmp_path / "cache", expected=found.files)
+    parts[1].unlink()
+    with pytest.raises(SourceError, match=r"the part m-00002-of-00003\.gguf is missing"):
+        resolve(str(parts[0]), tmp_path / "cache", expected=found.files)
+
+
 def test_a_path_whose_file_changed_is_read_again(resolve: Resolve, tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     path.write_bytes(served_content)
@@ -111,7 +150,7 @@ def test_a_catalogue_name_may_be_a_repository(
 ) -> None:
     asked: list[HubRepository] = []
 
-    def fetch(_fetcher: object, _reference: object, source: HubRepository) -> Bundle:
+    def fetch(_fetcher: object, _reference: object, source: HubRepository, _: object) -> Bundle:
         asked.append(source)
         return Bundle(tmp_path / "here", served_digest)
 

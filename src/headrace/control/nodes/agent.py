@@ -133,7 +133,7 @@ class Worker:
         """The ordered files; a fetch begins where one is missing."""
         found = []
         for wanted in self._orders.models if self._orders is not None else ():
-            state = self._model_files.state(wanted.source, wanted.sha256)
+            state = self._model_files.state(wanted.source, wanted.sha256, wanted.files)
             found.append(
                 ModelReport(
                     source=wanted.source,

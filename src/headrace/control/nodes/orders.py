@@ -2,10 +2,19 @@
 
 import threading
 
+import msgspec
+
 from headrace.control.nodes.order_secrets import whole_environment
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.models import ModelVersion
-from headrace.spec.nodes import LaunchOrder, ModelOrder, Node, NodeLaunch, NodeOrders
+from headrace.spec.nodes import (
+    LaunchOrder,
+    ModelOrder,
+    Node,
+    NodeLaunch,
+    NodeOrders,
+    NodeReport,
+)
 from headrace.storage.store import Store
 
 
@@ -69,7 +78,23 @@ def launch_order(order: NodeLaunch, pepper: bytes) -> LaunchOrder:
 
 def model_order(version: ModelVersion) -> ModelOrder:
     """The files of a model version."""
-    return ModelOrder(source=version.source, sha256=version.sha256)
+    return ModelOrder(source=version.source, sha256=version.sha256, files=version.files)
+
+
+def without_known_files(orders: NodeOrders, report: NodeReport) -> NodeOrders:
+    """The same for a node that has some of the models: of these no file is named again.
+
+    A model may have hundreds of files, and orders go out each second."""
+    here = {(told.source, told.sha256) for told in report.models if told.path is not None}
+    return msgspec.structs.replace(
+        orders,
+        models=tuple(
+            msgspec.structs.replace(wanted, files=())
+            if (wanted.source, wanted.sha256) in here
+            else wanted
+            for wanted in orders.models
+        ),
+    )
 
 
 def version_of(

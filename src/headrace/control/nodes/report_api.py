@@ -26,7 +26,7 @@ from headrace.base.errors import (
 )
 from headrace.control.nodes.book import NodeBook, changed_inventory
 from headrace.control.nodes.labels import check_labels
-from headrace.control.nodes.orders import OrderBook
+from headrace.control.nodes.orders import OrderBook, without_known_files
 from headrace.http.asgi import (
     Receive,
     Scope,
@@ -123,7 +123,7 @@ class NodeReportApi:
         if changed_inventory(report, node.inventory, node.agent_labels):
             node = self._write(node, report)
         self._book.hear(node.id, report, self._clock.monotonic_s())
-        orders = self._orders.of(node)
+        orders = without_known_files(self._orders.of(node), report)
         return msgspec.structs.replace(orders, logs_wanted=self._book.logs_wanted(node.id))
 
     def _write(self, node: Node, report: NodeReport) -> Node:
