@@ -14,12 +14,15 @@ Known traps:
   -> A 400 names the field, a 404 the route.
 * vLLM backend, by its source: use and the finish reason are told where they are asked for, the
   output's by event; before 2024-11 they are not. -> Asked for. Use a newer one.
-* TensorRT-LLM backend: neither use nor the finish reason is told, and a stream ends with its body.
-  -> Events are counted as tokens, "stop" is said, and settlements are marked as counted by us.
+* TensorRT-LLM backend, by its models' files: use is told where it is asked for, the output's by
+  event, since mid-2025 (TensorRT-LLM #5445), by `tensorrt_llm_bls` since its #8150. -> Asked
+  for. With an older one events are counted as tokens, and settlements are marked as counted by us.
+* TensorRT-LLM backend: the finish reason is not told, and a stream ends with its body. -> "stop" is
+  said, also where `max_tokens` ended it.
 * TensorRT-LLM backend: one event is one token only while `accumulate_tokens` is off; streams need
   `decoupled_mode`. -> Set them so in the repository.
 * TensorRT-LLM backend: the prompt is part of the answer unless `exclude_input_in_output` is set. ->
-  Set it in the repository; to vLLM's it is sent.
+  Sent to both; models that are too old to have that input need it in the repository.
 * all read: an error is `{"error": "words"}`, in a stream after its 200 too. -> Read there.
 * vLLM backend: whatever vLLM refuses is 500, a prompt that does not fit too. -> That one is told to
   its caller, the rest is the engine's failure.
@@ -132,7 +135,7 @@ tensorrt_llm = adapter_of(
     facts_of(
         "TensorRT-LLM",
         "trtllm",
-        StreamUsage.NEVER,
+        StreamUsage.EVERY_CHUNK,
         "The same server with models of the TensorRT-LLM backend; the traps are at `triton_vllm`.",
     ),
     tensorrt_llm_context_patterns,

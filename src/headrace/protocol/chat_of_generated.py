@@ -1,8 +1,9 @@
 """Answers of the generate extension of KServe's v2 protocol as chat completions.
 
-The way there is `generate_of_chat`. A stream of it has no end but its body's. Of use and of why an
-answer ended, the vLLM backend tells what it was asked for, with the tokens of each event; the
-TensorRT-LLM backend tells neither, so "stop" is said and what passed is counted.
+The way there is `generate_of_chat`. Both backends tell their use where they are asked, with the
+tokens of each event; of one that is too old for that, what passed is counted. Why an answer ended,
+the vLLM backend tells alone; a stream of the TensorRT-LLM backend has no end but its body's, and
+"stop" is said.
 """
 
 from typing import Any, TypeVar

@@ -31,6 +31,7 @@ never: dict[str, tuple[object, ...]] = {
     "tools": ([],),
     "reasoning_budget": (),
 }
+counts_wanted: Fields = {"return_num_input_tokens": True, "return_num_output_tokens": True}
 
 _decoder = msgspec.json.Decoder(ChatRequest)
 _encode = msgspec.json.Encoder().encode
@@ -44,16 +45,21 @@ def generate_of_chat_for_tensorrt_llm(body: bytes) -> tuple[str, bytes]:
     fields: Fields = {
         "text_input": prompt_of(chat.messages),
         "max_tokens": chat.output_limit or output_tokens_default,
-        "bad_words": "",  # this one and the next must be there
+        "bad_words": "",  # this one and the next must be there in older models
         "stop_words": [*chat.stop_strings, next_speaker],
         "stream": bool(chat.stream),
-        **_given(chat, {"seed": "random_seed"}, penalties),
+        # What is no input of an older model is taken for a parameter, and does nothing.
+        "exclude_input_in_output": True,
+        **counts_wanted,
+        **_given(chat, {}, penalties),
     }
+    if chat.seed is not None:
+        fields["random_seed"] = chat.seed  # its name in older models
     return _path(chat), _encode(fields)
 
 
 def generate_of_chat_for_vllm(body: bytes) -> tuple[str, bytes]:
-    """The same for a model of the vLLM backend, which is asked to tell its use as well."""
+    """The same for a model of the vLLM backend, which is asked why it ended as well."""
     offered = penalties | more_of_vllm
     chat = _read(body, offered)
     sampling: Fields = {
@@ -67,8 +73,7 @@ def generate_of_chat_for_vllm(body: bytes) -> tuple[str, bytes]:
         "sampling_parameters": _encode(sampling).decode(),
         "exclude_input_in_output": True,
         "return_finish_reason": True,
-        "return_num_input_tokens": True,
-        "return_num_output_tokens": True,
+        **counts_wanted,
     }
     return _path(chat), _encode(fields)
 

@@ -260,8 +260,9 @@ def message_stream() -> bytes:
     return b"".join(parts)
 
 
-def generated_stream(*, tells_use: bool) -> bytes:
-    """Triton's: the vLLM backend's with use and an end, the TensorRT-LLM backend's with neither."""
+def generated_stream(*, tells_end: bool, tells_use: bool = True) -> bytes:
+    """Triton's: the vLLM backend's with an end, the TensorRT-LLM backend's without, and an older
+    one's without use."""
     parts = []
     for count, piece in enumerate(pieces, start=1):
         event: dict[str, object] = {
@@ -269,10 +270,11 @@ def generated_stream(*, tells_use: bool) -> bytes:
             "model_version": "1",
             "text_output": piece,
         }
-        if tells_use:
+        if tells_end:
             event["finish_reason"] = "stop" if count == len(pieces) else "None"
-            event |= {"num_input_tokens": stream_usage.prompt_tokens, "num_output_tokens": 1}
         else:
             event |= {"sequence_end": False, "sequence_id": 0, "sequence_start": False}
+        if tells_use:
+            event |= {"num_input_tokens": stream_usage.prompt_tokens, "num_output_tokens": 1}
         parts.append(b"data: " + json.dumps(event).encode() + b"\n\n")
     return b"".join(parts)

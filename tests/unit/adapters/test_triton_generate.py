@@ -8,6 +8,7 @@ import pytest
 from headrace.adapters.registry import find_adapter
 from headrace.base.errors import InvalidRequest, UpstreamFailed
 from headrace.gateway.rewriter import StreamRewriter, rewrite_whole, said_bytes
+from headrace.sim.engine_wire import generated_stream, pieces, stream_usage, without_cached
 from headrace.spec.settlements import TokenUsage
 
 both = pytest.mark.parametrize("name", ["triton_vllm", "triton_tensorrt_llm"])
@@ -48,8 +49,12 @@ def test_what_the_caller_chose_is_a_field_of_its_own_for_tensorrt_llm() -> None:
         "bad_words": "",
         "stop_words": ["\nUser:"],
         "stream": True,
+        "exclude_input_in_output": True,
+        "return_num_input_tokens": True,
+        "return_num_output_tokens": True,
         "temperature": 0.5,
         "top_k": 3,
+        "seed": 11,
         "random_seed": 11,
     }
 
@@ -105,7 +110,19 @@ def test_an_unstreamed_answer_of_vllm_tells_its_use_and_its_end() -> None:
     assert whole.usage == TokenUsage(9, 0, 3)
 
 
-def test_an_unstreamed_answer_of_tensorrt_llm_is_guessed_by_its_text_alone() -> None:
+def test_a_stream_of_tensorrt_llm_tells_its_use_by_event_and_an_older_one_none() -> None:
+    adapter = find_adapter("triton_tensorrt_llm")
+    told = {}
+    for tells_use in (True, False):
+        stream = StreamRewriter("logical", adapter, usage_chunk=False, usage_in_every_chunk=False)
+        stream.feed(generated_stream(tells_end=False, tells_use=tells_use))
+        stream.finish()
+        told[tells_use] = stream.usage
+        assert stream.content_chunks == len(pieces)
+    assert told == {True: without_cached(stream_usage), False: None}
+
+
+def test_an_unstreamed_answer_of_an_older_tensorrt_llm_is_guessed_by_its_text_alone() -> None:
     answer = b'{"model_name":"ensemble","model_version":"1","text_output":"Gr\xc3\xbc\xc3\x9fe"}'
     whole = rewrite_whole(answer, "logical", find_adapter("triton_tensorrt_llm").dialect)
 
