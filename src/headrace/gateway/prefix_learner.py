@@ -60,7 +60,7 @@ class PrefixLearner:
         if len(self._tasks) >= learnt_at_once_max:
             return
         pool = self._endpoints.whole_pool(served.pools[0][0])
-        if pool is None or not pool.blocks.is_used or pool.blocks.is_understood(prefix):
+        if pool is None or not pool.blocks.telling or pool.blocks.is_understood(prefix):
             return
         spec = next((each.spec for each in pool.accepting), None)
         body = None if spec is None else question(asked, spec)

@@ -44,14 +44,16 @@ class Alike(tuple[Endpoint, ...]):
 
     def costs(self, whole_s: float, per_token_s: float, matched: TokensBySlot) -> Costs:
         """Of each its load and `whole_s`, less what it has of the prompt."""
-        tokens = self.tokens(matched)
-        if not isinstance(tokens, list):
-            return np.frombuffer(self.by_slot)[self.slots] + whole_s - tokens * per_token_s
-        if not any(tokens):
-            return [load_s + whole_s for load_s in self.by_slot[: len(self)]]
+        by_slot = self.by_slot
+        if len(by_slot) >= many:
+            tokens = np.asarray(matched)[self.slots]
+            return np.frombuffer(by_slot)[self.slots] + whole_s - tokens * per_token_s
+        loads_s = by_slot if len(by_slot) == len(self) else by_slot[: len(self)]
+        if not any(matched):
+            return [load_s + whole_s for load_s in loads_s]
         return [
             load_s + whole_s - known * per_token_s
-            for load_s, known in zip(self.by_slot, tokens, strict=False)
+            for load_s, known in zip(loads_s, as_list(matched), strict=False)
         ]
 
     def _of(self, endpoints: Iterable[Endpoint], slots: NDArray[np.intp]) -> "Alike":

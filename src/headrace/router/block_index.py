@@ -33,8 +33,8 @@ class BlockIndex:
         "_holders",
         "_meanings",
         "_promised",
-        "_telling",
         "block_size_tokens",
+        "telling",
     )
 
     def __init__(self) -> None:
@@ -42,13 +42,8 @@ class BlockIndex:
         self._holders: dict[bytes, int] = {}
         self._held: dict[int, set[bytes]] = {}  # by slot; its keys are those that tell
         self._promised: dict[int, OrderedDict[bytes, float]] = {}  # by slot: until when
-        self._telling = 0  # bits of slots
+        self.telling = 0  # bits of the slots whose endpoints tell what they hold
         self._meanings: OrderedDict[int, tuple[bytes, int]] = OrderedDict()
-
-    @property
-    def is_used(self) -> bool:
-        """Whether any endpoint tells what it holds."""
-        return self._telling != 0
 
     @property
     def meaning_count(self) -> int:
@@ -59,7 +54,7 @@ class BlockIndex:
         self, slot: int, stored: Iterable[bytes], removed: Iterable[bytes], now_s: float
     ) -> None:
         """What an engine holds now and no more, in that order; also the word that it tells."""
-        self._telling |= 1 << slot
+        self.telling |= 1 << slot
         held = self._held.setdefault(slot, set())
         promised = self._promised.get(slot)
         for block in stored:
@@ -80,7 +75,7 @@ class BlockIndex:
             self._clear(slot, block)
         for block in self._promised.pop(slot, ()):
             self._clear(slot, block)
-        self._telling &= ~(1 << slot)
+        self.telling &= ~(1 << slot)
 
     def is_understood(self, prefix: PromptPrefix) -> bool:
         """Whether every beginning of a prompt is known by its block."""
@@ -110,7 +105,7 @@ class BlockIndex:
 
     def sent(self, slot: int, prefix: PromptPrefix, now_s: float) -> None:
         """A request with this prompt goes to an endpoint, which will tell of it soon."""
-        if not self._telling >> slot & 1:
+        if not self.telling >> slot & 1:
             return
         held = self._held[slot]
         promised = self._promised.setdefault(slot, OrderedDict())
@@ -136,7 +131,7 @@ class BlockIndex:
         is the depth that is exact. `believe` is asked only if it is needed: for those that do not
         tell, and behind the last beginning that is understood, where it counts if it is longer."""
         told: list[tuple[int, int]] = []  # (slots, tokens)
-        alive = self._telling & slots
+        alive = self.telling & slots
         meanings, holders = self._meanings, self._holders
         tokens = 0
         is_whole = True
@@ -155,7 +150,7 @@ class BlockIndex:
         if alive and is_whole:
             told.append((alive, tokens))
             alive = 0
-        if slots & ~self._telling or alive:
+        if slots & ~self.telling or alive:
             matched = believe()
             if tokens:
                 raise_tokens(matched, alive, tokens)
@@ -168,7 +163,7 @@ class BlockIndex:
 
     def held_tokens(self, slot: int, prefix: PromptPrefix) -> int | None:
         """What an endpoint holds of a prompt in its own tokens; None if that is not known."""
-        if not self._telling >> slot & 1:
+        if not self.telling >> slot & 1:
             return None
         meanings, holders, bit = self._meanings, self._holders, 1 << slot
         tokens = 0

@@ -38,7 +38,7 @@ class Place(msgspec.Struct, frozen=True):
 anywhere = Place()
 
 
-class Candidates(msgspec.Struct, frozen=True):
+class Candidates(msgspec.Struct, frozen=True, gc=False):
     """The endpoints that are left, and how near they are."""
 
     endpoints: Sequence[Endpoint]

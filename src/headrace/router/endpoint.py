@@ -86,6 +86,7 @@ class Endpoint:
         "held_fresh_tokens",
         "in_flight_requests",
         "in_flight_tokens",
+        "kv_room_tokens",
         "leases_total",
         "name_hash",
         "pool_load",
@@ -105,7 +106,7 @@ class Endpoint:
         pool_load: PoolLoad | None = None,
     ) -> None:
         """`rate` is its deployment's, `pool_load` its pool's; both are shared."""
-        self.spec = spec
+        self.take(spec)
         self.name_hash = name_hash(spec.id)
         self.slot = slot  # its place in the pool's prefix index
         self.rate = rate or ServiceRate()
@@ -123,6 +124,11 @@ class Endpoint:
         self._is_impaired = False  # as its pool's load has it
         self.join(pool_load or self.pool_load)
 
+    def take(self, spec: EndpointSpec) -> None:
+        """Be what the store says now of the same process."""
+        self.spec = spec
+        self.kv_room_tokens = spec.kv_tokens or kv_tokens_prior
+
     def is_available(self, now_s: float) -> bool:
         """Whether a request may go there now."""
         return self.spec.accepts_requests and self.breaker.permits(now_s)
@@ -134,27 +140,38 @@ class Endpoint:
     def kv_share(self, more_tokens: int = 0) -> float:
         """The share of its KV that its requests hold, by estimate; bounded below one."""
         held = self.held_fresh_tokens + self.in_flight_requests * answer_tokens_held + more_tokens
-        share = held / (self.spec.kv_tokens or kv_tokens_prior)
+        share = held / self.kv_room_tokens
         return share if share < kv_share_max else kv_share_max
 
     def follow(self) -> None:
-        """Keep up with a change of load or health; leases call it."""
-        share = self.kv_share()
-        self.pressure_s = pressure_s = kv_pressure_s * share / (1.0 - share)
+        """Keep up with a change of load or health; leases call it, twice a request."""
+        requests = self.in_flight_requests
+        held = self.held_fresh_tokens + requests * answer_tokens_held
+        share = held / self.kv_room_tokens  # `kv_share`, without a call
+        share = share if share < kv_share_max else kv_share_max
+        self.pressure_s = kv_pressure_s * share / (1.0 - share)
+        self.follow_queue()
+        is_impaired = requests >= self.capacity.requests_max or self.breaker.state is not closed
+        if is_impaired is not self._is_impaired:
+            self._turn(is_impaired=is_impaired)
+
+    def follow_queue(self) -> None:
+        """The same where only the prompts that are queued changed."""
         queue_s = self.queued_prefill_tokens * self.rate.seconds_per_token
-        self.pool_load.loads_s[self.slot] = queue_s + pressure_s
-        self.follow_health()
+        self.pool_load.loads_s[self.slot] = queue_s + self.pressure_s
 
     def follow_health(self) -> None:
         """Be among the impaired ones, or not."""
-        is_full = self.in_flight_requests >= self.capacity.requests_max
-        is_impaired = is_full or self.breaker.state is not closed
+        is_impaired = self.is_full() or self.breaker.state is not closed
         if is_impaired is not self._is_impaired:
-            self._is_impaired = is_impaired
-            if is_impaired:
-                self.pool_load.impaired.add(self)
-            else:
-                self.pool_load.impaired.discard(self)
+            self._turn(is_impaired=is_impaired)
+
+    def _turn(self, *, is_impaired: bool) -> None:
+        self._is_impaired = is_impaired
+        if is_impaired:
+            self.pool_load.impaired.add(self)
+        else:
+            self.pool_load.impaired.discard(self)
 
     def join(self, pool_load: PoolLoad) -> None:
         """Be counted there, and where it was before no more."""

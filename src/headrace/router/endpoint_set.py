@@ -88,7 +88,7 @@ class EndpointSet:
                 and known.spec.is_same_process(spec)
                 and known.spec.pool == spec.pool
             ):
-                known.spec = spec
+                known.take(spec)
                 endpoint = known
             else:
                 endpoint = pool.endpoint(spec)

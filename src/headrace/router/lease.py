@@ -7,7 +7,7 @@ from headrace.router.endpoint import Endpoint
 from headrace.router.prompt_prefix import PromptPrefix, no_prefix
 
 
-class Work(msgspec.Struct, frozen=True):
+class Work(msgspec.Struct, frozen=True, gc=False):
     """A request as far as its replica matters: what it costs, and what makes one suit it."""
 
     prefill_tokens: int
@@ -47,23 +47,24 @@ class Lease:
 
         `predicted_tokens` of the prompt should be in its cache, and cost nothing; `told_tokens` is
         the same in the engine's own tokens, where it tells what it holds."""
-        assert work.prefill_tokens >= 0
+        prompt_tokens = work.prefill_tokens
+        assert prompt_tokens >= 0
         assert work.decode_tokens >= 0
+        predicted = predicted_tokens if predicted_tokens < prompt_tokens else prompt_tokens
         self.endpoint = endpoint
-        self.predicted_tokens = min(predicted_tokens, work.prefill_tokens)
+        self.predicted_tokens = predicted
         self.told_tokens = told_tokens
         self.turn_tokens = 0  # that its tenant was charged for its turn in a queue; 0: it had none
         self._taken_s = now_s
         self._is_probe = endpoint.breaker.begin(now_s)
-        self._fresh_tokens = work.prefill_tokens - self.predicted_tokens
-        self._prefill_tokens = self._fresh_tokens
-        self._held_tokens = self._fresh_tokens + work.decode_tokens
+        self._fresh_tokens = self._prefill_tokens = fresh = prompt_tokens - predicted
+        self._held_tokens = held = fresh + work.decode_tokens
         self._released = False
-        endpoint.in_flight_tokens += self._held_tokens
+        endpoint.in_flight_tokens += held
         endpoint.in_flight_requests += 1
         endpoint.leases_total += 1
-        endpoint.queued_prefill_tokens += self._fresh_tokens
-        endpoint.held_fresh_tokens += self._fresh_tokens
+        endpoint.queued_prefill_tokens += fresh
+        endpoint.held_fresh_tokens += fresh
         endpoint.follow()
 
     @property
@@ -75,13 +76,14 @@ class Lease:
         """The first token came, so the prompt is no work any more.
 
         None: it came some time ago, as with an answer that comes whole; nothing is measured."""
-        if self._prefill_tokens and now_s is not None:
-            endpoint = self.endpoint
-            began_s = max(self._taken_s, endpoint.first_token_s)
-            endpoint.rate.observe(self._prefill_tokens, now_s - began_s)
-            endpoint.first_token_s = now_s
-        self._end_prefill()
-        self.endpoint.follow()
+        endpoint, tokens = self.endpoint, self._prefill_tokens
+        if tokens:
+            if now_s is not None:
+                began_s = max(self._taken_s, endpoint.first_token_s)
+                endpoint.rate.observe(tokens, now_s - began_s)
+                endpoint.first_token_s = now_s
+            self._end_prefill()
+        endpoint.follow_queue()
 
     @property
     def is_awaited(self) -> bool:
@@ -126,19 +128,19 @@ class Lease:
             self._is_probe = False
         if self._prefill_tokens:
             self._end_prefill()
-        self._give_back(self._held_tokens)
+        endpoint.in_flight_tokens -= self._held_tokens
+        self._held_tokens = 0
         endpoint.in_flight_requests -= 1
         endpoint.held_fresh_tokens -= self._fresh_tokens
+        assert endpoint.in_flight_tokens >= 0
         assert endpoint.held_fresh_tokens >= 0
         endpoint.follow()
 
     def _end_prefill(self) -> None:
-        self._give_back(self._prefill_tokens)
-        self.endpoint.queued_prefill_tokens -= self._prefill_tokens
+        endpoint, tokens = self.endpoint, self._prefill_tokens
         self._prefill_tokens = 0
-        assert self.endpoint.queued_prefill_tokens >= 0
-
-    def _give_back(self, tokens: int) -> None:
         self._held_tokens -= tokens
-        self.endpoint.in_flight_tokens -= tokens
-        assert self.endpoint.in_flight_tokens >= 0
+        endpoint.in_flight_tokens -= tokens
+        endpoint.queued_prefill_tokens -= tokens
+        assert endpoint.in_flight_tokens >= 0
+        assert endpoint.queued_prefill_tokens >= 0

@@ -57,7 +57,7 @@ class PredictionRecord:
     surprise_tokens: int = 0  # there and not predicted
 
 
-class Search(msgspec.Struct, frozen=True):
+class Search(msgspec.Struct, frozen=True, gc=False):
     """One request and the pool that was drawn for it."""
 
     pool_name: str
@@ -68,7 +68,7 @@ class Search(msgspec.Struct, frozen=True):
     matched: TokensBySlot  # of the prompt; empty if the policy asks for none
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """A candidate and why it was taken."""
 
     at: int  # its position among the candidates
@@ -114,7 +114,7 @@ class Picker:
         Unavailable, with the time to wait, if no endpoint of any pool may be used."""
         left = [pool for pool in pools if pool[1] > 0]
         while left:
-            drawn = self._draw(left)
+            drawn = left[0] if len(left) == 1 else self._draw(left)
             search = self._search(drawn[0], work, now_s, excluded)
             able = self._able(search, over_capacity=over_capacity) if search else ()
             if leaves_spare:
@@ -151,6 +151,8 @@ class Picker:
         predicted = lease.predicted_tokens if lease.told_tokens is None else lease.told_tokens
         record = self.predictions
         record.requests += 1
+        if not predicted and not cached_tokens:
+            return  # as with most prompts: nothing to count or learn
         record.predicted_tokens += predicted
         record.cached_tokens += cached_tokens
         record.missed_tokens += max(0, predicted - cached_tokens)
@@ -215,13 +217,13 @@ class Picker:
             self.log.add(self._decision(choice, candidates, search))
         predicted, told = 0, None
         if len(search.matched):
-            predicted = min(int(search.matched[endpoint.slot]), work.prefill_tokens)
-            kv_tokens = endpoint.spec.kv_tokens
-            search.pool.index.sent(endpoint.slot, work.prefix, search.now_s, kv_tokens)
-            blocks = search.pool.blocks
-            if blocks.is_used:
-                told = blocks.held_tokens(endpoint.slot, work.prefix)
-                blocks.sent(endpoint.slot, work.prefix, search.now_s)
+            pool, slot, now_s = search.pool, endpoint.slot, search.now_s
+            if known := search.matched[slot]:
+                predicted = min(int(known), work.prefill_tokens)
+            pool.index.sent(slot, work.prefix, now_s, endpoint.spec.kv_tokens)
+            if pool.blocks.telling:
+                told = pool.blocks.held_tokens(slot, work.prefix)
+                pool.blocks.sent(slot, work.prefix, now_s)
         if work.adapter:
             endpoint.adapters.sent(work.adapter)
         return Lease(endpoint, work, search.now_s, predicted_tokens=predicted, told_tokens=told)
@@ -301,8 +303,6 @@ class Picker:
         )
 
     def _draw(self, pools: Sequence[WeightedPool]) -> WeightedPool:
-        if len(pools) == 1:
-            return pools[0]
         point = self._rng.random() * sum(weight for _, weight in pools)
         for pool in pools:
             point -= pool[1]
@@ -324,7 +324,7 @@ class Picker:
 def match(pool: Pool, prefix: PromptPrefix) -> TokensBySlot:
     """Tokens of a prompt that each slot has: by its engine's word, else as is believed."""
     index, slot_count = pool.index, pool.slot_count
-    if not pool.blocks.is_used:
+    if not pool.blocks.telling:
         return index.match(prefix, slot_count)
     return pool.blocks.match(
         prefix, pool.slot_bits, slot_count, lambda: index.match(prefix, slot_count)

@@ -56,10 +56,12 @@ class PrefixIndex:
     def match(self, prefix: PromptPrefix, slot_count: int) -> TokensBySlot:
         """Tokens from the start on that each slot should have."""
         matched = no_tokens(slot_count)
-        holders = self._holders
+        holders, keys = self._holders, prefix.keys
+        if not keys or keys[0] not in holders:
+            return matched
         alive = -1  # every slot
         depth = 0
-        for key in prefix.keys:
+        for key in keys:
             still = alive & holders.get(key, 0)
             if still != alive:
                 if alive > 0:
@@ -86,14 +88,16 @@ class PrefixIndex:
         """A request with this prompt goes to the endpoint, which will then have all of it.
 
         `tokens_max` is the size of the engine's cache; 0: it is not known."""
-        if not prefix:
+        keys, ends = prefix.keys, prefix.tokens
+        if not keys:
             return
-        beliefs = self._beliefs(slot, tokens_max)
+        beliefs = self._slots.get(slot)
+        if beliefs is None or (tokens_max and beliefs.tokens_max != tokens_max):
+            beliefs = self._beliefs(slot, tokens_max)
         known, holders, bit = beliefs.keys, self._holders, 1 << slot
-        end = prefix.tokens[-1]
-        starts = (0, *prefix.tokens[:-1])
+        end = ends[-1]
         # The deepest first, so that it is forgotten first; without a call, as there may be 200.
-        for key, start in zip(reversed(prefix.keys), reversed(starts), strict=True):
+        for key, start in zip(keys[::-1], (*ends[-2::-1], 0), strict=True):
             if key in known:
                 known.move_to_end(key)
             else:
@@ -145,7 +149,8 @@ class PrefixIndex:
         return beliefs
 
     def _evict(self, slot: int, beliefs: SlotBeliefs, now_s: float) -> None:
-        count_max = max(keys_per_slot_min, keys_max // max(1, len(self._slots)))
+        share = keys_max // len(self._slots)
+        count_max = share if share > keys_per_slot_min else keys_per_slot_min
         keys = beliefs.keys
         is_over = beliefs.tokens > beliefs.capacity_tokens or len(keys) > count_max
         if not is_over and (beliefs.is_told or now_s - beliefs.oldest_s <= unused_s_max):

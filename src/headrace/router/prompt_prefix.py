@@ -21,7 +21,7 @@ bytes_per_token = 4  # typical; the router's tokens are estimates
 prompt_marks = (b'"messages"', b'"prompt"', b'"input"')  # where a body's prompt begins
 
 
-class PromptPrefix(msgspec.Struct, frozen=True):
+class PromptPrefix(msgspec.Struct, frozen=True, gc=False):
     """The keys of a prompt's beginnings, and the tokens up to the end of each."""
 
     keys: tuple[int, ...]

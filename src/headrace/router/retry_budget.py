@@ -29,7 +29,8 @@ class RetryBudget:
 
     def deposit(self) -> None:
         """A request arrived."""
-        self._balance = min(self._capacity, self._balance + 1)
+        if self._balance < self._capacity:
+            self._balance = min(self._capacity, self._balance + 1)
 
     def withdraw(self, now_s: float) -> bool:
         """Take one retry; False if none is left."""

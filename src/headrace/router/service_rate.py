@@ -26,8 +26,8 @@ class ServiceRate:
         """So many tokens were computed in this time."""
         if fresh_tokens < fresh_tokens_min or seconds < 0:
             return
-        fade = max(0.0, 1.0 - fresh_tokens / memory_tokens)
-        self._tokens = self._tokens * fade + fresh_tokens
-        self._seconds = self._seconds * fade + seconds
-        if self._seconds > 0:
-            self.seconds_per_token = self._seconds / self._tokens
+        fade = 1.0 - fresh_tokens / memory_tokens if fresh_tokens < memory_tokens else 0.0
+        self._tokens = known_tokens = self._tokens * fade + fresh_tokens
+        self._seconds = known_s = self._seconds * fade + seconds
+        if known_s > 0:
+            self.seconds_per_token = known_s / known_tokens

@@ -111,7 +111,7 @@ def test_an_endpoint_that_is_gone_is_forgotten() -> None:
     index.told(0, hashes, (), 0.0)
     index.sent(0, prefix, 0.0)
     index.forget(0)
-    assert not index.is_used
+    assert not index.telling
     assert matched(index, prefix, [5]) == [5]
 
 
