@@ -40,6 +40,7 @@ class WebhookSender:
         self._fetcher = fetcher
         self._pepper = pepper
         self._clock = clock
+        self._unsaved: dict[tuple[str, str], Delivery] = {}  # by event and webhook; `due_max` at most
 
     async def run(self, stop: asyncio.Event, leads: Callable[[], bool]) -> None:
         """Deliver until told to stop, while `leads` says that it is this process's part."""
@@ -60,11 +61,17 @@ class WebhookSender:
                 continue
 
     async def send_due(self) -> int:
-        """Try every delivery whose time has come, up to a bound; how many those were."""
+        """Try every delivery whose time has come, up to a bound; how many those were.
+
+        Unavailable if the store cannot keep what came of one. That is kept here until it can, and
+        nothing is told meanwhile."""
+        for delivery in tuple(self._unsaved.values()):
+            await self._keep(delivery)
         due = await asyncio.to_thread(self._database.events.due, self._clock.wall_s(), due_max)
-        async with asyncio.TaskGroup() as group:
-            for delivery in due:
-                group.create_task(self._attempt(delivery))
+        ends = await asyncio.gather(*map(self._attempt, due), return_exceptions=True)
+        for end in ends:  # one that the store's absence broke does not break the others off
+            if end is not None:
+                raise end
         return len(due)
 
     async def _attempt(self, delivery: Delivery) -> None:
@@ -119,7 +126,13 @@ class WebhookSender:
             last_status=status,
             last_error=None if error is None else error[:error_characters_max],
         )
-        await asyncio.to_thread(self._database.events.save, changed)
+        await self._keep(changed)
+
+    async def _keep(self, delivery: Delivery) -> None:
+        key = (delivery.event.id, delivery.webhook_id)
+        self._unsaved[key] = delivery
+        await asyncio.to_thread(self._database.events.save, delivery)
+        del self._unsaved[key]
 
 
 def wait_s(attempts: int) -> float:

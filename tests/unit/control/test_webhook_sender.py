@@ -8,11 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.base.errors import PermissionDenied
+from headrace.base.errors import PermissionDenied, Unavailable
+from headrace.control import webhook_sender
 from headrace.control.webhook_sender import WebhookSender, attempts_max, wait_s, wait_s_max
 from headrace.http.egress import EgressAnswer, EgressClient, no_hosts_allowed
 from headrace.sim.clock import ManualClock
-from headrace.spec.events import DeliveryState, Event, EventType, Webhook
+from headrace.spec.events import Delivery, DeliveryState, Event, EventType, Webhook
 from headrace.spec.webhook_signature import signature_is_right, signed_headers, webhook_secret
 from headrace.storage import Database, open_sqlite
 
@@ -145,6 +146,30 @@ async def test_a_receiver_that_is_gone_for_good_is_asked_once(
     receiver.statuses = [410]
     await sender.send_due()
     assert state(database) == (DeliveryState.FAILED, 1)
+
+
+async def test_a_store_that_goes_away_meanwhile_ends_nothing_and_nobody_is_told_twice(
+    sender: WebhookSender,
+    receiver: Receiver,
+    database: Database,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stop, saves, save = asyncio.Event(), 0, database.events.save
+
+    def save_later(delivery: Delivery) -> None:
+        nonlocal saves
+        saves += 1
+        if saves < 3:
+            raise Unavailable("the store is away")
+        save(delivery)
+        stop.set()
+
+    monkeypatch.setattr(webhook_sender, "look_interval_s", 0.001)
+    monkeypatch.setattr(database.events, "save", save_later)
+    await sender.run(stop, lambda: True)
+    assert (saves, len(receiver.requests)) == (3, 1)
+    assert state(database) == (DeliveryState.DELIVERED, 1)
 
 
 async def test_a_webhook_that_is_off_or_deleted_is_told_nothing(
