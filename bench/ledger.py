@@ -182,7 +182,7 @@ def main() -> None:
     try:
         database.ledger.credit("ten_bench", 10**15, "bench", "credit to measure with")
         admission = Admission(SystemClock())
-        meter = Meter(admission, journal, SystemClock())
+        meter = Meter(admission, journal)
         meter.recover(database.ledger.snapshot())
         results = asyncio.run(measure_requests(meter, arguments.requests, arguments.clients))
         shipper = Shipper(journal, database.ledger, admission)

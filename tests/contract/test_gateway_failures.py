@@ -348,7 +348,7 @@ def leave_running(directory: Path, request_id: str) -> None:
     """A journal of a gateway that died while this request ran."""
     clock = SystemClock()
     with closing(Journal(directory / "journal")) as journal:
-        crashed = Meter(Admission(clock), journal, clock)
+        crashed = Meter(Admission(clock), journal)
         reservation = crashed.reserve(
             request_id=request_id,
             tenant_id=make_id("ten", 1),

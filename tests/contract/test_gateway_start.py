@@ -93,7 +93,7 @@ async def test_an_engine_that_never_answers_does_not_keep_a_gateway_from_startin
     clock = SystemClock()
     count = 3 * recovery.questions_at_once_max
     with closing(Journal(tmp_path / "journal")) as journal:
-        crashed = Meter(Admission(clock), journal, clock)
+        crashed = Meter(Admission(clock), journal)
         for number in range(count):
             reservation = crashed.reserve(
                 request_id=f"req_{number}",

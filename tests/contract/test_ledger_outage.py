@@ -48,7 +48,7 @@ def test_half_an_hour_without_a_database_loses_nothing(
     try:
         with closing(open_postgres(server.url, clock)) as database:
             admission = Admission(clock)
-            meter = Meter(admission, journal, clock)
+            meter = Meter(admission, journal)
             meter.recover(database.ledger.snapshot())
             shipper = Shipper(journal, database.ledger, admission)
             use(meter, clock, first=0, count=100)

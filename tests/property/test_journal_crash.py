@@ -72,7 +72,7 @@ class Life:
         self.directory = directory
         self.journal = Journal(directory, limits)
         self.admission = Admission(ManualClock())
-        self.meter = Meter(self.admission, self.journal, ManualClock())
+        self.meter = Meter(self.admission, self.journal)
         self.recovered = self.meter.recover(ledger.snapshot())
         self.shipper = Shipper(self.journal, ledger, self.admission)
         self.sequence = 0

@@ -34,7 +34,7 @@ directory, life = Path(sys.argv[1]), sys.argv[2]
 database = open_sqlite(directory / "headrace.db")
 journal = Journal(directory / "journal", JournalLimits(segment_bytes=20_000))
 admission = Admission(SystemClock())
-meter = Meter(admission, journal, SystemClock())
+meter = Meter(admission, journal)
 meter.recover(database.ledger.snapshot())
 shipper = Shipper(journal, database.ledger, admission)
 threading.Thread(target=shipper.run, args=(threading.Event(),), daemon=True).start()
@@ -83,7 +83,7 @@ def test_every_answered_request_is_booked_once_at_its_price(tmp_path: Path, seed
             process.kill()
     journal = Journal(tmp_path / "journal")
     admission = Admission(SystemClock())
-    Meter(admission, journal, SystemClock()).recover(database.ledger.snapshot())
+    Meter(admission, journal).recover(database.ledger.snapshot())
     journal.close()
     Shipper(journal, database.ledger, admission).drain()
     with database.ledger._sessions.read() as connection:

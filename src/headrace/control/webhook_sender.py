@@ -40,7 +40,9 @@ class WebhookSender:
         self._fetcher = fetcher
         self._pepper = pepper
         self._clock = clock
-        self._unsaved: dict[tuple[str, str], Delivery] = {}  # by event and webhook; `due_max` at most
+        self._unsaved: dict[
+            tuple[str, str], Delivery
+        ] = {}  # by event and webhook; `due_max` at most
 
     async def run(self, stop: asyncio.Event, leads: Callable[[], bool]) -> None:
         """Deliver until told to stop, while `leads` says that it is this process's part."""

@@ -118,6 +118,10 @@ class Admitter:
         if not asked.tells_units:
             check_length(asked, price)
         bounds, may_be_too_high = self._bounds(request, served, price)
+        if may_be_too_high and books.leases is not None:
+            floor_nanousd = tenant.credit_floor_nanousd
+            if await books.leases.look(self._scope_ids, self._limits, floor_nanousd):
+                bounds, may_be_too_high = self._bounds(request, served, price)
         prompt_tokens = None
         if may_be_too_high and books.counter is not None and not asked.images:
             prompt_tokens = await books.counter.count(asked, served)

@@ -38,7 +38,6 @@ class Bookkeeping:
     ) -> None:
         self._database = database
         self._journal = journal
-        self._clock = clock
         self._shared = limits and SharedBooks(
             limits=limits,
             database=database,
@@ -50,7 +49,7 @@ class Bookkeeping:
         self.admission = (
             self._shared.admission if self._shared else Admission(clock, unpriced=config.unpriced)
         )
-        self.meter = Meter(self.admission, journal, clock)
+        self.meter = Meter(self.admission, journal)
         self.lag = WatchedPoster(
             poster or BatchPoster(journal.directory, database.ledger), journal, clock
         )
@@ -74,7 +73,7 @@ class Bookkeeping:
         history = await asyncio.to_thread(
             read_history,
             self._database.ledger,
-            self._clock.wall_s(),
+            self.admission.time_s(),
             rolling_periods_s(snapshot),
         )
         return await asyncio.to_thread(self.meter.recover, balances, known_usage, history)

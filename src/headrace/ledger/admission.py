@@ -77,7 +77,6 @@ class Admission:
         requests_max: int = running_requests_max,
         limiter: Limiter | None = None,
     ) -> None:
-        self._clock = clock
         self._unpriced = unpriced
         self._requests_max = requests_max
         self._lock = threading.Lock()
@@ -144,22 +143,22 @@ class Admission:
                 model=model,
             )
         amount_nanousd = amount_to_hold(price, prompt_tokens_max, output_tokens_max, units_max)
-        now_s = self._clock.wall_s()
-        reservation = Reservation(
-            request_id=request_id,
-            tenant_id=tenant_id,
-            project_id=project_id,
-            key_id=key_id,
-            model=model,
-            price=price,
-            prompt_tokens_max=prompt_tokens_max,
-            output_tokens_max=output_tokens_max,
-            amount_nanousd=amount_nanousd,
-            reserve_time=now_s,
-            price_percent=price_percent,
-            key_use=None if key_digest is None else KeyUse(key_digest, now_s),
-        )
         with self._lock:
+            now_s = self._limiter.time_s()
+            reservation = Reservation(
+                request_id=request_id,
+                tenant_id=tenant_id,
+                project_id=project_id,
+                key_id=key_id,
+                model=model,
+                price=price,
+                prompt_tokens_max=prompt_tokens_max,
+                output_tokens_max=output_tokens_max,
+                amount_nanousd=amount_nanousd,
+                reserve_time=now_s,
+                price_percent=price_percent,
+                key_use=None if key_digest is None else KeyUse(key_digest, now_s),
+            )
             self._check_room(request_id)
             if credit_floor_nanousd is not None:
                 available_nanousd = self._spendable(tenant_id, credit_floor_nanousd)
@@ -193,7 +192,7 @@ class Admission:
             usage,
             outcome,
             source,
-            self._clock.wall_s(),
+            self.time_s(),
             replica_id=replica_id,
             units=units,
             is_borne=is_borne,
@@ -263,6 +262,11 @@ class Admission:
     def releasable_sequence(self, posted_sequence: int) -> int:
         """How much of the journal nobody needs any more, once the ledger has so much of it."""
         return posted_sequence
+
+    def time_s(self) -> float:
+        """Now, as limits and settlements count it: where gateways share limits, by their store."""
+        with self._lock:
+            return self._limiter.time_s()
 
     def running_count(self) -> int:
         """How many requests hold a reservation."""

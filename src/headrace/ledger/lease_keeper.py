@@ -117,6 +117,21 @@ class LeaseKeeper:
                 await asyncio.sleep(interval_s)
         return not lacks_now()
 
+    async def look(
+        self, ids: tuple[ScopeId, ...], limits: ScopeLimits, credit_floor_nanousd: int | None
+    ) -> bool:
+        """Ask what is left of what a request's answer would be cut to; whether anything came.
+
+        False if the store told of all of it just now, or does not answer."""
+        outdated = self._admission.outdated(ids, limits, credit_floor_nanousd)
+        if not outdated:
+            return False
+        try:
+            await self._cover(outdated)
+        except Unavailable:
+            return False
+        return True
+
     async def close(self) -> None:
         """Give back what lies idle; call it when `run` has ended and nothing runs any more."""
         await self.exchange_once()

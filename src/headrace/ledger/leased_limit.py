@@ -20,6 +20,9 @@ class LeasedLimit:
     __slots__ = (
         "age",
         "answer",
+        "answer_s",
+        "asked_capacity",
+        "asked_window",
         "fresh",
         "held",
         "lease",
@@ -39,6 +42,9 @@ class LeasedLimit:
         self.need = 0  # of the requests that wait for more
         self.spent = 0  # since the last exchange; what the next interval may need
         self.answer: Answer | None = None
+        self.answer_s = 0.0  # when it came, by the store's clock
+        self.asked_capacity = limit.capacity  # of the last ask
+        self.asked_window = 0
         self.age = 0  # exchanges since the answer
         self.running = 0  # requests that took of it
 
@@ -50,6 +56,11 @@ class LeasedLimit:
             for of, amount in self.fresh.items()
         )
         return self.lease - self.held - used
+
+    def unreported(self, calendar: Calendar) -> int:
+        """What was used of the present window and the store has not heard."""
+        oldest = self.limit.oldest_window(calendar)
+        return sum(amount for window, amount in self.fresh.items() if window >= oldest)
 
     def take(self, amount: int, calendar: Calendar) -> int:
         """Set an amount aside and return the window that it counts in; the caller saw `idle`."""
@@ -73,6 +84,22 @@ class LeasedLimit:
         self.held -= taken
         if self.limit.kind in (LimitKind.CALENDAR, LimitKind.ROLLING) and used:
             self.fresh[present] = self.fresh.get(present, 0) + used
+
+    def known(self, calendar: Calendar) -> Answer | None:
+        """What the store said last; None if that is of another window, or of another limit.
+
+        A rolling window moves all the time, and what was said of it is nearly true."""
+        if self.asked_capacity != self.limit.capacity:
+            return None
+        is_cut = self.limit.kind is LimitKind.CALENDAR
+        return None if is_cut and self.asked_window != self.limit.window(calendar) else self.answer
+
+    def change(self, limit: KeyedLimit) -> None:
+        """The limit as it is set now; of one that was lowered nothing is spent without asking."""
+        is_lower = limit.capacity < self.limit.capacity
+        self.limit = limit
+        if is_lower:
+            self.expire()
 
     def expire(self) -> None:
         """The store has forgotten this lease: keep what runs or is used, and nothing to spend."""
@@ -108,6 +135,7 @@ class LeasedLimit:
         idle = max(0, self.lease - committed)
         kept = min(idle, max(self.spent, self.need))
         self.lease = committed + kept
+        self.asked_capacity, self.asked_window = limit.capacity, limit.window(calendar)
         return Ask(
             key=limit.key,
             kind=limit.kind,
@@ -124,11 +152,13 @@ class LeasedLimit:
             debits=debits_nanousd,
         )
 
-    def take_answer(self, answer: Answer) -> None:
-        """The store has taken the report and granted a lease."""
+    def take_answer(self, answer: Answer, time_s: float) -> None:
+        """The store has taken the report and granted a lease at its time `time_s`."""
         self.report = {}
         self.lease = answer.lease
         self.need = 0
         self.spent = 0
-        self.answer = answer
+        self.answer, self.answer_s = answer, time_s
         self.age = 0
+        if self.limit.capacity < self.asked_capacity:  # it was lowered meanwhile
+            self.expire()

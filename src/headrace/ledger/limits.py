@@ -22,6 +22,7 @@ from headrace.ledger.scopes import (
     scope_ids,
     scope_kinds,
 )
+from headrace.ledger.steady_time import SteadyTime
 from headrace.ledger.windows import Calendar
 from headrace.spec.limits import CalendarPeriod, Limits
 from headrace.spec.settlements import Settlement
@@ -36,6 +37,7 @@ class Hold(NamedTuple):
     minute_s: int
     need: Need
     taken: tuple["Taken", ...] = ()  # of limits that several gateways share
+    set_backs: int = 0  # of the calendar by then
 
 
 class Taken(NamedTuple):
@@ -73,8 +75,8 @@ class Limiter:
     """What every scope uses now; scopes that use nothing are forgotten."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._calendar = Calendar(clock.wall_s())
+        self._time = SteadyTime(clock)
+        self._calendar = Calendar(self._time.now_s())
         self._states: dict[ScopeId, ScopeState] = {}
         self._sweep: deque[ScopeId] = deque()  # every scope once
         self._rolling: set[int] = set()  # the rolling periods that some limit has
@@ -112,7 +114,7 @@ class Limiter:
             state.running += 1
             state.held_tokens += both
             state.held_nanousd += need.amount_nanousd
-        return Hold(states, calendar.minute_s, need)
+        return Hold(states, calendar.minute_s, need, set_backs=calendar.set_backs)
 
     def settle(self, hold: Hold, input_tokens: int, output_tokens: int, nanousd: int) -> None:
         """Correct a hold to what was used; the rest is free at once."""
@@ -129,7 +131,7 @@ class Limiter:
         self._now()
         for state in hold.states:
             self._end(state, hold, 0, 0)
-            if state.minute_s == hold.minute_s:
+            if self._is_of_this_minute(state, hold):
                 state.requests -= 1
 
     def restore(self, settlement: Settlement) -> None:
@@ -193,24 +195,32 @@ class Limiter:
             calendar.minute_end_s - calendar.now_s,
         )
 
+    def time_s(self) -> float:
+        """Now, as limits count it, in seconds since the Unix epoch."""
+        return self._now().now_s
+
     def scope_count(self) -> int:
         """How many scopes take memory."""
         return len(self._states)
 
-    @staticmethod
-    def _end(state: ScopeState, hold: Hold, input_tokens: int, output_tokens: int) -> None:
+    def _is_of_this_minute(self, state: ScopeState, hold: Hold) -> bool:
+        """Whether a request counts in the minute that a scope counts."""
+        is_same = state.minute_s == hold.minute_s
+        return is_same and hold.set_backs == self._calendar.set_backs
+
+    def _end(self, state: ScopeState, hold: Hold, input_tokens: int, output_tokens: int) -> None:
         need = hold.need
         state.running -= 1
         state.held_tokens -= need.input_tokens + need.output_tokens
         state.held_nanousd -= need.amount_nanousd
-        if state.minute_s == hold.minute_s:
+        if self._is_of_this_minute(state, hold):
             state.input_tokens += input_tokens - need.input_tokens
             state.output_tokens += output_tokens - need.output_tokens
             state.minute_held_input -= need.input_tokens
             state.minute_held_output -= need.output_tokens
 
     def _now(self) -> Calendar:
-        self._calendar.advance(self._clock.wall_s())
+        self._calendar.advance(self._time.now_s())
         return self._calendar
 
     def _states_of(self, ids: tuple[ScopeId, ...]) -> tuple[ScopeState, ...]:

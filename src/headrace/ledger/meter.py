@@ -11,7 +11,6 @@ One event loop calls it; only `recorded` and `durable` wait.
 
 from collections.abc import Iterable, Mapping
 
-from headrace.base.clock import Clock
 from headrace.base.errors import Unavailable
 from headrace.ledger.admission import Admission, settle_reservation
 from headrace.ledger.history import PastUse
@@ -41,10 +40,9 @@ settlements_per_read = 1_000
 class Meter:
     """The money side of one gateway."""
 
-    def __init__(self, admission: Admission, journal: Journal, clock: Clock) -> None:
+    def __init__(self, admission: Admission, journal: Journal) -> None:
         self._admission = admission
         self._journal = journal
-        self._clock = clock
 
     def recover(
         self,
@@ -156,7 +154,7 @@ class Meter:
             running.usage if known is None else known,
             Outcome.FAILED,
             UsageSource.RECOVERED if known is None else UsageSource.ENGINE,
-            self._clock.wall_s(),
+            self._admission.time_s(),
             units=no_units,
             is_borne=running.usage == TokenUsage(),
         )

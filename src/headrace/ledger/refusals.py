@@ -1,5 +1,6 @@
 """Why a limit refuses a request, when it would not, and the error that says so."""
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -101,7 +102,8 @@ def period_reset_s(
 ) -> float:
     """Seconds until a calendar period ends, or until so much of a rolling one is forgotten."""
     if isinstance(use, RollingUse):
-        return use.seconds_until_free(calendar.now_s, tokens, nanousd)
+        # Where nothing has to be forgotten, a settlement makes the room.
+        return use.seconds_until_free(calendar.now_s, tokens, nanousd) or settle_retry_s
     end_s = calendar.day_end_s if period is CalendarPeriod.DAY else calendar.month_end_s
     return end_s - calendar.now_s
 
@@ -113,7 +115,7 @@ def refusal_error(found: Refusal) -> HeadraceError:
     if found.retry_after_s is None:
         advice = "it alone asks for more than that; ask for less, or have the limit raised"
     else:
-        advice = f"try again in {max(1, round(found.retry_after_s))} s"
+        advice = f"try again in {max(1, math.ceil(found.retry_after_s))} s"  # as Retry-After
     scope = found.scope.value.replace("_", " and ")
     message = (
         f"The limit {found.limit_name} of this {scope} is {show(found.limit)}: "

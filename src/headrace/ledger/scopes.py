@@ -84,11 +84,12 @@ class ScopeState:
         self.rolling: dict[int, RollingUse] = {}
 
     def enter(self, calendar: Calendar) -> None:
-        """Start anew whatever has ended."""
-        if self.minute_s < calendar.minute_s:
+        """Start anew whatever has ended; nothing where a clock was set back."""
+        if self.minute_s != calendar.minute_s:
+            if self.minute_s < calendar.minute_s:
+                self.requests = self.input_tokens = self.output_tokens = 0
+                self.minute_held_input = self.minute_held_output = 0
             self.minute_s = calendar.minute_s
-            self.requests = self.input_tokens = self.output_tokens = 0
-            self.minute_held_input = self.minute_held_output = 0
             self.day.enter(calendar.day_s)
             self.month.enter(calendar.month_s)
 

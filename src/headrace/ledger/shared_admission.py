@@ -18,7 +18,7 @@ from headrace.ledger.admission import (
 )
 from headrace.ledger.reservation import UnitCounts, one_request
 from headrace.ledger.scopes import Need, ScopeId, ScopeLimits
-from headrace.ledger.shared_keys import credit_limit
+from headrace.ledger.shared_keys import credit_limit, keyed_limits
 from headrace.ledger.shared_limiter import Lack, Left, SharedLimiter
 from headrace.spec.prices import PriceVersion
 from headrace.storage.lease_exchange import Answers, Ask, Exchange, LimitKind, Standing, Use
@@ -80,9 +80,20 @@ class SharedAdmission(Admission):
         """As `Admission.spendable_nanousd`; None while the store has not told."""
         with self._lock:
             leased = self._shared.state(credit_limit(tenant_id, credit_floor_nanousd))
-            if leased.answer is None:
+            answer = leased.known(self._shared.calendar())
+            if answer is None:
                 return None
-            return self._spendable(tenant_id, credit_floor_nanousd) + leased.answer.room
+            return self._spendable(tenant_id, credit_floor_nanousd) + answer.room
+
+    def outdated(
+        self, ids: tuple[ScopeId, ...], limits: ScopeLimits, credit_floor_nanousd: int | None
+    ) -> list[Lack]:
+        """What of a request's limits and its credit the store spoke of a while ago."""
+        wanted = keyed_limits(ids, limits)
+        if credit_floor_nanousd is not None:
+            wanted.append(credit_limit(ids[0], credit_floor_nanousd))
+        with self._lock:
+            return self._shared.outdated(wanted)
 
     def lacks(
         self,
@@ -115,13 +126,14 @@ class SharedAdmission(Admission):
             worst = Left.ENOUGH
             for lack in lacks:
                 leased = self._shared.state(lack.limit)
-                if leased.answer is None:
+                answer = leased.known(calendar)
+                if answer is None:
                     continue
                 idle = leased.idle(calendar)
                 if lack.limit.kind is LimitKind.CREDIT:
                     idle = leased.lease - self._held.get(lack.limit.tenant_id, 0)
-                short = lack.amount - idle - leased.answer.room
-                if short > leased.answer.others:
+                short = lack.amount - idle - answer.room
+                if short > answer.others:
                     return Left.NOTHING
                 if short > 0:
                     worst = Left.WITH_OTHERS
@@ -139,8 +151,12 @@ class SharedAdmission(Admission):
                 leased.need = needs.get(key, 0)
                 if leased.limit.kind is LimitKind.CREDIT:
                     leased.held = self._held.get(leased.limit.tenant_id, 0)
-            dirty = [one for one in self._shared.leased.values() if one.is_dirty(calendar)]
-            dirty.sort(key=lambda one: not one.need)
+            dirty = [
+                one
+                for key, one in self._shared.leased.items()
+                if key in needs or one.is_dirty(calendar)
+            ]
+            dirty.sort(key=lambda one: one.limit.key not in needs)
             chosen = dirty[:asks_max]
             if not self._reporting:
                 self._report += 1
@@ -173,7 +189,7 @@ class SharedAdmission(Admission):
                 leased.report = {}
                 leased.age += 1
             for answer in answers.answers:
-                self._shared.leased[answer.key].take_answer(answer)
+                self._shared.leased[answer.key].take_answer(answer, answers.time_s)
             self._shared.forget_idle()
 
     def next_operation(self, said: Exchange, asks: tuple[Ask, ...]) -> Exchange:

@@ -29,6 +29,8 @@ from headrace.spec.limits import CalendarPeriod
 from headrace.spec.settlements import Settlement
 from headrace.storage.lease_exchange import LimitKind
 
+answer_age_s_max = 0.25  # an interval of `lease_keeper`; what is idle elsewhere is free by then
+
 
 class Lack(NamedTuple):
     """A limit of which a request needs more than is leased."""
@@ -50,7 +52,8 @@ class SharedLimiter(Limiter):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
-        self._offset_s = 0.0
+        self._clock = clock
+        self._offset_s = clock.wall_s() - clock.monotonic_s()
         self.leased: dict[str, LeasedLimit] = {}
 
     def calendar(self) -> Calendar:
@@ -58,8 +61,8 @@ class SharedLimiter(Limiter):
         return self._now()
 
     def set_time(self, time_s: float) -> None:
-        """Take the store's time; its windows never go back."""
-        self._offset_s = time_s - self._clock.wall_s()
+        """Take the store's time; this machine's wall clock counts for nothing from then on."""
+        self._offset_s = time_s - self._clock.monotonic_s()
 
     def begin(self, leases: Mapping[str, int]) -> None:
         """Take the leases that an earlier process of this gateway left.
@@ -82,12 +85,23 @@ class SharedLimiter(Limiter):
             if (amount := limit.measure.of(need)) > self.state(limit).idle(calendar)
         ]
 
+    def outdated(self, limits: Iterable[KeyedLimit]) -> list[Lack]:
+        """The limits of which the store said something, a while ago; nothing more is needed."""
+        now_s = self._now().now_s
+        return [
+            Lack(limit, 0)
+            for limit in limits
+            if (leased := self.state(limit)).answer is not None
+            and now_s - leased.answer_s > answer_age_s_max
+        ]
+
     def state(self, limit: KeyedLimit) -> LeasedLimit:
         """The numbers of a limit, with the capacity of now."""
         found = self.leased.get(limit.key)
         if found is None:
             found = self.leased[limit.key] = LeasedLimit(limit)
-        found.limit = limit
+        elif found.limit != limit:
+            found.change(limit)
         return found
 
     def reserve(self, ids: tuple[ScopeId, ...], limits: ScopeLimits, need: Need) -> Hold:
@@ -149,16 +163,17 @@ class SharedLimiter(Limiter):
                 leased.expire()
 
     def room(self, ids: tuple[ScopeId, ...], limits: ScopeLimits) -> Room:
-        """As `Limiter.room`, as far as the store has told; a limit never asked for is wide open."""
+        """As `Limiter.room`, as far as the store has told; a limit not asked for is wide open."""
         calendar = self._now()
         tokens: int | None = None
         output_tokens: int | None = None
         nanousd: int | None = None
         for limit in keyed_limits(ids, limits):
-            leased = self.leased.get(limit.key)
-            if leased is None or leased.answer is None:
+            leased = self.state(limit)
+            answer = leased.known(calendar)
+            if answer is None:
                 continue
-            left = leased.idle(calendar) + leased.answer.room
+            left = leased.idle(calendar) + answer.room
             if limit.measure is Measure.TOKENS:
                 tokens = lower(tokens, left)
             elif limit.measure is Measure.OUTPUT:
@@ -174,10 +189,12 @@ class SharedLimiter(Limiter):
         tokens: list[MinuteRoom] = []
         for limit in keyed_limits(ids, limits):
             if limit.is_of_minute:
-                left = limit.capacity
-                leased = self.leased.get(limit.key)
-                if leased is not None and leased.answer is not None:
-                    left = max(0, leased.idle(calendar) + leased.answer.room)
+                leased = self.state(limit)
+                answer = leased.known(calendar)
+                left = limit.capacity - leased.unreported(calendar)
+                if answer is not None:
+                    left = leased.idle(calendar) + answer.room
+                left = max(0, left)
                 room = MinuteRoom(limit.capacity, left)
                 (requests if limit.measure is Measure.REQUESTS else tokens).append(room)
         return MinuteStanding(
@@ -192,9 +209,8 @@ class SharedLimiter(Limiter):
             del self.leased[key]
 
     def _refusal(self, leased: LeasedLimit, amount: int, calendar: Calendar) -> Refusal:
-        limit, answer = leased.limit, leased.answer
-        unreported = sum(leased.fresh.values())
-        used = unreported + (answer.used if answer else 0)
+        limit, answer = leased.limit, leased.known(calendar)
+        used = leased.unreported(calendar) + (answer.used if answer else 0)
         reserved = leased.held + (answer.others if answer else 0)
         return Refusal(
             limit.scope,
@@ -207,7 +223,7 @@ class SharedLimiter(Limiter):
         )
 
     def _now(self) -> Calendar:
-        self._calendar.advance(self._clock.wall_s() + self._offset_s)
+        self._calendar.advance(self._clock.monotonic_s() + self._offset_s)
         return self._calendar
 
 

@@ -10,11 +10,14 @@ from datetime import UTC, datetime
 
 minute_s = 60
 day_s = 86_400
+jitter_s_max = 2.0  # that time may go back by without being a clock that was set back
 buckets_per_period = 64
 
 
 class Calendar:
-    """The minute, day and month that now belongs to; they never go back when a clock is set."""
+    """The minute, day and month that now belongs to.
+
+    They go back only with a clock that was set back. What counts by then goes on counting."""
 
     __slots__ = (
         "day_end_s",
@@ -24,10 +27,12 @@ class Calendar:
         "month_end_s",
         "month_s",
         "now_s",
+        "set_backs",
     )
 
     def __init__(self, now_s: float) -> None:
         self.now_s = now_s
+        self.set_backs = 0  # how often it went back; what is the same minute again is another one
         self._cut()
 
     def advance(self, now_s: float) -> None:
@@ -36,6 +41,10 @@ class Calendar:
             self.now_s = now_s
             if now_s >= self.minute_end_s:
                 self._cut()
+        elif now_s < self.now_s - jitter_s_max:
+            self.now_s = now_s
+            self.set_backs += 1
+            self._cut()
 
     def _cut(self) -> None:
         whole_s = int(self.now_s)
@@ -50,21 +59,28 @@ class Calendar:
 
 
 class CalendarUse:
-    """What was settled in one calendar period."""
+    """What was settled in one calendar period, and in the one before it that anything was in."""
 
-    __slots__ = ("nanousd", "start_s", "tokens")
+    __slots__ = ("_before", "nanousd", "start_s", "tokens")
 
     def __init__(self, start_s: int) -> None:
         self.start_s = start_s
         self.tokens = 0
         self.nanousd = 0
+        self._before: tuple[int, int, int] | None = None  # start, tokens, nanousd
 
     def enter(self, start_s: int) -> None:
-        """Start anew if this is a later period."""
+        """Start anew in a later period; in an earlier one, by a clock that was set back, go on
+        with what was settled there, and with what was settled since."""
         if start_s > self.start_s:
-            self.start_s = start_s
-            self.tokens = 0
-            self.nanousd = 0
+            if self.tokens or self.nanousd:
+                self._before = (self.start_s, self.tokens, self.nanousd)
+            self.tokens = self.nanousd = 0
+        elif start_s < self.start_s and self._before and self._before[0] >= start_s:
+            self.tokens += self._before[1]
+            self.nanousd += self._before[2]
+            self._before = None
+        self.start_s = start_s
 
 
 class RollingUse:
@@ -90,8 +106,15 @@ class RollingUse:
         self.nanousd += nanousd
 
     def enter(self, now_s: float) -> None:
-        """Forget the buckets that are wholly older than the period."""
-        oldest = self._number(now_s) - buckets_per_period
+        """Forget the buckets that are wholly older than the period.
+
+        What was settled later than now, by a clock that was set back, counts as settled now."""
+        present = self._number(now_s)
+        for number in [number for number in self._buckets if number > present]:
+            tokens, nanousd = self._buckets.pop(number)
+            held_tokens, held_nanousd = self._buckets.get(present, (0, 0))
+            self._buckets[present] = (held_tokens + tokens, held_nanousd + nanousd)
+        oldest = present - buckets_per_period
         for number in [number for number in self._buckets if number < oldest]:
             tokens, nanousd = self._buckets.pop(number)
             self.tokens -= tokens

@@ -2,7 +2,7 @@
 
 
 class ManualClock:
-    """Time under the test's control; both scales move together."""
+    """Time under the test's control; both scales move together unless one is set."""
 
     def __init__(self, wall_s: float = 1_800_000_000.0) -> None:
         self._monotonic_s = 0.0
@@ -20,6 +20,10 @@ class ManualClock:
         """Move time forward."""
         assert seconds >= 0
         self._monotonic_s += seconds
+
+    def set_wall(self, seconds: float) -> None:
+        """Have somebody set the wall clock forward, or back if it is negative."""
+        self._wall_start_s += seconds
 
 
 class SteppingClock(ManualClock):

@@ -25,7 +25,7 @@ price = PriceVersion(
 
 
 def make_account(journal: Journal, clock: ManualClock) -> Account:
-    meter = Meter(Admission(clock), journal, clock)
+    meter = Meter(Admission(clock), journal)
     reservation = meter.reserve(
         request_id="req_1",
         tenant_id="ten_1",

@@ -41,7 +41,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 def journal(tmp_path: Path) -> Iterator[Journal]:
     clock = ManualClock()
     journal = Journal(tmp_path / "journal")
-    meter = Meter(Admission(clock), journal, clock)
+    meter = Meter(Admission(clock), journal)
     for number in range(3):
         reservation = meter.reserve(
             request_id=f"req_{number}",

@@ -27,7 +27,7 @@ class Gateway:
     def __init__(self, journal: Journal, database: Database, clock: ManualClock) -> None:
         self.journal = journal
         self.admission = Admission(clock)
-        self.meter = Meter(self.admission, journal, clock)
+        self.meter = Meter(self.admission, journal)
         self.recovered = self.meter.recover(database.ledger.snapshot())
         self.shipper = Shipper(journal, database.ledger, self.admission)
 
@@ -150,7 +150,7 @@ def test_what_an_engine_still_knows_beats_the_last_checkpoint(
     before.meter.checkpoint(reserve(before, "r1"), TokenUsage(10, 0, 1))
     before.meter.checkpoint(reserve(before, "r2"), TokenUsage(10, 0, 1))
     before.journal.close()
-    meter = Meter(Admission(clock), open_journal(), clock)
+    meter = Meter(Admission(clock), open_journal())
     recovered = meter.recover(LedgerSnapshot({}, {}), {"r1": TokenUsage(10, 0, 9)})
     assert {(item.request_id, item.usage.completion_tokens, item.source) for item in recovered} == {
         ("r1", 9, UsageSource.ENGINE),
@@ -165,7 +165,7 @@ def test_what_a_crash_cut_before_any_of_it_was_seen_to_go_out_is_at_the_platform
     reserve(before, "r1")
     before.meter.checkpoint(reserve(before, "r2"), TokenUsage(10, 0, 1))
     before.journal.close()
-    meter = Meter(Admission(clock), open_journal(), clock)
+    meter = Meter(Admission(clock), open_journal())
     used = TokenUsage(10, 0, 9)
     recovered = meter.recover(LedgerSnapshot({}, {}), {"r1": used, "r2": used})
     found = {item.request_id: (item.usage, item.is_borne) for item in recovered}
