@@ -292,7 +292,7 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
     book = TrafficBook()
     seen = plane.database.cached_store(clock, look_age_s)
     poll = GatewayPoll(client, plane.gateway_addresses, pepper=plane.pepper, book=book, clock=clock)
-    scaler = Scaler(seen, book, clock, plane.devices)
+    scaler = Scaler(seen, plane.database.learnt_loads, book, clock, plane.devices)
     live = LiveHistory(seen, book, clock, len(plane.gateway_addresses))
     settings = read_management_settings()
     management = Management(settings, plane.database, plane.pepper, clock)

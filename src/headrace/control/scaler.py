@@ -16,11 +16,13 @@ from headrace.base.errors import Conflict
 from headrace.control.autoscale import Claim, Outlook, Proposal, propose, share_devices
 from headrace.control.first_guess import first_guess
 from headrace.control.load_evidence import Sample
+from headrace.control.scale_memory import ScaleMemory
 from headrace.control.traffic import TrafficBook
 from headrace.spec.autoscaling import ScaleState
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.nodes import Node
+from headrace.storage.learnt_loads import LearntLoads
 from headrace.storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -50,13 +52,20 @@ class Scaler:
     """The hands of the autoscaler; blocks, so run it in a thread."""
 
     def __init__(
-        self, store: Store, book: TrafficBook, clock: Clock, devices: int | None = None
+        self,
+        store: Store,
+        loads: LearntLoads,
+        book: TrafficBook,
+        clock: Clock,
+        devices: int | None = None,
     ) -> None:
         """`devices` is the budget over all deployments; None: there is none."""
         self._store = store
+        self._memory = ScaleMemory(loads, clock)
         self._book = book
         self._clock = clock
         self._devices = devices
+        self._present: set[str] | None = None  # ids at the last look
         self._outlooks: dict[str, Outlook] = {}
         self._counted: dict[str, Counted] = {}
         self.looks: dict[str, Look] = {}  # the last of each deployment, by id
@@ -66,9 +75,8 @@ class Scaler:
         every = self._store.list(Deployment)
         present = {deployment.id for deployment in every}
         self._book.keep_only(present)
-        for kept in (self._outlooks, self._counted, self.looks):
-            for gone in kept.keys() - present:
-                del kept[gone]
+        if present != self._present:
+            self._forget_all_but(present)
         scaled = [deployment for deployment in every if deployment.autoscaling is not None]
         names = {model.id: model.name for model in self._store.list(Model)}
         replicas: dict[str, list[Replica]] = {}
@@ -93,11 +101,23 @@ class Scaler:
                 found[deployment.id] = sample, self._propose(deployment, sample)
         self._grant(every, found)
 
+    def _forget_all_but(self, present: set[str]) -> None:
+        """These deployments are all that there are."""
+        self._present = present
+        self._memory.keep_only(present)
+        for kept in (self._outlooks, self._counted, self.looks):
+            for gone in kept.keys() - present:
+                del kept[gone]
+
     def _propose(self, deployment: Deployment, sample: Sample) -> Proposal:
         policy = deployment.autoscaling
         assert policy is not None
-        outlook = self._outlooks.setdefault(deployment.id, Outlook())
-        return propose(policy, outlook, sample, deployment.replicas, self._clock.wall_s())
+        outlook = self._outlooks.get(deployment.id)
+        if outlook is None:
+            outlook = self._outlooks[deployment.id] = self._memory.recall(deployment)
+        proposal = propose(policy, outlook, sample, deployment.replicas, self._clock.wall_s())
+        self._memory.keep(deployment, outlook)
+        return proposal
 
     def _grant(
         self, every: Sequence[Deployment], found: Mapping[str, tuple[Sample, Proposal]]

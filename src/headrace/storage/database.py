@@ -13,6 +13,7 @@ from headrace.storage.events import EventStore
 from headrace.storage.invoices import InvoiceStore
 from headrace.storage.late_rating import LateRating
 from headrace.storage.leadership import Leadership, leadership_of
+from headrace.storage.learnt_loads import LearntLoads
 from headrace.storage.lease_store import LeaseStore
 from headrace.storage.ledger_store import LedgerStore
 from headrace.storage.reconciliation_reports import ReconciliationReports
@@ -38,6 +39,7 @@ class Database:
         self.engine_samples = EngineSamples(sessions)
         self.reconciliations = ReconciliationReports(sessions)
         self.device_uses = DeviceUses(sessions)
+        self.learnt_loads = LearntLoads(sessions)
         self.replay_claims = ReplayClaims(limit_sessions or sessions)
         self.limits = LeaseStore(limit_sessions or sessions, clock)
         self.invoices = InvoiceStore(sessions)

@@ -11,6 +11,7 @@ limit_gateways            who leases from the shared limits, and what it has rep
 limit_leases              what a gateway may still use of a limit
 limit_uses                what was used of a limit, by window
 device_use                how long each replica held devices, by day
+learnt_loads              what the autoscaler found a replica to bear
 replay_claims             which request ran under an Idempotency-Key, until its window ends
 replay_answers            what it was answered, as long
 charged_keys              which request was charged for an Idempotency-Key
@@ -252,4 +253,14 @@ device_use = Table(
     Column("model", String(255), nullable=False),
     Column("held_s", Float, nullable=False),
     Column("busy_s", Float, nullable=False),
+)
+
+learnt_loads = Table(
+    "learnt_loads",
+    metadata,
+    Column("deployment_id", String(64), primary_key=True),
+    Column("generation", Integer, nullable=False),  # that it was learnt of
+    Column("tokens_per_s", Float, nullable=False),  # of a replica
+    Column("too_much_tokens_per_s", Float, nullable=True),
+    Column("cut_time", Float, nullable=True),  # when that was too much
 )

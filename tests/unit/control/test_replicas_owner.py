@@ -34,7 +34,7 @@ class Platform:
             base_url="http://127.0.0.1:8081/admin/v1",
             headers={"authorization": f"Bearer {token}"},
         )
-        self.scaler = Scaler(database.store, TrafficBook(), clock)
+        self.scaler = Scaler(database.store, database.learnt_loads, TrafficBook(), clock)
         self.admin.post("/models", json={"name": "small", "source": "small.gguf"})
         made = self.admin.post("/deployments", json={"model": "small", "autoscaling": scaled})
         assert made.status_code == 201, made.text

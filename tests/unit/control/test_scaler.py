@@ -48,7 +48,7 @@ def test_work_scales_up_within_the_budget_and_a_waiting_request_wakes(tmp_path: 
         )
     )
     book = TrafficBook()
-    scaler = Scaler(store, book, clock, devices=3)
+    scaler = Scaler(store, database.learnt_loads, book, clock, devices=3)
 
     def look(heard: GatewaySignals) -> int:
         clock.advance(2.0)

@@ -100,7 +100,7 @@ def test_the_last_look_at_a_deployment_that_scales_is_told(
     database: Database, clock: ManualClock, admin: TestClient, deployment: Deployment
 ) -> None:
     admin.patch("/deployments/small", json={"autoscaling": {"min": 1, "max": 3}})
-    scaler = Scaler(database.store, TrafficBook(), clock)
+    scaler = Scaler(database.store, database.learnt_loads, TrafficBook(), clock)
     for _ in range(2):
         clock.advance(2.0)
         scaler.look()
