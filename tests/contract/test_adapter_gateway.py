@@ -3,12 +3,13 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from headrace.adapters.facts import Abort, StreamUsage
 from headrace.adapters.registry import find_adapter
@@ -24,7 +25,15 @@ from headrace.sim.engine_wire import (
     pieces,
     stream_usage,
 )
-from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name, serving
+from headrace.sim.gateway_site import (
+    GatewaySite,
+    fill_store,
+    gateway_site,
+    model_name,
+    serving,
+)
+from headrace.spec.models import ChatFormat, ModelVersion
+from headrace.storage import open_sqlite
 
 engines = pytest.mark.parametrize("engine", exchanges, ids=lambda engine: engine.engine)
 body_bytes_max = 1 << 20
@@ -273,6 +282,41 @@ async def test_what_its_api_has_no_word_for_is_refused_by_name_and_never_sent(
         assert status == 400
         assert json.loads(body)["error"]["param"] == name
     assert replayed.bodies == []
+
+
+@toolless_engines
+async def test_turns_are_written_by_the_template_that_the_version_was_given(
+    engine: EngineExchanges, tmp_path: Path
+) -> None:
+    template = (
+        "{{ bos_token }}{% for turn in messages %}<|{{ turn.role }}|>{{ turn.content }}"
+        "{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    database_path = tmp_path / "headrace.db"
+    replayed = ReplayedEngine(engine, engine.stream)
+    async with serving(replayed) as url:
+        with closing(open_sqlite(database_path)) as database:
+            fill_store(database, [(url, "")], None, engine.engine)
+            (version,) = database.store.list(ModelVersion)
+            database.store.update(replace(version, chat_format=ChatFormat(template, "</s>")))
+        async with (
+            gateway_site(
+                tmp_path, [], addresses=[url], open_store=lambda: open_sqlite(database_path)
+            ) as site,
+            aiohttp.ClientSession(
+                site.url, headers={"Authorization": f"Bearer {site.api_key}"}
+            ) as client,
+        ):
+            messages = [
+                {"role": "developer", "content": "Be brief."},
+                {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+            ]
+            status, _ = await chat(client, stream=True, messages=messages, stop="END")
+    assert status == 200
+    (body,) = replayed.bodies
+    assert body["text_input"] == "<|system|>Be brief.</s><|user|>Hi</s><|assistant|>"
+    sampling = json.loads(body.get("sampling_parameters", "{}"))
+    assert sampling.get("stop", body.get("stop_words")) == ["END"]
 
 
 @calling_engines

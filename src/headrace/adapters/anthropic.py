@@ -21,6 +21,7 @@ from headrace.adapters.listed_models import lists_models
 from headrace.adapters.openai_compatible import OpenAICompatible, ReadyAnswers, not_started_here
 from headrace.adapters.protocol import Dialect
 from headrace.protocol.chat_of_message import ChatChunks, chat_of_message
+from headrace.protocol.generate_of_chat import ChatWriter
 from headrace.protocol.messages_of_chat import messages_of_chat
 
 api_version = "2023-06-01"
@@ -39,7 +40,7 @@ def key_headers(api_key: str) -> dict[str, str]:
     return {"x-api-key": api_key, "anthropic-version": api_version}
 
 
-def messages_request(body: bytes) -> tuple[str, bytes]:
+def messages_request(body: bytes, _: ChatWriter | None = None) -> tuple[str, bytes]:
     """The path and the body that ask for the same; InvalidRequest names what cannot be asked."""
     return "/v1/messages", messages_of_chat(body)
 

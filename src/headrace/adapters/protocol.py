@@ -11,6 +11,7 @@ from typing import Protocol
 
 from headrace.adapters.facts import EngineFacts
 from headrace.base.errors import HeadraceError
+from headrace.protocol.generate_of_chat import ChatWriter
 from headrace.spec.disaggregation import ReplicaRole
 from headrace.spec.node_groups import NodeGroup
 from headrace.spec.public_prompts import PublicPrompt
@@ -117,9 +118,9 @@ class ChunkStream(Protocol):
 class Dialect:
     """Another API for chats than OpenAI's: where it is, and how both ways are translated."""
 
-    # The path and the body in place of those of /v1/chat/completions; InvalidRequest names what
-    # cannot be asked there.
-    request: Callable[[bytes], tuple[str, bytes]]
+    # The path and the body in place of those of /v1/chat/completions, for a model that writes its
+    # turns so (None: nobody said how); InvalidRequest names what cannot be asked there.
+    request: Callable[[bytes, ChatWriter | None], tuple[str, bytes]]
     # An unstreamed answer, and when it was made (Unix seconds); UpstreamFailed if it is none.
     whole: Callable[[bytes, int], bytes]
     stream: Callable[[int], ChunkStream]  # for one that was begun then

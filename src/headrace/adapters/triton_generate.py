@@ -7,9 +7,12 @@ TensorRT-LLM backend (`triton_tensorrt_llm`). Chats are translated both ways
 
 Known traps:
 
-* all read: the extension takes a prompt and applies no chat template. -> Turns are written as
-  `User:` and `Assistant:`, and `User:` ends an answer. Where a template matters, and it does to
-  most chat models, start the OpenAI frontend and name the engine `triton`.
+* all read: the extension takes a prompt and applies no chat template. -> The gateway applies the
+  one that the model version was given (`headrace models create --chat-template`), without its
+  `bos_token`, which the server's tokenizer puts there. Without one turns are written as `User:` and
+  `Assistant:`, and `User:` ends an answer: most chat models answer worse to that.
+* all read: prompts are text, so a caller who spells a special token has it read as one. -> Not
+  changed; where that matters start the OpenAI frontend or an engine of its own.
 * all read: no tools, images, schemas, log-probabilities, several answers; no completions of ours.
   -> A 400 names the field, a 404 the route.
 * vLLM backend, by its source: use and the finish reason are told where they are asked for, the
@@ -46,6 +49,7 @@ from headrace.adapters.protocol import Dialect, LaunchCommand, LaunchRequest
 from headrace.adapters.vllm import context_patterns as vllm_context_patterns
 from headrace.protocol.chat_of_generated import GeneratedChunks, chat_of_generated
 from headrace.protocol.generate_of_chat import (
+    ChatWriter,
     generate_of_chat_for_tensorrt_llm,
     generate_of_chat_for_vllm,
 )
@@ -77,7 +81,9 @@ def build(request: LaunchRequest) -> LaunchCommand:
     )
 
 
-def dialect(request: Callable[[bytes], tuple[str, bytes]], *, ends_with_body: bool) -> Dialect:
+def dialect(
+    request: Callable[[bytes, ChatWriter | None], tuple[str, bytes]], *, ends_with_body: bool
+) -> Dialect:
     """The extension as a backend takes it."""
     return Dialect(
         request=request,

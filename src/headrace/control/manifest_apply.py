@@ -28,7 +28,7 @@ from headrace.control.model_targets import follow_version
 from headrace.control.public_prompts import check_public_prompts
 from headrace.control.replica_roles import check_split
 from headrace.control.upstreams import check_upstream
-from headrace.control.version_facts import with_local_header
+from headrace.control.version_facts import with_declared_template, with_local_header
 from headrace.spec.deployments import Deployment
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
 from headrace.spec.resource import Resource
@@ -102,7 +102,8 @@ class Writer:
     def _create(self, document: Document) -> None:
         built = self._built(document, own_fields(document))
         if isinstance(built, ModelVersion):
-            built = with_local_header(msgspec.structs.replace(built, created_by=self._by))
+            declared = with_declared_template(built)
+            built = with_local_header(msgspec.structs.replace(declared, created_by=self._by))
         self._store.create(built)
 
     def _create_deployment(self, document: Document) -> None:

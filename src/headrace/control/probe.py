@@ -203,4 +203,4 @@ def _token_request(adapter: EngineAdapter, served_model_name: str) -> tuple[str,
     body = msgspec.json.encode(asked)
     if adapter.dialect is None:
         return "/v1/chat/completions", body
-    return adapter.dialect.request(body)
+    return adapter.dialect.request(body, None)

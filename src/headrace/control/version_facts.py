@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from headrace.base.errors import InvalidRequest
+from headrace.base.errors import InvalidRequest, ModelFileError
 from headrace.spec.models import FileHeader, ModelVersion, wordless
-from headrace.weights.file_facts import FileFacts
-from headrace.weights.file_header import local_header
+from headrace.tokenizer.chat_template import ChatTemplate, probe_messages
+from headrace.weights.file_facts import FileFacts, template_digest
+from headrace.weights.file_header import local_header, template_key
 
 parameters_tolerance = 0.05  # people round them
 of_template = frozenset({"chat", "tools", "reasoning"})  # that a chat template has or has not
@@ -55,6 +56,21 @@ def with_local_header(version: ModelVersion) -> ModelVersion:
         if found.is_certain:
             raise InvalidRequest(found.words, param=found.field)
     return version
+
+
+def with_declared_template(version: ModelVersion) -> ModelVersion:
+    """A version that is to be, with the digest of its declared chat template, if it has one.
+
+    InvalidRequest if that cannot write the simplest conversation."""
+    declared = version.chat_format
+    if declared is None:
+        return version
+    try:
+        ChatTemplate(declared.template, {"bos_token": "", "eos_token": ""}).render(probe_messages)
+    except ModelFileError as error:
+        raise InvalidRequest(error.message, param="chat_format") from error
+    digest = template_digest({template_key: declared.template})
+    return msgspec.structs.replace(version, chat_template_sha256=digest)
 
 
 def contradictions(version: ModelVersion) -> list[Contradiction]:

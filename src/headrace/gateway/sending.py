@@ -80,7 +80,7 @@ async def _said(
     if not isinstance(body, bytes):
         headers["Content-Type"] = body.content_type
     elif adapter.dialect is not None:
-        path, body = in_dialect(adapter.dialect, path, body)
+        path, body = await in_dialect(adapter.dialect, path, body, spec.chat_format)
     return path, headers, body
 
 

@@ -234,7 +234,9 @@ def endpoints_of(
     versions: Iterable[ModelVersion] = (),
 ) -> list[EndpointSpec]:
     """The replicas that have an address, as the router knows them."""
+    versions = list(versions)
     blind = {version.id for version in versions if is_blind(version)}
+    formats = {version.id: version.chat_format for version in versions}
     return [
         EndpointSpec(
             id=replica.id,
@@ -260,6 +262,7 @@ def endpoints_of(
             runs_to_its_end=runs_to_its_end(replica),
             takes_images=deployments[replica.parent_id].model_version_id not in blind
             and Ability.VISION in find_adapter(replica.engine).facts.abilities,
+            chat_format=formats.get(deployments[replica.parent_id].model_version_id),
         )
         for replica in replicas
         if replica.address and replica.parent_id in deployments

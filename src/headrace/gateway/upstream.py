@@ -19,10 +19,12 @@ from headrace.base.errors import (
     Unavailable,
     UpstreamFailed,
 )
+from headrace.gateway.chat_writer import writer_of
 from headrace.gateway.reported_usage import ReportedUsage
 from headrace.http.client import HttpClient
 from headrace.router.endpoint import EndpointSpec
 from headrace.router.lease import Lease
+from headrace.spec.models import ChatFormat
 from headrace.spec.settlements import TokenUsage
 
 chat_path = "/v1/chat/completions"
@@ -110,13 +112,18 @@ def engine_url(spec: EndpointSpec, path: str) -> str:
     return spec.address + path
 
 
-def in_dialect(dialect: Dialect, path: str, body: bytes) -> tuple[str, bytes]:
+async def in_dialect(
+    dialect: Dialect, path: str, body: bytes, chat_format: ChatFormat | None = None
+) -> tuple[str, bytes]:
     """The path and the body of a request to an engine that has another API than OpenAI's.
 
     NotFound if it has nothing of the kind, InvalidRequest names a field that it has no word for."""
     if path != chat_path:
         raise NotFound(f"The engine of this model does not offer {path}.")
-    return dialect.request(body)
+    if chat_format is None:
+        return dialect.request(body, None)
+    # A template's steps are bounded, but others are not to wait for them.
+    return await asyncio.to_thread(dialect.request, body, writer_of(chat_format))
 
 
 def engine_headers(spec: EndpointSpec, extra_headers: Mapping[str, str]) -> dict[str, str]:

@@ -1,15 +1,16 @@
 """A chat as the generate extension of KServe's v2 protocol takes it: a prompt, and fields beside.
 
 The way back is `chat_of_generated`. Triton's backends name their fields apart, so each has a
-function here. The extension knows no turns and its servers apply no chat template, so turns become
-lines that begin with their speaker, and an answer ends where the next one would speak:
+function here. The extension knows no turns and its servers apply no chat template. Whoever has the
+model's writes the prompt; without one turns become lines that begin with their speaker, and an
+answer ends where the next one would speak:
 
     system and developer turns   their text, before everything else
     others                       `User: ...` and `Assistant: ...`
     the end                      `Assistant:`
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -20,8 +21,11 @@ from headrace.protocol.messages_of_chat import output_tokens_default, system_rol
 from headrace.protocol.requests import ChatMessage, ChatRequest
 
 Fields = dict[str, Any]
+# Writes turns as the one prompt that a model was trained to continue.
+ChatWriter = Callable[[Sequence[Mapping[str, object]]], str]
 
 next_speaker = "\nUser:"
+system_role = "system"
 speakers = {"user": "User", "assistant": "Assistant"}
 # Of what Anthropic's API has no word for, these both backends have.
 penalties = frozenset({"seed", "repetition_penalty", "frequency_penalty", "presence_penalty"})
@@ -37,16 +41,19 @@ _decoder = msgspec.json.Decoder(ChatRequest)
 _encode = msgspec.json.Encoder().encode
 
 
-def generate_of_chat_for_tensorrt_llm(body: bytes) -> tuple[str, bytes]:
+def generate_of_chat_for_tensorrt_llm(
+    body: bytes, write: ChatWriter | None = None
+) -> tuple[str, bytes]:
     """The path and the body for a model of the TensorRT-LLM backend (`ensemble`, its BLS model).
 
     InvalidRequest names what cannot be asked there."""
     chat = _read(body, penalties)
+    prompt, ends = _prompt(chat.messages, write)
     fields: Fields = {
-        "text_input": prompt_of(chat.messages),
+        "text_input": prompt,
         "max_tokens": chat.output_limit or output_tokens_default,
         "bad_words": "",  # this one and the next must be there in older models
-        "stop_words": [*chat.stop_strings, next_speaker],
+        "stop_words": [*chat.stop_strings, *ends],
         "stream": bool(chat.stream),
         # What is no input of an older model is taken for a parameter, and does nothing.
         "exclude_input_in_output": True,
@@ -58,17 +65,18 @@ def generate_of_chat_for_tensorrt_llm(body: bytes) -> tuple[str, bytes]:
     return _path(chat), _encode(fields)
 
 
-def generate_of_chat_for_vllm(body: bytes) -> tuple[str, bytes]:
+def generate_of_chat_for_vllm(body: bytes, write: ChatWriter | None = None) -> tuple[str, bytes]:
     """The same for a model of the vLLM backend, which is asked why it ended as well."""
     offered = penalties | more_of_vllm
     chat = _read(body, offered)
+    prompt, ends = _prompt(chat.messages, write)
     sampling: Fields = {
         "max_tokens": chat.output_limit or output_tokens_default,
-        "stop": [*chat.stop_strings, next_speaker],
+        "stop": [*chat.stop_strings, *ends],
         **_given(chat, {}, offered),
     }
     fields: Fields = {
-        "text_input": prompt_of(chat.messages),
+        "text_input": prompt,
         "stream": bool(chat.stream),
         "sampling_parameters": _encode(sampling).decode(),
         "exclude_input_in_output": True,
@@ -78,20 +86,25 @@ def generate_of_chat_for_vllm(body: bytes) -> tuple[str, bytes]:
     return _path(chat), _encode(fields)
 
 
-def prompt_of(messages: list[ChatMessage]) -> str:
-    """The turns in plain text; InvalidRequest if one is more than text."""
-    system = [message.text for message in messages if message.role in system_roles]
-    lines = [_line(message) for message in messages if message.role not in system_roles]
-    return "\n".join([*filter(None, system), *lines, "Assistant:"])
+def _prompt(messages: list[ChatMessage], write: ChatWriter | None) -> tuple[str, tuple[str, ...]]:
+    """The turns as a prompt, and what ends an answer beside the model's own end; InvalidRequest if
+    one is more than text."""
+    turns = [_turn(message) for message in messages]
+    if write is not None:
+        return write([{"role": role, "content": text} for role, text in turns]), ()
+    system = [text for role, text in turns if role == system_role and text]
+    lines = [f"{speakers[role]}: {text}" for role, text in turns if role != system_role]
+    return "\n".join([*system, *lines, "Assistant:"]), (next_speaker,)
 
 
-def _line(message: ChatMessage) -> str:
-    speaker = speakers.get(message.role)
-    if speaker is None or message.tool_calls:
+def _turn(message: ChatMessage) -> tuple[str, str]:
+    """Who speaks, and the text."""
+    role = system_role if message.role in system_roles else message.role
+    if role not in (system_role, *speakers) or message.tool_calls:
         raise InvalidRequest("Tools are not offered for this model.", param="messages")
     if message.image_count:
         raise InvalidRequest("Images are not offered for this model.", param="messages")
-    return f"{speaker}: {message.text}"
+    return role, message.text
 
 
 def _read(body: bytes, offered: frozenset[str]) -> ChatRequest:

@@ -9,6 +9,7 @@ from headrace.router.breaker import Breaker, closed
 from headrace.router.capacity import Capacity
 from headrace.router.service_rate import ServiceRate
 from headrace.spec.hedging import Hedging
+from headrace.spec.models import ChatFormat
 
 kv_tokens_prior = 131_072  # of an engine that does not tell
 kv_pressure_s = 0.15  # of k / (1 - k), as in sglang's least_load
@@ -36,6 +37,7 @@ class EndpointSpec:
     cohort_weight: int = 0  # its share of the pool's requests against the other cohorts
     hedging: Hedging | None = None  # when its requests go to a second replica too
     takes_images: bool = False
+    chat_format: ChatFormat | None = field(default=None, repr=False)  # declared of its model
     runs_to_its_end: bool = False  # and bills all of it, though the caller left
     loras: tuple[str, ...] = ()  # adapters that it was started with, in their order
     role: str = ""  # prefill: computes prompts for those that answer; see `split`

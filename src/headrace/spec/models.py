@@ -61,6 +61,13 @@ class VersionFile(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
+class ChatFormat(msgspec.Struct, frozen=True):
+    """How a model writes a conversation: for engines that take a prompt and know no turns."""
+
+    template: str  # Jinja, as the model's publisher has it
+    end_token: str = ""  # what the template calls `eos_token`
+
+
 class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):
     """An immutable version of a model; `parent_id` is the model."""
 
@@ -78,6 +85,7 @@ class ModelVersion(Resource, frozen=True, kw_only=True, tag="model_version"):
     parameters: int | None = None
     chat_template_sha256: str = ""  # of the file's own template, once the file is here
     capabilities: tuple[str, ...] = ()  # chat, tools, vision, or some of `wordless`
+    chat_format: ChatFormat | None = None  # as declared
     header: FileHeader | None = None  # once its file was read; what was declared goes before it
 
     @property

@@ -14,7 +14,7 @@ from headrace.cli.scaling_options import (
     autoscaling_body,
     rollout_body,
 )
-from headrace.cli.version_options import targets_body
+from headrace.cli.version_options import chat_format, targets_body
 from headrace.sim.model_on_disk import write_model_file
 
 
@@ -55,6 +55,25 @@ def test_without_a_device_a_model_must_be_a_file(capsys: pytest.CaptureFixture[s
 def test_an_unknown_model_names_those_that_are_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "unheard-of", "--device", "H100"]) == 1
     assert "smollm2-135m" in capsys.readouterr().err
+
+
+def test_a_chat_template_is_read_as_publishers_write_it(tmp_path: Path) -> None:
+    plain = tmp_path / "mine.jinja"
+    plain.write_text("{{ messages }}")
+    assert chat_format(plain) == {"template": "{{ messages }}"}
+
+    config = tmp_path / "tokenizer_config.json"
+    named = [{"name": "rag", "template": "no"}, {"name": "default", "template": "yes"}]
+    config.write_text(json.dumps({"chat_template": named, "eos_token": {"content": "</s>"}}))
+    assert chat_format(config) == {"template": "yes", "end_token": "</s>"}
+    (tmp_path / "chat_template.jinja").write_text("newer")
+    assert chat_format(config) == {"template": "newer", "end_token": "</s>"}
+
+    (tmp_path / "chat_template.jinja").unlink()
+    for wrong in ("{}", "[]", "{"):
+        config.write_text(wrong)
+        with pytest.raises(ConfigurationError, match="--chat-template"):
+            chat_format(config)
 
 
 def test_documents_of_files_and_directories_are_read_in_order(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The registry: names, metadata, shares, and what is in use stays."""
 
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -7,8 +8,27 @@ import pytest
 from starlette.testclient import TestClient
 
 from headrace.sim.model_on_disk import write_model_file
-from headrace.spec.models import ModelVersion, VersionFile
+from headrace.spec.models import ChatFormat, ModelVersion, VersionFile
 from headrace.storage.database import Database
+
+
+def test_a_chat_template_is_tried_when_it_is_declared(
+    admin: TestClient, database: Database
+) -> None:
+    body = {"name": "turns", "source": "api:ensemble"}
+    broken = {**body, "chat_format": {"template": "{% for turn in messages %}"}}
+    refused = admin.post("/models", json=broken)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "chat_format"
+
+    good = {"template": "{{ messages[0].content }}{{ eos_token }}", "end_token": "</s>"}
+    made = admin.post("/models", json={**body, "chat_format": good})
+    assert made.status_code == 201
+    (version,) = database.store.list(ModelVersion)
+    assert version.chat_format == ChatFormat(good["template"], "</s>")
+    (told,) = made.json()["versions"]
+    digest = hashlib.sha256(good["template"].encode()).hexdigest()
+    assert told["chat_template_sha256"] == digest
 
 
 @pytest.fixture

@@ -28,8 +28,13 @@ from headrace.control.admin.references import (
 )
 from headrace.control.admin.values import RequestBody, moment
 from headrace.control.in_use import check_model_unused, check_version_unused
-from headrace.control.version_facts import contradictions, with_local_header
-from headrace.spec.models import FileHeader, Model, ModelVersion, WeightedTarget
+from headrace.control.version_facts import (
+    contradictions,
+    with_declared_template,
+    with_local_header,
+)
+from headrace.spec.models import ChatFormat, FileHeader, Model, ModelVersion, WeightedTarget
+from headrace.tokenizer.chat_template import source_characters_max
 from headrace.weights import catalogue
 
 router = APIRouter()
@@ -44,6 +49,13 @@ Fallbacks = Annotated[tuple[ModelName, ...], Field(max_length=10)]
 Weight = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
+class ChatFormatBody(RequestBody):
+    """How a model writes conversations, for engines that take a prompt and know no turns."""
+
+    template: Annotated[str, Field(min_length=1, max_length=source_characters_max)]  # Jinja
+    end_token: ShortText = ""  # what it calls eos_token
+
+
 class VersionFields(RequestBody):
     """Where a version's weights come from."""
 
@@ -55,6 +67,7 @@ class VersionFields(RequestBody):
     quantization: ShortText = ""
     parameters: Annotated[int, Field(ge=1, le=1 << 50)] | None = None
     capabilities: Annotated[tuple[Name, ...], Field(max_length=20)] = ()
+    chat_format: ChatFormatBody | None = None  # in place of the engine's, where that has none
 
 
 class ModelCreate(VersionFields):
@@ -123,7 +136,7 @@ class VersionView(BaseModel):
     format: str
     quantization: str
     parameters: int | None
-    chat_template_sha256: str  # of the file's own template; empty: none, or not read yet
+    chat_template_sha256: str  # as declared, else the file's own; empty: none, or not read yet
     capabilities: list[str]  # as declared, else as its file says
     header: HeaderView | None  # null: its file was not read yet
     contradictions: list[str]  # what was declared and its file says otherwise
@@ -338,9 +351,15 @@ def _version_of(
         quantization=fields.quantization,
         parameters=fields.parameters,
         capabilities=fields.capabilities,
+        chat_format=chat_format_of(fields.chat_format),
         created_by=created_by,
     )
-    return with_local_header(version)
+    return with_local_header(with_declared_template(version))
+
+
+def chat_format_of(body: ChatFormatBody | None) -> ChatFormat | None:
+    """A declared chat template as the store has it."""
+    return None if body is None else ChatFormat(body.template, body.end_token)
 
 
 def _header_view(header: FileHeader | None) -> HeaderView | None:
