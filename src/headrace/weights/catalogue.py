@@ -5,6 +5,7 @@ written here: a version takes the one of the bytes that came first (decision 006
 """
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from headrace.weights.catalogue_hub import HubModel, hub_models
 
@@ -105,6 +106,14 @@ entries = (
 def find(name: str) -> CatalogueEntry | None:
     """The entry of that name, however its letters are cased."""
     return next((entry for entry in entries if entry.name == name.lower()), None)
+
+
+def names_like(name: str) -> list[str]:
+    """Names that begin so or resemble it, then those that need no account anywhere."""
+    names, wanted = [entry.name for entry in entries], name.lower()
+    begun = [known for known in names if wanted and known.startswith(wanted)]
+    free = [entry.name for entry in entries if entry.sha256]
+    return list(dict.fromkeys([*begun, *get_close_matches(wanted, names), *free]))
 
 
 def search(

@@ -28,6 +28,8 @@ from headrace.weights.local_path import (
 from headrace.weights.progress import Progress
 from headrace.weights.reference import HubRepository, PathSource, Reference, parse_reference
 
+names_shown = 4  # of the catalogue, where one is wrong
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
@@ -148,9 +150,9 @@ def _resolve_path(
 
 
 def _no_such_file(text: str, error: OSError) -> SourceError:
-    known = ", ".join(entry.name for entry in catalogue.entries if entry.sha256)
+    known = ", ".join(catalogue.names_like(text)[:names_shown])
     return SourceError(
-        f"{text}: no such model file ({error.strerror}). Give the path of a GGUF file or of a "
-        f"safetensors directory, an https://, hf:// or pypi:// reference, or a name of the "
-        f"catalogue (`headrace models catalogue`): {known}, ..."
+        f"{text}: there is no such file ({error.strerror}) and no such name in the catalogue. Give "
+        "the path of a GGUF file or of a safetensors directory, an https://, hf:// or pypi:// "
+        f"reference, or a name of the catalogue (`headrace models catalogue`): {known}, ..."
     )

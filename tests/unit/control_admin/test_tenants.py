@@ -75,9 +75,16 @@ def test_ids_and_names_name_the_same_thing(admin: TestClient) -> None:
 
 
 def test_an_unknown_name_is_404_and_says_what_it_looked_for(admin: TestClient) -> None:
-    answer = admin.get("/tenants/nobody")
-    assert answer.status_code == 404
-    assert answer.json()["error"]["message"] == "there is no tenant named 'nobody'"
+    def told(name: str) -> str:
+        answer = admin.get(f"/tenants/{name}")
+        assert answer.status_code == 404
+        return str(answer.json()["error"]["message"])
+
+    assert told("nobody") == "there is no tenant named 'nobody'; none was made yet"
+    for name in ("acme", "watermill"):
+        admin.post("/tenants", json={"name": name})
+    assert told("nobody").endswith("; there is acme, watermill")
+    assert told("watermil").endswith("; did you mean watermill?")
 
 
 def test_pages_cover_the_list_once(admin: TestClient) -> None:

@@ -1,6 +1,8 @@
 """How people name things: by id, by name, or by the parent's name and the name, `acme/default`."""
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Annotated, Protocol, TypeVar
 
 from pydantic import StringConstraints
@@ -10,6 +12,7 @@ from headrace.base.ids import alphabet, body_length
 from headrace.spec.resource import Resource
 
 R = TypeVar("R", bound=Resource)
+close_max, others_max = 3, 6  # names that an error tells
 
 
 class ResourceReader(Protocol):
@@ -77,7 +80,8 @@ def resolve(
         ]
     word = kind.kind.replace("_", " ")
     if not matches:
-        raise NotFound(f"there is no {word} named {reference!r}", param=kind.kind)
+        hint = others_of(reference, (item.name for item in store.list(kind)))
+        raise NotFound(f"there is no {word} named {reference!r}; {hint}", param=kind.kind)
     if len(matches) > 1:
         ids = ", ".join(item.id for item in matches[:5])
         raise InvalidRequest(
@@ -85,6 +89,19 @@ def resolve(
             param=kind.kind,
         )
     return matches[0]
+
+
+def others_of(reference: str, names: Iterable[str]) -> str:
+    """What may have been meant by a name that is nobody's, of those that the caller may see."""
+    known = sorted(set(names))
+    close = get_close_matches(reference.rpartition("/")[2], known, close_max)
+    close = close or [name for name in known if name.startswith(reference)][:close_max]
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    if not known:
+        return "none was made yet"
+    more = ", ..." if len(known) > others_max else ""
+    return f"there is {', '.join(known[:others_max])}{more}"
 
 
 def reject_id_as_name(name: str) -> None:
