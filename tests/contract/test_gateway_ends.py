@@ -22,7 +22,8 @@ from headrace.sim.gateway_site import (
     model_name,
     serving,
 )
-from headrace.spec.models import Model
+from headrace.spec.limits import Limits
+from headrace.spec.models import Model, ModelVersion
 
 chat_path = "/v1/chat/completions"
 
@@ -102,6 +103,43 @@ async def test_a_fallback_answers_in_a_stream_that_has_had_comments_only(
     assert ('"error"' in said) is spare_fails
     assert first.outcome is Outcome.FAILED
     assert second.outcome is (Outcome.FAILED if spare_fails else Outcome.FINISHED)
+
+
+@pytest.mark.parametrize("has_another", [False, True])
+@pytest.mark.parametrize("refuses_by", ["limit", "context"])
+async def test_a_fallback_that_refuses_a_request_is_passed_over(
+    tmp_path: Path, refuses_by: str, has_another: bool
+) -> None:
+    """Nobody asked for it: its limits and its context are no answer to the request."""
+    broken = FakeEngine(default=Behaviour(failure=Failure.STATUS, status=503))
+    spare = FakeEngine()
+    async with gateway_site(tmp_path, [broken]) as site, serving(spare) as url:
+        for number, name in enumerate(("refuses", "spare"), start=2):
+            add_model(site.database, name, [(url, "")], number=number)
+        model, refusing, _ = site.database.store.list(Model)
+        names = ("refuses", "spare") if has_another else ("refuses",)
+        site.database.store.update(with_fallbacks(model, names))
+        if refuses_by == "limit":
+            none = Limits(requests_per_minute=0)
+            site.database.store.update(msgspec.structs.replace(refusing, limits=none))
+        else:
+            version = site.database.store.get(ModelVersion, make_id("ver", 2))
+            small = msgspec.structs.replace(version, context_length=16)
+            site.database.store.update(small)
+        await site.gateway.follower.load()
+        headers = {"Authorization": f"Bearer {site.api_key}"}
+        async with (
+            aiohttp.ClientSession(site.url, headers=headers) as client,
+            client.post(chat_path, json=body(max_tokens=20)) as answer,
+        ):
+            said = await answer.json()
+            if has_another:
+                assert answer.status == 200
+                assert answer.headers["x-headrace-fallback"] == "spare"
+            else:
+                assert (answer.status, said["error"]["code"]) == (503, "unavailable")
+                assert answer.headers["Retry-After"] == "1"
+                assert "x-ratelimit-limit-requests" not in answer.headers
 
 
 async def test_a_fallback_goes_before_a_replica_that_was_ejected(tmp_path: Path) -> None:

@@ -170,4 +170,5 @@ async def serve(
         if running.recovered:
             log.warning("settled %d requests that a crash left running", len(running.recovered))
         shorten_pauses()
-        await listeners.serve(running.app, drain_timeout_s, running.app.drain)
+        app = running.app
+        await listeners.serve(app, drain_timeout_s, on_drain=app.drain, on_cut=app.cut)

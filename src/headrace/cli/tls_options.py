@@ -74,8 +74,15 @@ class Listeners:
     tls: socket.socket | None = None
     certificate: Certificate | None = None
 
-    async def serve(self, app: App, drain_timeout_s: float, on_drain: Callable[[], None]) -> None:
-        """Serve on all of them until SIGTERM has drained them."""
+    async def serve(
+        self,
+        app: App,
+        drain_timeout_s: float,
+        *,
+        on_drain: Callable[[], None],
+        on_cut: Callable[[], None],
+    ) -> None:
+        """Serve on all of them until SIGTERM has drained them; see `server.serve`."""
         stop = asyncio.Event()
 
         def drain() -> None:
@@ -92,10 +99,17 @@ class Listeners:
                         self.tls,
                         drain_timeout_s=drain_timeout_s,
                         stop=stop,
+                        on_cut=on_cut,
                         certificate=self.certificate,
                         handles_signals=False,
                     )
                 )
             servers.create_task(
-                server.serve(app, self.local, drain_timeout_s=drain_timeout_s, on_drain=drain)
+                server.serve(
+                    app,
+                    self.local,
+                    drain_timeout_s=drain_timeout_s,
+                    on_drain=drain,
+                    on_cut=on_cut,
+                )
             )

@@ -79,7 +79,8 @@ class Playground:
             headers = {"Authorization": f"Bearer {header(scope, b'x-headrace-key')}"}
             if body is not None:
                 headers["Content-Type"] = "application/json"
-            async with DisconnectScope(receive):  # who closes the page ends the request
+            # Who closes the page ends the request.
+            async with DisconnectScope(receive, of_cuts=False):
                 answer = await self._client.open(
                     str(scope["method"]),
                     self._gateway_url + path,

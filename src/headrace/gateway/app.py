@@ -56,6 +56,10 @@ class GatewayApp:
         """Be unready from now on; what runs is left to end."""
         self._probes.draining = True
 
+    def cut(self) -> None:
+        """End what is made apart from its connections, as the server ends the rest."""
+        self._state.replays.cut()
+
     async def _openapi(self, call: Call) -> None:
         await call.answer_value(openapi_document(self.routes, version("headrace")))
 

@@ -1,13 +1,12 @@
-"""A generating request's life: resolve, admit, exchange, settle, answer.
+"""A generating request's life: resolve, admit, exchange, settle, answer (`answering`).
 
 Whatever happens between admission and the end, `finally` finds the account settled or settles it.
 The last byte goes out after the settlement is on stable storage. Where no replica of the model
-can answer, the model's fallbacks are asked, each with a reservation of its own.
+can answer, the model's fallbacks are asked, each with a reservation of its own. One that refuses
+the request, for its limits or its context, is passed over: that is no answer to what was asked.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 from headrace.base.errors import (
@@ -20,10 +19,11 @@ from headrace.gateway.access_log import AccessRecord
 from headrace.gateway.account import Account
 from headrace.gateway.admission import expected_output_tokens
 from headrace.gateway.admit import Admitted, Admitter, Books, Turn
+from headrace.gateway.answering import Answering, fallback_header
 from headrace.gateway.asked import Asked, prefill_tokens_of
 from headrace.gateway.borne import borne_reservation
-from headrace.gateway.draining import Rest
-from headrace.gateway.endings import CallerDeadline, caller_deadline, outcome_of
+from headrace.gateway.deadlines import CallerTime
+from headrace.gateway.endings import CallerDeadline, callers_doing
 from headrace.gateway.exchange import Exchange
 from headrace.gateway.forwarding import EngineRequest
 from headrace.gateway.goodput import is_good
@@ -31,21 +31,18 @@ from headrace.gateway.images import no_images, takers_of
 from headrace.gateway.metering import Metering
 from headrace.gateway.needs import unable_ids
 from headrace.gateway.prompt_beginnings import beginnings_of
-from headrace.gateway.relay import Relay, RelayedAnswer
+from headrace.gateway.relay import Relay
 from headrace.gateway.services import GenerationServices
 from headrace.gateway.snapshot import Principal, ServedModel, Snapshot
 from headrace.gateway.split import may_split
 from headrace.gateway.upstream import cache_salt, engine_body
 from headrace.gateway.waiting_room import Errand
-from headrace.http.asgi import DisconnectScope, EventStream, Header, Receive, Send, send_json
+from headrace.http.asgi import Header, Receive, Send, ServerCloses
 from headrace.ledger.reservation import Outcome
 from headrace.observability.tracing import RequestTrace
 from headrace.protocol.errors import error_event
-from headrace.protocol.sse import done_event
 from headrace.router.lease import Work
 from headrace.spec.priority import Priority
-
-fallback_header = b"x-headrace-fallback"  # the model that answered in place of the one asked for
 
 
 class Generation:
@@ -62,20 +59,16 @@ class Generation:
         deadline_s: float | None = None,
         trace: RequestTrace | None = None,
         key_digest: str | None = None,
-        is_cut_by_us: Callable[[], bool] = lambda: False,
     ) -> None:
         """`deadline_s` is how long the caller waits for the whole answer, `key_digest` what its
-        `Idempotency-Key` is charged under, `is_cut_by_us` whether this gateway ends what its
-        clients still want."""
+        `Idempotency-Key` is charged under."""
         self._key_digest = key_digest
-        self._is_cut_by_us = is_cut_by_us
         self._trace = trace
         self._services = services
         self._principal = principal
         self._record = record
         self._priority = priority
-        self._deadline_s = deadline_s
-        self._start_s = services.clock.monotonic_s()
+        self._time = CallerTime(deadline_s, services.clock)
         books = Books(
             services.meter,
             services.admission,
@@ -87,7 +80,7 @@ class Generation:
         )
         self._admitter = Admitter(books, principal, snapshot, priority)
         self._snapshot = snapshot
-        self._out: EventStream | None = None  # a stream's client, who may know of it already
+        self._answering = Answering(services, record, self._time, trace)
 
     def standing_headers(self) -> list[Header]:
         """`x-ratelimit-*` as of now; none where no limit of the minute counts."""
@@ -111,31 +104,54 @@ class Generation:
         try:
             await self._answer_by_any(candidates, asked, receive, send)
         except HeadraceError as error:
-            out = self._out
+            out = self._answering.out
             if out is None or not out.started or isinstance(error, ClientClosed):
                 raise
             self._record.error = error.code
             self._record.status = 200
             await out.close(error_event(error))
 
+    def left(self) -> CallerDeadline | float | None:
+        """What is left of the caller's time, or that it is over; None: it sets no limit."""
+        return self._time.left()
+
     async def _answer_by_any(
         self, candidates: list[ServedModel], asked: Asked, receive: Receive, send: Send
     ) -> None:
-        """Answer by the first model that can; by none any more once the client has an event."""
+        """Answer by the first model that can; by none any more once the client has an event.
+
+        Where none can, raises why the first that was asked could not."""
+        failure: HeadraceError | None = None
         for number, candidate in enumerate(candidates):
             is_last = number + 1 == len(candidates)
             turn = Turn(candidate, number, is_last=is_last)
             try:
                 await self._answer_by(turn, asked, receive, send)
-            except (Unavailable, UpstreamFailed):
-                left_s = self._left_s
-                is_late = left_s is not None and left_s <= 0.0
-                has_events = self._out is not None and self._out.has_events
-                if is_last or is_late or has_events:
+            except HeadraceError as error:
+                if not self._may_pass_over(error, number):
                     raise
-                self._services.counters.fallbacks += 1
+                failure = failure or error
+                if not is_last:
+                    self._services.counters.fallbacks += 1
             else:
                 return
+        assert failure is not None, "there is a model to ask"
+        self._admitter.look(candidates[0])
+        raise failure
+
+    def _may_pass_over(self, error: HeadraceError, number: int) -> bool:
+        """Whether the next model may be asked, or the first one's failure be told.
+
+        Of the first that is only where its replicas broke; a fallback may refuse, too."""
+        out = self._answering.out
+        if out is not None and out.has_events:
+            return False
+        if isinstance(error, (*callers_doing, ServerCloses)):
+            return False
+        if isinstance(self._time.left(), CallerDeadline):
+            return False
+        has_broken = isinstance(error, Unavailable | UpstreamFailed)
+        return has_broken or (number > 0 and error.http_status < 500)
 
     async def _seeing(
         self, candidates: list[ServedModel], asked: Asked
@@ -165,36 +181,16 @@ class Generation:
         engine_request = self._engine_request(asked, request_id, turn, admitted)
         kind = Relay if asked.metering is Metering.RELAYS else Exchange
         exchange = kind(self._services.forwarding, engine_request, account)
+        streams = bool(asked.request.stream)
         try:
-            if isinstance(exchange, Relay):
-                await self._answer_relay(exchange, account, headers, receive, send)
-            elif asked.request.stream:
-                await self._answer_stream(exchange, account, headers, receive, send)
-            else:
-                await self._answer_whole(exchange, account, headers, receive, send)
+            await self._answering.answer(exchange, account, headers, receive, send, streams=streams)
         finally:
             if exchange.rest is not None:
-                self._finish_without_caller(exchange, exchange.rest, account)
+                self._answering.finish_without_caller(exchange, exchange.rest, account)
             else:
                 account.settle(Outcome.FAILED)  # only if nothing else did: this process is stopping
                 self._note(account, exchange)
-                self._judge(served, account, exchange, streams=bool(asked.request.stream))
-
-    def _finish_without_caller(self, exchange: Exchange, rest: Rest, account: Account) -> None:
-        """The engine works on to its end: what that costs is settled when it is known."""
-
-        async def settle(result: object) -> None:
-            usage, is_relay = exchange.used(result), isinstance(exchange, Relay)
-            account.units = exchange.units_of(account.units)
-            is_told = usage is not None or not is_relay
-            account.settle(rest.outcome, usage, exact=usage is not None, tokens_told=is_told)
-            self._services.counters.settled(rest.outcome, account.usage, account.source)
-            await self._durable(account)
-
-        record = self._record
-        record.outcome, record.attempts = rest.outcome.value, exchange.attempts
-        record.endpoint_id = exchange.endpoint_id or None
-        self._services.forwarding.drains.finish(rest, settle)
+                self._judge(served, account, exchange, streams=streams)
 
     def _engine_request(
         self,
@@ -261,138 +257,6 @@ class Generation:
             request_id=self._record.request_id,
             adapter=served.adapter,
         )
-
-    async def _answer_whole(
-        self,
-        exchange: Exchange,
-        account: Account,
-        headers: list[Header],
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        try:
-            async with self._bounded(receive):
-                answer = await exchange.whole()
-        except HeadraceError as error:
-            await self._settle_early(exchange, account, self._outcome_of(error))
-            raise
-        if answer.usage is None:
-            account.observe(exchange.estimate(answer.body))
-            await self._settle_early(exchange, account, Outcome.FINISHED)
-        else:
-            account.settle(Outcome.FINISHED, answer.usage, exact=True)
-            await self._durable(account)
-        self._record.status = 200
-        await send_json(send, 200, answer.body, headers + exchange.hedge_headers)
-
-    async def _answer_stream(
-        self,
-        exchange: Exchange,
-        account: Account,
-        headers: list[Header],
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        if self._out is not None and self._out.started:  # by a comment, of a model that failed
-            out = self._out
-            out.add_headers(header for header in headers if header[0] == fallback_header)
-        else:
-            out = self._out = EventStream(send, headers)
-        try:
-            async with self._bounded(receive):
-                exact = await exchange.stream(out)
-        except HeadraceError as error:
-            await self._settle_early(exchange, account, self._outcome_of(error))
-            raise
-        if exact:
-            account.settle(Outcome.FINISHED, exact=True)
-            await self._durable(account)
-        else:
-            await self._settle_early(exchange, account, Outcome.FINISHED)
-        self._record.status = 200
-        await out.close(done_event)
-
-    async def _answer_relay(
-        self,
-        exchange: Relay,
-        account: Account,
-        headers: list[Header],
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        out = RelayedAnswer(send, headers)
-        try:
-            async with self._bounded(receive):
-                usage = await exchange.relay(out)
-                account.units = exchange.units_of(account.units)
-        except HeadraceError as error:
-            account.units = exchange.units_of(account.units)
-            await self._settle_early(exchange, account, self._outcome_of(error))
-            if not out.started:
-                raise
-            self._record.error = error.code
-            return  # without an end: the client sees that the answer broke off
-        is_told = usage is not None
-        account.settle(Outcome.FINISHED, usage, exact=is_told, tokens_told=is_told)
-        await self._durable(account)
-        self._record.status = 200
-        await out.close()
-
-    def _bounded(self, receive: Receive) -> AbstractAsyncContextManager[object]:
-        """The block ends with ClientClosed when the client leaves, CallerDeadline at its limit."""
-        if self._deadline_s is None:  # nearly always
-            return DisconnectScope(receive)
-        return self._until_deadline(receive)
-
-    @property
-    def _left_s(self) -> float | None:
-        """What is left of the caller's time, whoever is asked; None: it sets no limit."""
-        if self._deadline_s is None:
-            return None
-        return self._deadline_s - (self._services.clock.monotonic_s() - self._start_s)
-
-    def left(self) -> CallerDeadline | float | None:
-        """What is left of the caller's time, or that it is over; None: it sets no limit."""
-        left_s = self._left_s
-        if left_s is None or self._deadline_s is None or left_s > 0.0:
-            return left_s
-        return caller_deadline(self._deadline_s)
-
-    @asynccontextmanager
-    async def _until_deadline(self, receive: Receive) -> AsyncIterator[None]:
-        assert self._deadline_s is not None, "there is a limit, or nothing to wait for"
-        try:
-            async with DisconnectScope(receive), asyncio.timeout(self._left_s):
-                yield
-        except TimeoutError:
-            raise caller_deadline(self._deadline_s) from None
-
-    def _outcome_of(self, error: HeadraceError) -> Outcome:
-        """As `outcome_of`; a client that could still come back to its key has not left it."""
-        if isinstance(error, ClientClosed) and self._is_cut_by_us():
-            return Outcome.FAILED
-        return outcome_of(error)
-
-    async def _settle_early(self, exchange: Exchange, account: Account, outcome: Outcome) -> None:
-        """Settle by the engine's record of the request, or by what passed if it has none.
-
-        Of a sound or an image that was broken off nothing that could be counted passed."""
-        if exchange.rest is not None:
-            exchange.rest.outcome = outcome
-            return
-        usage = await exchange.final_usage(is_awaited=outcome is not Outcome.ABORTED)
-        is_unknown = usage is None and outcome is Outcome.ABORTED and isinstance(exchange, Relay)
-        account.settle(outcome, usage, exact=usage is not None, tokens_told=not is_unknown)
-        await self._durable(account)
-
-    async def _durable(self, account: Account) -> None:
-        if self._trace is not None:
-            self._trace.phase("settle", {"headrace.usage.source": account.source.value})
-        is_durable = await account.durable()
-        if not is_durable:
-            self._services.counters.undurable_settlements += 1
-        if self._trace is not None:
-            self._trace.note({"headrace.settlement.durable": is_durable})
 
     def _note(self, account: Account, exchange: Exchange) -> None:
         """Count the settlement and put its numbers into the access record."""

@@ -108,7 +108,6 @@ class GeneratingRoutes:
                         deadline_s=deadline_of(call.scope),
                         trace=trace,
                         key_digest=key_digest and charge_digest_of(key_digest, fingerprint()),
-                        is_cut_by_us=lambda: state.replays.is_closing,
                     )
                     if may_have_been_answered(call, asked):
                         await self._answer_once(asked, generation, fingerprint(), call)

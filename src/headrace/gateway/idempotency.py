@@ -57,7 +57,6 @@ class Replays:
         self._kept: OrderedDict[ReplayKey, Kept] = OrderedDict()  # the oldest first
         self._kept_bytes = 0
         self._tasks: dict[ReplayKey, asyncio.Task[None]] = {}
-        self.is_closing = False  # what is given up now is this gateway's doing
 
     async def answer(
         self,
@@ -92,11 +91,14 @@ class Replays:
         how = replayed_header if kept else joined_header
         await recording.play(receive, send, (how, *standing()))
 
-    async def close(self) -> None:
-        """Give up what runs for nobody, and wait until it is settled."""
-        self.is_closing = True
+    def cut(self) -> None:
+        """This gateway ends: what runs answers so to those that listen."""
         for recording in self._running.values():
-            recording.abandon()
+            recording.cut()
+
+    async def close(self) -> None:
+        """Cut what runs, and wait until it is settled."""
+        self.cut()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await self._claims.close()
 

@@ -8,9 +8,9 @@ nobody has listened for `unattended_s_max` it is given up, as if its client had 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from headrace.base.errors import HeadraceError, Unavailable, UpstreamFailed
+from headrace.base.errors import HeadraceError, UpstreamFailed
 from headrace.gateway.endings import AnswerTooLarge
-from headrace.http.asgi import DisconnectScope, Header, Message, Receive, Send
+from headrace.http.asgi import DisconnectScope, Header, Message, Receive, Send, ServerCloses
 
 unattended_s_max = 30.0  # longer than clients wait before they try again
 recorded_bytes_max = 16 * 1024 * 1024  # of one answer
@@ -36,6 +36,7 @@ class Recording:
         self._is_too_large = False
         self._changed = asyncio.Event()
         self._abandoned = asyncio.Event()
+        self._is_cut = False
         self._timer: asyncio.TimerHandle | None = None
 
     async def make(self, make: Make) -> None:
@@ -48,7 +49,7 @@ class Recording:
             self.is_over = True
             self._tell()
             if self.error is None and not self._messages:
-                self.error = Unavailable("This gateway shuts down; try again.", retry_after_s=1.0)
+                self.error = ServerCloses()
 
     @property
     def is_complete(self) -> bool:
@@ -68,6 +69,11 @@ class Recording:
         """Nobody waits for the answer any more."""
         self._abandoned.set()
 
+    def cut(self) -> None:
+        """This gateway ends, whoever waits."""
+        self._is_cut = True
+        self._abandoned.set()
+
     async def play(self, receive: Receive, send: Send, extra: tuple[Header, ...] = ()) -> None:
         """Give one connection the whole answer, from its beginning and as it comes.
 
@@ -77,7 +83,7 @@ class Recording:
             self._timer.cancel()
             self._timer = None
         try:
-            async with DisconnectScope(receive):
+            async with DisconnectScope(receive, of_cuts=False):  # the recording says that itself
                 last = await self._play_all_but_last(send, extra)
             await send(last)
         finally:
@@ -106,7 +112,7 @@ class Recording:
 
     async def _receive(self) -> Message:
         await self._abandoned.wait()
-        return {"type": "http.disconnect"}
+        return {"type": "http.disconnect", "is_cut": self._is_cut}
 
     async def _record(self, message: Message) -> None:
         coming_bytes = declared_bytes(message) if message["type"] == "http.response.start" else 0

@@ -16,6 +16,7 @@ from headrace.base.errors import (
     InvalidRequest,
     MethodNotAllowed,
     PayloadTooLarge,
+    Unavailable,
 )
 
 Message = MutableMapping[str, Any]
@@ -46,6 +47,13 @@ def header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
+class ServerCloses(Unavailable):
+    """This server ends before the answer was complete; another one may give it."""
+
+    def __init__(self) -> None:
+        super().__init__("This server shuts down; try again.", retry_after_s=1.0)
+
+
 class WatchedReceive(ABC):
     """A `receive` that knows more than ASGI asks for, so that most requests need no more tasks."""
 
@@ -55,9 +63,16 @@ class WatchedReceive(ABC):
     async def __call__(self) -> Message:
         """What the client sends."""
 
+    @property
     @abstractmethod
-    def watch(self, watcher: Callable[[], None] | None) -> None:
-        """Have this called once when the client goes away, at once if it has; None: no longer."""
+    def is_cut(self) -> bool:
+        """Whether the server ends, and this request with it."""
+
+    @abstractmethod
+    def watch(self, watcher: Callable[[], None] | None, *, of_cuts: bool = True) -> None:
+        """Have this called once when the client goes away, at once if it has; None: no longer.
+
+        `of_cuts`: the same when the server cuts the request."""
 
     @abstractmethod
     def whole_body(self) -> bytes | None:
@@ -188,12 +203,16 @@ class EventStream:
 class DisconnectScope:
     """`async with DisconnectScope(receive)`: the block is cancelled when the client goes away.
 
-    The cancellation leaves the block as ClientClosed. Enter it once the body is read, and leave it
-    before the answer's last piece is sent: after that a server reports every request as gone."""
+    The cancellation leaves the block as ClientClosed, or as ServerCloses when the server ends and
+    cuts what still runs. Enter it once the body is read, and leave it before the answer's last
+    piece is sent: after that a server reports every request as gone."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, *, of_cuts: bool = True) -> None:
+        """Not `of_cuts`: what the block waits for is told itself that the server ends."""
         self._receive = receive
+        self._of_cuts = of_cuts
         self._gone = False
+        self._is_cut = False
         self._watcher: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "DisconnectScope":
@@ -202,7 +221,7 @@ class DisconnectScope:
         self._task = task
         self._cancellations = task.cancelling()
         if isinstance(self._receive, WatchedReceive):
-            self._receive.watch(self._leave)
+            self._receive.watch(self._leave, of_cuts=self._of_cuts)
         else:
             self._watcher = asyncio.create_task(self._watch())
         return self
@@ -222,13 +241,19 @@ class DisconnectScope:
             return
         others = self._task.uncancel() > self._cancellations
         if kind is asyncio.CancelledError and not others:
+            if self._is_cut:
+                raise ServerCloses from None
             raise ClientClosed("The client went away before its answer was complete.") from None
 
     async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        message = await self._receive()
+        while message["type"] != "http.disconnect":
+            message = await self._receive()
+        self._is_cut = message.get("is_cut", False)
         self._leave()
 
     def _leave(self) -> None:
         self._gone = True
+        if isinstance(self._receive, WatchedReceive):
+            self._is_cut = self._receive.is_cut
         self._task.cancel()

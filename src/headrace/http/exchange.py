@@ -17,6 +17,18 @@ status_lines = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
     for status in http.HTTPStatus
 }
+failed_answer = (
+    b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain\r\n"
+    b"content-length: 21\r\nconnection: close\r\n\r\nInternal Server Error"
+)
+cut_body = (
+    b'{"error":{"message":"This server shuts down; try again.","type":"server_error",'
+    b'"param":null,"code":"unavailable"}}'
+)
+cut_answer = (  # to what the app had not begun to answer, in the shape of all other refusals
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n"
+    b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(cut_body), cut_body)
+)
 disconnected: Message = {"type": "http.disconnect"}
 
 log = logging.getLogger(__name__)
@@ -67,11 +79,13 @@ class Exchange(WatchedReceive):
         "_is_body_told",
         "_is_body_whole",
         "_is_chunked",
+        "_is_cut",
         "_is_started",
         "_pieces",
         "_scope",
         "_waits_to_continue",
         "_watcher",
+        "_watches_cuts",
         "is_gone",
         "keeps_alive",
     )
@@ -92,6 +106,7 @@ class Exchange(WatchedReceive):
         self._body_left: int | None = None  # of the answer; None: it does not say
         self._changed: asyncio.Event | None = None  # while the app waits for something
         self._watcher: Callable[[], None] | None = None
+        self._watches_cuts = self._is_cut = False
 
     # For the connection.
 
@@ -118,6 +133,14 @@ class Exchange(WatchedReceive):
         if watcher is not None:
             watcher()
 
+    def cut(self) -> None:
+        """The server ends, and the app is to answer that."""
+        self._is_cut = True
+        watcher = self._watcher
+        if watcher is not None and self._watches_cuts:
+            self._watcher = None
+            watcher()
+
     async def run(self, app: App) -> None:
         """Let the app answer; what it does wrong ends the connection and is logged."""
         try:
@@ -132,10 +155,15 @@ class Exchange(WatchedReceive):
 
     # For the app.
 
-    def watch(self, watcher: Callable[[], None] | None) -> None:
+    @property
+    def is_cut(self) -> bool:
+        """Whether the server ends, and this request with it."""
+        return self._is_cut and not self.is_gone
+
+    def watch(self, watcher: Callable[[], None] | None, *, of_cuts: bool = True) -> None:
         """Have this called once when the client goes away; at once if it has."""
-        self._watcher = watcher
-        if self.is_gone and watcher is not None:
+        self._watcher, self._watches_cuts = watcher, of_cuts
+        if watcher is not None and (self.is_gone or (self._is_cut and of_cuts)):
             self._watcher = None
             watcher()
 
@@ -248,8 +276,5 @@ class Exchange(WatchedReceive):
         transport = self._connection.transport
         if not self._is_started:
             self._is_started = True
-            transport.write(
-                b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain\r\n"
-                b"content-length: 21\r\nconnection: close\r\n\r\nInternal Server Error"
-            )
+            transport.write(cut_answer if self._is_cut else failed_answer)
         transport.close()

@@ -1,5 +1,9 @@
 """Listening and serving: one socket, one ASGI app, SIGTERM drains, a deadline cuts.
 
+    SIGTERM ── nothing is accepted; what runs goes on ──> `drain_timeout_s`
+            ── what still runs is told to end, and answers so (`ServerCloses`) ──> `cut_timeout_s`
+            ── tasks are cancelled, connections closed
+
 uvicorn with uvloop underneath; here is the shutdown that it lacks. What it has for one connection
 is replaced by `server_connection`.
 """
@@ -13,7 +17,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from ipaddress import ip_address
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import uvicorn
 import uvloop
@@ -26,6 +30,8 @@ from headrace.http.tls import Certificate
 Result = TypeVar("Result")
 
 backlog = 2048
+cut_timeout_s = 3.0  # for what was cut to ask engines, settle, and answer
+cancel_timeout_s = 1.0  # for what did not
 port_max = 65_535
 
 bind_advice = {
@@ -86,14 +92,16 @@ async def serve(
     drain_timeout_s: float,
     stop: asyncio.Event | None = None,
     on_drain: Callable[[], None] | None = None,
+    on_cut: Callable[[], None] | None = None,
     certificate: Certificate | None = None,
     handles_signals: bool = True,
 ) -> None:
     """Serve until SIGTERM, SIGINT or `stop`, then let running requests finish up to the timeout.
 
-    `on_drain` is called when that begins; nothing is accepted any more. A second signal, or the
-    timeout, cancels what still runs. Returns when every connection is closed. With a
-    `certificate` all of it is TLS. Of several servers of one process one handles the signals."""
+    `on_drain` is called when that begins; nothing is accepted any more. The timeout, or a second
+    signal, cuts what still runs, before which `on_cut` is called; a third one cancels it. Returns
+    when every connection is closed. With a `certificate` all of it is TLS. Of several servers of
+    one process one handles the signals."""
     config = uvicorn.Config(
         app,
         http=ServerConnection,
@@ -107,10 +115,10 @@ async def serve(
         server_header=False,
         backlog=backlog,
         timeout_keep_alive=math.ceil(keep_alive_s),
-        timeout_graceful_shutdown=math.ceil(drain_timeout_s),
+        timeout_graceful_shutdown=math.ceil(drain_timeout_s + cut_timeout_s),
         ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )
-    server = _Server(config, on_drain, handles_signals=handles_signals)
+    server = _Server(config, drain_timeout_s, on_drain, on_cut, handles_signals=handles_signals)
     watchers = [] if stop is None else [asyncio.create_task(_drain_when(stop, server))]
     if certificate is not None:
         watchers.append(asyncio.create_task(certificate.follow()))
@@ -119,6 +127,7 @@ async def serve(
     finally:
         for watcher in watchers:
             watcher.cancel()
+        await server.end()
 
 
 async def _drain_when(stop: asyncio.Event, server: "_Server") -> None:
@@ -127,28 +136,52 @@ async def _drain_when(stop: asyncio.Event, server: "_Server") -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, with our signals: the first drains, the second cuts, neither is raised again."""
+    """uvicorn, with our signals: the first drains, the second cuts, none is raised again."""
 
     def __init__(
         self,
         config: uvicorn.Config,
+        drain_timeout_s: float,
         on_drain: Callable[[], None] | None,
+        on_cut: Callable[[], None] | None,
         *,
         handles_signals: bool,
     ) -> None:
         super().__init__(config)
+        self._drain_timeout_s = drain_timeout_s
         self._on_drain = on_drain
+        self._on_cut = on_cut
         self._handles_signals = handles_signals
+        self._timer: asyncio.TimerHandle | None = None  # that cuts
+        self._is_cut = False
 
     def drain(self) -> None:
-        """Begin to shut down, or cut what still runs if that has begun already."""
-        if self.should_exit:
+        """Begin to shut down; if that has begun already, cut what still runs, then cancel it."""
+        if not self.should_exit:
+            self.should_exit = True
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._drain_timeout_s, self._cut)
+            if self._on_drain is not None:
+                self._on_drain()
+        elif not self._is_cut:
+            self._cut()
+        else:
             for task in tuple(self.server_state.tasks):
                 task.cancel()
-            return
-        self.should_exit = True
-        if self._on_drain is not None:
-            self._on_drain()
+
+    async def end(self) -> None:
+        """Return once what was cancelled has ended, if that takes no longer than it may."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.server_state.tasks:
+            await asyncio.wait(tuple(self.server_state.tasks), timeout=cancel_timeout_s)
+
+    def _cut(self) -> None:
+        self._is_cut = True
+        if self._on_cut is not None:
+            self._on_cut()
+        for connection in tuple(self.server_state.connections):
+            cast(ServerConnection, connection).cut()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

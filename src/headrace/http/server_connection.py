@@ -80,6 +80,12 @@ class ServerConnection(asyncio.Protocol):
         else:
             self._running.keeps_alive = False
 
+    def cut(self) -> None:
+        """Have what still runs answer that the server ends."""
+        for exchange in (self._running, *self._waiting):
+            if exchange is not None:
+                exchange.cut()
+
     def answered(self) -> None:
         """The running request has its answer: the next one's turn."""
         exchange, self._running = self._running, None
