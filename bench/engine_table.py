@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 begin_mark, end_mark = "<!-- table: begin -->\n", "<!-- table: end -->\n"
-columns = ("what", "headrace", "best peer", "ratio", "without guesses", "bar", "aim")
+columns = ("what", "headrace", "best peer", "ratio", "without guesses", "16 bits", "bar", "aim")
 header = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|"
-ours, plain = "headrace", "headrace, no guesses"
+ours, plain, exact = "headrace", "headrace, no guesses", "headrace, 16 bits"
 step_noise = 1.05  # of one row's time over its neighbours'
 
 
@@ -68,6 +68,7 @@ def http_rows(document: dict[str, Any]) -> Iterator[str]:
             f"| {'-' if peer is None else f'{best:.0f} ({peer})'} "
             f"| {times(None if best is None else rates[ours] / best, aim.bar)} "
             f"| {times(None if best is None else rates[plain] / best, aim.bar)} "
+            f"| {times(None if best is None else rates[exact] / best, aim.bar)} "
             f"| {aim.bar:g} | {aim.aim:g} |"
         )
 
@@ -77,7 +78,7 @@ def prefill_rows(document: dict[str, Any]) -> Iterator[str]:
     for row in document["rows"]:
         yield (
             f"| prefill of 512 tokens, {row['type']} (tok/s) | {row['headrace']:.0f} "
-            f"| {row['llama']:.0f} (llama.cpp) | {times(row['ratio'], prefill.bar)} | "
+            f"| {row['llama']:.0f} (llama.cpp) | {times(row['ratio'], prefill.bar)} | | "
             f"| {prefill.bar:g} | {prefill.aim:g} |"
         )
 
@@ -91,7 +92,7 @@ def bandwidth_rows(document: dict[str, Any]) -> Iterator[str]:
         text = f"{share:.0%}" if share >= bandwidth_bar else f"**{share:.0%}**"
         yield (
             f"| {document['model']}, decode of one row, share of memory bandwidth | {text} "
-            f"| | | | {bandwidth_bar:.0%} | {bandwidth_aim:.0%} |"
+            f"| | | | | {bandwidth_bar:.0%} | {bandwidth_aim:.0%} |"
         )
 
 
@@ -106,7 +107,7 @@ def step_rows(document: dict[str, Any]) -> Iterator[str]:
     text = f"{costs[worst]:.3f} (row {worst})"
     yield (
         f"| {document['model']}, step of n rows over its neighbours', largest "
-        f"| {text if costs[worst] <= step_noise else f'**{text}**'} | | | | {step_noise:g} | |"
+        f"| {text if costs[worst] <= step_noise else f'**{text}**'} | | | | | {step_noise:g} | |"
     )
 
 

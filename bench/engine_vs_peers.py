@@ -13,8 +13,8 @@ is a server over HTTP, as headrace is; the other two are libraries, without HTTP
 `peer_engines.py`). llama.cpp's wheel is built for AVX2, the libraries choose at run time:
 `--isa avx2` holds headrace and the libraries to the same instructions. `--short` asks for fewer
 tokens, so that a model of a billion weights is through in minutes. `--plot` writes PNG and SVG.
-headrace runs twice, as it comes and without guessing ahead, because no peer guesses by default;
-with `--activation-bits 8` a third time, as it comes but with activations of 8 bits.
+headrace runs three times: as it comes, without guessing ahead, because no peer guesses by default,
+and as it comes but with activations of 16 bits, which keep the float model's distribution.
 bench/engine_table.py makes a table of the figures.
 """
 
@@ -43,10 +43,12 @@ short_questions = (
     Question(32, 32, 0, 32, 32),
     Question(8, 272, 256, 16, 8),
 )
-our_name, plain_name = "headrace", "headrace, no guesses"
-coarse_name = "headrace, 8 bits"
-coarse_bits = 8
-our_names = (our_name, plain_name, coarse_name)
+our_name = "headrace"
+our_variants = {  # by name, what their environment sets
+    our_name: {},
+    "headrace, no guesses": {"HEADRACE_DRAFT_TOKENS": "0"},
+    "headrace, 16 bits": {"HEADRACE_ACTIVATION_BITS": "16"},
+}
 peers_path = Path(__file__).parent / "peers"
 libraries = {  # a library's program, and what its Python must have
     "openvino": ("openvino_batching.py", ("openvino_genai", "openvino_tokenizers")),
@@ -87,7 +89,7 @@ def compare(
                 try:
                     results[engine.name].append(engine.ask(question, seed=run))
                 except (SystemExit, OSError, subprocess.SubprocessError) as error:
-                    if engine.name in our_names:
+                    if engine.name in our_variants:
                         raise
                     print(f"{engine.name} is left out from here: {error}")
                     remaining.remove(engine)
@@ -99,10 +101,10 @@ def compare(
             for name in names
         ]
         print(f"{question.name:42}{''.join(cells)}", flush=True)
-        peers = {name: rate for name, rate in rates.items() if name not in our_names}
+        peers = {name: rate for name, rate in rates.items() if name not in our_variants}
         ratios = {
             each: {name: rates[each] / rate for name, rate in peers.items()}
-            for each in our_names
+            for each in our_variants
             if each in rates
         }
         rows.append({"question": question.name, "engines": found, "ratios": ratios})
@@ -129,14 +131,10 @@ def start_engines(arguments: argparse.Namespace, stack: ExitStack) -> list[Engin
     isa = {"HEADRACE_CPU_ISA": arguments.isa} if arguments.isa else {}
     rest = (str(arguments.model), "--threads", str(arguments.threads))
     ours = [sys.executable, "-m", "headrace.cli.main", "serve", *rest]
-    no_guesses = isa | {"HEADRACE_DRAFT_TOKENS": "0"}
     engines: list[Engine] = [
-        stack.enter_context(served(our_name, ours, isa)),
-        stack.enter_context(served(plain_name, ours, no_guesses)),
+        stack.enter_context(served(name, ours, isa | variables))
+        for name, variables in our_variants.items()
     ]
-    if arguments.activation_bits == coarse_bits:
-        coarse = isa | {"HEADRACE_ACTIVATION_BITS": str(coarse_bits)}
-        engines.append(stack.enter_context(served(coarse_name, ours, coarse)))
     python = arguments.llama_python
     reason = missing_packages(python, ("xllamacpp",)) if python else "no --llama-python"
     if reason is None:
@@ -193,7 +191,6 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--isa", choices=("avx2", "avx512"), help="cap the instruction set")
-    parser.add_argument("--activation-bits", type=int, choices=(coarse_bits, 16), default=16)
     parser.add_argument("--short", action="store_true", help="ask for fewer tokens")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="path of the plots, without an ending")

@@ -6,7 +6,7 @@
 Rounds of all cases are interleaved over the instruction sets and activation bits, and each figure
 is the best round's, because other work on a shared machine only ever slows a step down. Shares are
 of the memory bandwidth (as many threads over 512 MiB, in each round) and of the cached 4-bit kernel
-rate with as many activation bits.
+rate with as many activation bits; both are engines' defaults unless given.
 A model that the last cache holds can have more than all of that bandwidth; the first line says so.
 """
 
@@ -17,13 +17,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from headrace import kernels
 from headrace.engine.cpu_runner import CpuRunner
-from headrace.engine.runner import StepBatch
+from headrace.engine.runner import ActivationBits, StepBatch, activation_bits_default
 from headrace.weights.architecture import ArchitectureSpec
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.gguf import open_gguf
@@ -107,7 +106,7 @@ class Variant:
     """What a model is computed with."""
 
     isa: str
-    activation_bits: Literal[8, 16]
+    activation_bits: ActivationBits = activation_bits_default
 
 
 def load(path: Path, variant: Variant, threads: int) -> tuple[CpuRunner, ArchitectureSpec]:
@@ -187,7 +186,7 @@ def main() -> None:
     variants = [
         Variant(isa, bits)
         for isa in arguments.isa or ["avx2"]
-        for bits in arguments.activation_bits or [16]
+        for bits in arguments.activation_bits or [activation_bits_default]
     ]
     results = measure(arguments.model, variants, chosen, arguments.rounds, arguments.threads)
     print(

@@ -63,7 +63,7 @@ def compare(path: Path, peer_python: Path, isa: str, threads: int, turns: int) -
     server = Path(__file__).parent / "peers" / "llama_server.py"
     command = [str(peer_python), str(server), str(path), "--slots", "1", "--threads", str(threads)]
     with served("prefill", command, {}) as peer:
-        runner, _ = load(path, Variant(isa, 16), threads)
+        runner, _ = load(path, Variant(isa), threads)
         rng = np.random.default_rng(0)
         ours, theirs = [], []
         for turn in range(turns + 1):

@@ -22,7 +22,7 @@ steps = 3  # of one round
 
 def measure(model: Path, isa: str, rounds: int) -> list[float]:
     """Milliseconds of a step with 1, 2, ... rows."""
-    runner, _ = load(model, Variant(isa, 16), threads=1)
+    runner, _ = load(model, Variant(isa), threads=1)
     batches = [
         batch_of(Case("", rows, 1, context_tokens), runner.info.vocab_size)
         for rows in range(1, rows_max + 1)

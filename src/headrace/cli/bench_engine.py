@@ -27,7 +27,12 @@ from headrace.cli.engine_report import (
     prefill_result,
     write_report,
 )
-from headrace.cli.engine_settings import ActivationBits, ActivationWidth, ModelArgument, Threads
+from headrace.cli.engine_settings import (
+    ActivationBits,
+    ModelArgument,
+    Threads,
+    activation_width_default,
+)
 from headrace.cli.engine_timing import StepTimer
 from headrace.cli.engine_work import ModelWork, model_work
 from headrace.cli.model_files import resolve_model
@@ -61,7 +66,7 @@ def engine(
     cache_dir: CacheDir,
     *,
     threads: Threads = None,
-    activation_bits: ActivationBits = ActivationWidth.SIXTEEN,
+    activation_bits: ActivationBits = activation_width_default,
     prompts: Annotated[str, typer.Option(help="Prompt lengths, in tokens.")] = "128,512",
     batches: Annotated[str, typer.Option(help="Sequences at a time.")] = "1,2,4,8,16,32",
     context_tokens: Annotated[

@@ -12,6 +12,7 @@ from headrace.cli.model_files import resolve_model
 from headrace.cli.settings import CacheDir
 from headrace.engine.cpu_runner import CpuRunner
 from headrace.engine.load_probe import check_tokens, is_noise, noise_text
+from headrace.engine.runner import activation_bits_default
 from headrace.engine.scored_text import perplexity
 from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.architecture import ArchitectureSpec
@@ -82,6 +83,7 @@ def _probe(file: ModelFile, spec: ArchitectureSpec, tokens: list[int]) -> float:
         kv_tokens=2 * probe_tokens_max,
         rows_max=probe_rows,
         sequences_max=probe_rows,
+        activation_bits=activation_bits_default,
     ) as runner:
         found = perplexity(runner, tokens)
     if is_noise(found, spec.vocab_size):

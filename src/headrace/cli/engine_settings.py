@@ -10,6 +10,7 @@ from headrace.base.errors import ConfigurationError
 from headrace.cli.model_files import QuantizeTo
 from headrace.cli.settings import Setting
 from headrace.engine.ranks import ranks_max
+from headrace.engine.runner import activation_bits_default
 from headrace.engine_server.messages import EngineConfig, KvTransfers
 from headrace.engine_server.service import ServiceConfig
 from headrace.engine_server.template_file import read_template
@@ -49,6 +50,9 @@ class ActivationWidth(StrEnum):
         return 8 if self is ActivationWidth.EIGHT else 16
 
 
+activation_width_default = ActivationWidth(str(activation_bits_default))
+
+
 class LoadCheck(StrEnum):
     """What becomes of a model that fails when it is looked at before it serves."""
 
@@ -73,9 +77,10 @@ kv_cache_dtype = Setting(
 activation_bits = Setting(
     "activation-bits",
     ActivationWidth,
-    ActivationWidth.SIXTEEN,
-    "Bits of the activations that weights of 4 bits are multiplied with: 8 makes many requests at "
-    "once faster and answers a little worse (about llama.cpp's), 16 loses nothing that shows.",
+    activation_width_default,
+    "Bits of the activations that weights of 4 bits are multiplied with: 8 answers as llama.cpp "
+    "does with the same file, 16 keeps the float model's distribution and takes longer. Weights of "
+    "more bits, and embedding models, have 16 with either.",
 )
 quantize = Setting(
     "quantize",
@@ -233,7 +238,7 @@ def service_config(
     prefix_key: bytes | None = None,
     tenant_cache_tokens: int | None = None,
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.F16,
-    activation_bits: ActivationWidth = ActivationWidth.SIXTEEN,
+    activation_bits: ActivationWidth = activation_width_default,
     swap_tokens: int | None = None,
     public_prompts: str | None = None,
     chat_template: Path | None = None,

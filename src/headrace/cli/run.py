@@ -19,7 +19,6 @@ from headrace.cli.adapter_options import Loras, with_adapters
 from headrace.cli.background import BackgroundLoop, Runner
 from headrace.cli.engine_settings import (
     ActivationBits,
-    ActivationWidth,
     ContextLength,
     KvCache,
     KvCacheDtype,
@@ -29,6 +28,7 @@ from headrace.cli.engine_settings import (
     ModelArgument,
     Quantize,
     Threads,
+    activation_width_default,
     kv_tokens_default,
     service_config,
 )
@@ -107,7 +107,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="The same seed gives the same answers.")] = None,
     kv_tokens: KvTokens = kv_tokens_default,
     kv_cache_dtype: KvCache = KvCacheDtype.F16,
-    activation_bits: ActivationBits = ActivationWidth.SIXTEEN,
+    activation_bits: ActivationBits = activation_width_default,
     quantize: Quantize = None,
     threads: Threads = None,
     context_length: ContextLength = None,

@@ -19,7 +19,6 @@ from headrace.cli.adapter_options import (
 )
 from headrace.cli.engine_settings import (
     ActivationBits,
-    ActivationWidth,
     ChatTemplateFile,
     ContextLength,
     CpuMoe,
@@ -41,6 +40,7 @@ from headrace.cli.engine_settings import (
     TenantCacheTokens,
     TensorParallelSize,
     Threads,
+    activation_width_default,
     draft_tokens_default,
     kv_tokens_default,
     max_num_seqs_default,
@@ -86,7 +86,7 @@ def serve(
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8000,
     kv_tokens: KvTokens = kv_tokens_default,
     kv_cache_dtype: KvCache = KvCacheDtype.F16,
-    activation_bits: ActivationBits = ActivationWidth.SIXTEEN,
+    activation_bits: ActivationBits = activation_width_default,
     quantize: Quantize = None,
     threads: Threads = None,
     max_num_seqs: MaxNumSeqs = max_num_seqs_default,

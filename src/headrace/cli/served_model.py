@@ -16,7 +16,7 @@ from headrace.http import server
 from headrace.observability.tracing import Tracer
 
 key_variable = "HEADRACE_API_KEY"
-exact_bits = 16  # of activations where nobody chose fewer
+exact_bits = 16  # of activations that lose nothing that shows
 
 
 class ServedModel:
@@ -112,7 +112,7 @@ class ServedModel:
 
 
 def _kernels_of(ready: Ready) -> str:
-    """The kernels, and how exact activations are where somebody chose that."""
+    """The kernels, and how many bits activations have if that loses something."""
     if ready.activation_bits == exact_bits:
         return ready.kernel_name
     return f"{ready.kernel_name} with {ready.activation_bits}-bit activations"

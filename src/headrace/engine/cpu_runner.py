@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headrace.base.errors import ConfigurationError, ModelFileError
 from headrace.engine.placement import Device, anywhere
 from headrace.engine.ranks import RankPlace, alone, check_ranks
-from headrace.engine.runner import RunnerInfo, StepBatch, StepResult
+from headrace.engine.runner import ActivationBits, RunnerInfo, StepBatch, StepResult
 from headrace.kernels import CpuTransformer, block_size_tokens, default_thread_count, isa_limit
 from headrace.kernels.rotation import Rotation, rotations_of
 from headrace.weights.architecture import ArchitectureSpec
@@ -25,7 +25,6 @@ from headrace.weights.tensor import Bytes, Tensor, TensorType
 threads_max = 256
 
 KvCacheType = Literal["f16", "q8"]  # q8: int8 with a scale a token and head, half the memory
-ActivationBits = Literal[8, 16]  # 8: of products with weights of 4 bits; others always have 16
 
 
 class TensorSource(Protocol):
@@ -54,7 +53,7 @@ class CpuRunner:
         sequences_max: int,
         threads: int | None = None,
         kv_cache_dtype: KvCacheType = "f16",
-        activation_bits: ActivationBits = 16,
+        activation_bits: ActivationBits = 16,  # engines pass theirs: activation_bits_default
         adapters_max: int = 0,
         adapter_rank_max: int = rank_max_default,
         packed_path: Path | None = None,

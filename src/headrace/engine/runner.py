@@ -6,13 +6,16 @@ contribute one row (decode) or many (a prefill chunk); both kinds mix freely.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.weights.architecture import ArchitectureSpec
 from headrace.weights.lora.adapter import LoraAdapter
+
+ActivationBits = Literal[8, 16]  # 8: of products with weights of 4 bits; others always have 16
+activation_bits_default: ActivationBits = 8  # of an engine that nobody told
 
 
 @dataclass(frozen=True, slots=True)

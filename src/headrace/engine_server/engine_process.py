@@ -32,7 +32,7 @@ from headrace.engine.request import (
     SamplingParams,
     TokenConstraint,
 )
-from headrace.engine.runner import ModelRunner, RunnerInfo
+from headrace.engine.runner import ModelRunner
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.engine_server import messages
 from headrace.engine_server.adapter_shelf import AdapterShelf
@@ -173,7 +173,7 @@ class EngineProcess:
                 kv_blocks=info.num_blocks,
                 block_size_tokens=info.block_size_tokens,
                 adapters=self._shelf.loaded(),
-                remarks=[*remarks, *_activation_remarks(config, info)],
+                remarks=remarks,
                 activation_bits=info.activation_bits,
             )
         )
@@ -318,16 +318,6 @@ def exit_when_alone(sock: socket.socket) -> None:
     end.register(sock, 0)  # a hang-up is told without being asked for
     end.poll()
     exit_now()
-
-
-def _activation_remarks(config: EngineConfig, info: RunnerInfo) -> list[str]:
-    """What its operator should know who asked for fewer bits than the model is computed with."""
-    if config.activation_bits == info.activation_bits:
-        return []
-    return [
-        f"--activation-bits {config.activation_bits} changes nothing: the model has no weights of "
-        "4 bits, and others are multiplied with activations of 16"
-    ]
 
 
 def _warm_up(core: EngineCore) -> None:

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from headrace.base.errors import HeadraceError
+from headrace.engine.runner import ActivationBits, activation_bits_default
 
 fields_passed_on = (int, float, str)  # of errors' fields
 frame_bytes_max = 32 * 1024 * 1024  # a prompt of millions of token ids; more is a broken peer
@@ -64,7 +65,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     draft_model_path: str | None = None  # what guesses them; None: n-grams of the request's own
     target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
     kv_cache_dtype: Literal["f16", "q8"] = "f16"
-    activation_bits: Literal[8, 16] = 16  # that weights of 4 bits are multiplied with
+    activation_bits: ActivationBits = activation_bits_default  # beside weights of 4 bits
     public_prompts: str | None = None  # whose KV all tenants share: a path, or their lines
     host_tokens: int = 0  # of preempted requests' KV, kept in host memory
     adapters_max: int = 0  # LoRA adapters loaded at once

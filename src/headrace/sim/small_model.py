@@ -9,8 +9,8 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine.cpu_runner import ActivationBits, CpuRunner, KvCacheType
-from headrace.engine.runner import StepBatch
+from headrace.engine.cpu_runner import CpuRunner, KvCacheType
+from headrace.engine.runner import ActivationBits, StepBatch
 from headrace.weights.architecture import ArchitectureSpec, RopeStyle
 from headrace.weights.layout import required_shapes
 from headrace.weights.tensor import Tensor, TensorType

@@ -23,10 +23,10 @@ def test_what_was_chosen_reaches_the_engine() -> None:
         Path("tiny.gguf"),
         "tiny",
         **{**good, "threads": 3, "tenant_cache_tokens": 64},
-        activation_bits=ActivationWidth.EIGHT,
+        activation_bits=ActivationWidth.SIXTEEN,
     )
-    assert config.engine.activation_bits == 8
-    assert service_config(Path("tiny.gguf"), "tiny", **good).engine.activation_bits == 16
+    assert config.engine.activation_bits == 16
+    assert service_config(Path("tiny.gguf"), "tiny", **good).engine.activation_bits == 8
     assert (config.engine.kv_tokens, config.engine.threads) == (8192, 3)
     assert config.engine.salt_tokens_max == 64
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from headrace.base.errors import ConfigurationError
-from headrace.engine.cpu_runner import ActivationBits, CpuRunner, KvCacheType
+from headrace.engine.cpu_runner import CpuRunner, KvCacheType
 from headrace.engine.ranks import (
     RankPlace,
     alone,
@@ -22,6 +22,7 @@ from headrace.engine.ranks import (
     rank_tensors,
     rows_of_rank,
 )
+from headrace.engine.runner import ActivationBits
 from headrace.sim.small_model import (
     SmallModel,
     Work,

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ConfigurationError
 from headrace.engine.core import EngineCore
-from headrace.engine.cpu_runner import ActivationBits, CpuRunner, KvCacheType
+from headrace.engine.cpu_runner import CpuRunner, KvCacheType
 from headrace.engine.kv_parcel import KvParcel
 from headrace.engine.kv_transfer import KvLayout
 from headrace.engine.request import EngineRequest, RequestOutput, SamplingParams
+from headrace.engine.runner import ActivationBits
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.engine_server.kv_exchange import make_fingerprint
 from headrace.engine_server.kv_fetch import Budget, KvFetcher
