@@ -26,7 +26,7 @@ secret = b"s" * 32
 
 
 async def test_an_agent_reports_over_tls_to_whom_it_trusts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = trustme.CA()
     issued = authority.issue_cert("localhost")
@@ -53,10 +53,11 @@ async def test_an_agent_reports_over_tls_to_whom_it_trusts(
     listener = NodeListener("127.0.0.1", port, Certificate(chain, key))
     serving = asyncio.create_task(listener.serve(fleet.reports, stop))
 
-    async def reports() -> bool:
+    async def reports(scheme: str = "https") -> bool:
+        caplog.clear()
         client = HttpClient()
         agent = NodeAgent(
-            urls=[f"https://localhost:{port}"],
+            urls=[f"{scheme}://localhost:{port}"],
             token=node_tokens.format(node_id, secret),
             worker=Worker(FakeLauncher(), ModelFiles(tmp_path, clock), lambda: (4001,)),
             client=client,
@@ -71,8 +72,16 @@ async def test_an_agent_reports_over_tls_to_whom_it_trusts(
 
     try:
         assert not await reports()
+        assert "its certificate is not trusted here" in caplog.text
+        assert "SSL_CERT_FILE" in caplog.text
+        assert not await reports("http")
+        assert "name it as https://" in caplog.text
         monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
         assert await reports()
+        stop.set()
+        await serving
+        assert not await reports()
+        assert "no connection: " in caplog.text
     finally:
         stop.set()
         await serving

@@ -280,7 +280,9 @@ def _fields(deployment: DeploymentView) -> list[tuple[str, str]]:
 def _words(fields: Mapping[str, object]) -> str:
     """Fields in a line."""
     return ", ".join(
-        f"{name.replace('_', ' ')} {value}" for name, value in fields.items() if value is not None
+        name.removeprefix("is_").replace("_", " ") + ("" if value is True else f" {value}")
+        for name, value in fields.items()
+        if value is not None and value is not False
     )
 
 

@@ -13,7 +13,7 @@ from headrace.base.errors import ConfigurationError
 from headrace.cli.settings import Setting
 from headrace.control.nodes.book import NodeBook
 from headrace.control.nodes.fleet_launcher import FleetLauncher
-from headrace.control.nodes.machine import read_inventory
+from headrace.control.nodes.machine import find_nvml, read_inventory
 from headrace.control.nodes.node_loop import NodeLoop
 from headrace.control.nodes.orders import OrderBook
 from headrace.control.nodes.report_api import NodeReportApi
@@ -172,7 +172,7 @@ def open_fleet(
         book=book,
         clock=clock,
         leads=leads,
-        local=read_inventory(loopback) if runs_here else None,
+        local=read_inventory(loopback, find_nvml()) if runs_here else None,
         times=times,
         region=place[0],
         zone=place[1],

@@ -28,7 +28,7 @@ from headrace.cli.settings import CacheDir, Setting, default_data_dir
 from headrace.control.model_files import ModelFiles
 from headrace.control.nodes.agent import NodeAgent, Worker, tidy_logs
 from headrace.control.nodes.cache_keeper import CacheKeeper
-from headrace.control.nodes.machine import read_inventory
+from headrace.control.nodes.machine import find_nvml, read_inventory
 from headrace.control.nodes.ports import PortFinder, address_towards
 from headrace.http import server
 from headrace.http.client import HttpClient
@@ -130,14 +130,14 @@ async def run(
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, interrupted)
-    client = HttpClient()
+    client, nvml = HttpClient(), find_nvml()
     agent = NodeAgent(
         urls=member.urls,
         token=member.token,
         worker=worker,
         client=client,
         clock=clock,
-        inventory=lambda: read_inventory(host),
+        inventory=lambda: read_inventory(host, nvml),
         labels=labels,
     )
     try:

@@ -18,6 +18,7 @@ class ReplicaView(msgspec.Struct, frozen=True):
     name: str
     deployment: str
     state: str
+    node: str
     address: str
     attempts: int
     detail: str
@@ -49,12 +50,13 @@ def list_all(
     platform.show_list(
         platform.client.list("/replicas", {"deployment": deployment}),
         ReplicaView,
-        ("NAME", "ID", "DEPLOYMENT", "STATE", "ADDRESS", "CREATED", "DETAIL"),
+        ("NAME", "ID", "DEPLOYMENT", "STATE", "NODE", "ADDRESS", "CREATED", "DETAIL"),
         lambda replica: (
             replica.name,
             replica.id,
             replica.deployment,
             _state(replica),
+            replica.node or "-",
             replica.address or "-",
             format_moment(replica.create_time),
             replica.detail or "-",

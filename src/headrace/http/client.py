@@ -257,8 +257,8 @@ class HttpClient:
                     upstream.port,
                     ssl=self._tls_context() if upstream.is_secure else None,
                 )
-        except (OSError, UnicodeError):  # TimeoutError is one of the former
-            raise Unavailable("No connection to the engine; try again.") from None
+        except (OSError, UnicodeError) as error:  # TimeoutError is one of the former
+            raise Unavailable("No connection to the engine; try again.") from error
         finally:
             upstream.connecting_count -= 1
         upstream.connections.add(connection)

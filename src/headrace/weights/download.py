@@ -194,7 +194,7 @@ class _Fetch:
         self._remember_validator(response.headers)
         if total_bytes is not None:
             self._partial.require_space(total_bytes - self._partial.size_bytes)
-        self._progress.start(total_bytes, self._target.label)
+        self._progress.start(total_bytes, f"fetching {self._target.label}")
         try:
             self._progress.advance(self._partial.size_bytes)
             self._copy(response, total_bytes)

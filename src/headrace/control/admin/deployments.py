@@ -33,6 +33,7 @@ from headrace.spec.autoscaling import Autoscaling
 from headrace.spec.deployments import Deployment, Replica, Template, Upstream
 from headrace.spec.hedging import Hedging
 from headrace.spec.models import Model, ModelVersion
+from headrace.spec.nodes import Node
 from headrace.spec.public_prompts import PublicPrompt, prompts_max
 from headrace.spec.resources import PlacementPolicy, ReplicaResources
 from headrace.spec.rollout import RolloutPolicy
@@ -320,12 +321,14 @@ def list_replicas(
     """List replicas, of one deployment or of all."""
     store = context.database.store
     parent_id = None if deployment is None else resolve(store, Deployment, deployment, Model).id
-    names = {item.id: item.name for item in store.list(Deployment)}
+    names = {item.id: item.name for item in (*store.list(Deployment), *store.list(Node))}
     return page_of(
         store.list(Replica, parent_id),
         after,
         limit,
-        lambda replica: replica_view(replica, names.get(replica.parent_id, "")),
+        lambda replica: replica_view(
+            replica, names.get(replica.parent_id, ""), names.get(replica.node_id, "")
+        ),
     )
 
 

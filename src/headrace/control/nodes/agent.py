@@ -11,6 +11,7 @@ processes outlive it; the next agent of this directory finds them by their recor
 import asyncio
 import logging
 import secrets
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -258,7 +259,7 @@ class NodeAgent:
                 raise UpstreamFailed(f"it answered {answer.status}: {words}")
             orders = msgspec.json.decode(answer.body, type=NodeOrders)
         except (HeadraceError, msgspec.DecodeError) as error:
-            self._complain(str(error))
+            self._complain(words_of(error, self._urls[0]))
             self._urls.append(self._urls.pop(0))
             self._tells_inventory = True
             return False
@@ -288,6 +289,25 @@ class NodeAgent:
             cache=self._worker.cache(),
             logs=self._worker.logs(),
         )
+
+
+def words_of(error: Exception, url: str) -> str:
+    """Why a control plane took no report, for whoever looks after this machine."""
+    cause = error.__cause__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted here, {cause.verify_message}; if your own authority "
+            "signed it, name that one's file in SSL_CERT_FILE"
+        )
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS fails ({cause.reason}); if it listens without, name it as http://"
+    if isinstance(cause, TimeoutError):
+        return "no connection in time; check the address, and what filters packets between"
+    if isinstance(cause, OSError):
+        return f"no connection: {cause.strerror or cause}"
+    if isinstance(error, UpstreamFailed) and url.startswith("http://"):
+        return f"{error.message} If it listens with TLS, name it as https://"
+    return str(error)
 
 
 def tidy_logs(directory: Path, kept: int) -> None:

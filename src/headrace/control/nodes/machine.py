@@ -23,10 +23,9 @@ memory_pattern = re.compile(r"MemTotal:\s+(\d+) kB")
 cpu_type = "CPU"
 
 
-def read_inventory(address: str, nvml: ModuleType | None = None) -> Inventory:
+def read_inventory(address: str, nvml: ModuleType | None) -> Inventory:
     """This machine as it is now; `address` is where its replicas listen."""
     cores, memory = read_cores(), read_memory()
-    nvml = nvml or find_nvml()
     accelerators = () if nvml is None else read_accelerators(nvml)
     return Inventory(
         devices=(*accelerators, *read_sockets(memory.total_bytes)),
@@ -60,7 +59,7 @@ def read_sockets(memory_bytes: int, directory: Path = numa_dir) -> tuple[NodeDev
 
 
 def find_nvml() -> ModuleType | None:
-    """NVML, where its package and a driver are installed."""
+    """NVML, where its package and a driver are installed; the log says what it lacks."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
