@@ -21,7 +21,7 @@ from headrace.sim.gateway_site import (
     gateway_site,
     model_name,
 )
-from headrace.storage.replay_claims import Change, Claim
+from headrace.storage.replay_claims import Change, Claim, Take
 
 Answer = tuple[int, bytes, str | None]
 
@@ -114,12 +114,12 @@ async def test_what_nobody_comes_back_for_is_given_up(
     assert settlement.outcome is Outcome.ABORTED
 
 
-async def test_another_body_under_the_same_key_is_409(
+async def test_another_body_under_the_same_key_is_422(
     site: GatewaySite, client: aiohttp.ClientSession
 ) -> None:
     assert (await chat(client, "k"))[0] == 200
     status, body, _ = await chat(client, "k", "something else")
-    assert status == 409
+    assert status == 422
     assert b"Idempotency-Key" in body
     assert len(site.engines[0].seen) == 1
 
@@ -180,7 +180,7 @@ async def test_an_answer_is_given_again_though_its_gateway_ended(tmp_path: Path)
     async with gateway_site(tmp_path, [engine]) as site, connected(site) as client:
         again = await chat(client, "k")
         other, _, _ = await chat(client, "k", "something else")
-    assert (again, other, len(engine.seen)) == ((*first[:2], "finished"), 409, 1)
+    assert (again, other, len(engine.seen)) == ((*first[:2], "finished"), 422, 1)
 
 
 async def test_what_a_crash_broke_off_frees_its_key(
@@ -243,7 +243,7 @@ async def test_keys_that_come_while_one_is_written_are_written_together(
     write = store.write
 
     def counted(changes: Sequence[Change]) -> list[Claim | None]:
-        claimed.append(sum(isinstance(change, Claim) for change in changes))
+        claimed.append(sum(isinstance(change, Take) for change in changes))
         is_open.wait(60.0)
         return write(changes)
 

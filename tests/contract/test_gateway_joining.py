@@ -1,6 +1,7 @@
 """One key at two gateways over one database: one answer for both, one charge, whatever dies."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 
+from headrace.base.clock import SystemClock
 from headrace.base.errors import Unavailable
 from headrace.gateway import heartbeat, joining, kept_answer, recording, replay_claims
 from headrace.gateway.idempotency import ReplayKey, fingerprint_of
@@ -19,7 +21,7 @@ from headrace.sim.engine import Behaviour, Failure, FakeEngine
 from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name
 from headrace.spec.deployments import Replica
 from headrace.storage import open_postgres
-from headrace.storage.replay_claims import Claim, Release
+from headrace.storage.replay_claims import Release, Take
 
 path = "/v1/chat/completions"
 
@@ -211,15 +213,17 @@ async def test_who_waits_for_a_gateway_that_died_runs_the_request(
     claimed = await claim_by_another(first, stream=stream)
     waiting = [first.asking(stream=stream), second.asking(stream=stream)]
     await asyncio.gather(first.waits(), second.waits())
-    renewed = store.standing([claimed.digest])
-    assert renewed == [claimed]
+    (standing,) = store.standing([claimed.digest])
+    assert standing is not None
+    assert (standing.request_id, standing.gateway_id) == ("req_gone", "gone")
+    assert standing.left_s <= 3.0
     answers = await asyncio.gather(*waiting)
     assert [each.status for each in answers] == [200, 200]
     assert answers[0].events == answers[1].events
     assert len(engine.seen) == 1
 
 
-async def claim_by_another(client: Client, *, stream: bool) -> Claim:
+async def claim_by_another(client: Client, *, stream: bool) -> Take:
     """Claim the key `k` for a gateway that does nothing any more."""
     seen: list[bytes] = []
     store = client.site.database.replay_claims
@@ -232,17 +236,10 @@ async def claim_by_another(client: Client, *, stream: bool) -> Claim:
         }
     )
     seen.append(body.decode().encode())
-    now_s = client.site.gateway.replays._clock.wall_s()
-    claim = Claim(
-        digest=digest,
-        fingerprint=fingerprint_of(path, seen[0]).hex(),
-        request_id="req_gone",
-        gateway_id="gone",
-        claim_time=now_s,
-        expire_time=now_s + 3.0,
-    )
-    assert await asyncio.to_thread(store.write, [claim]) == [None]
-    return claim
+    fingerprint = fingerprint_of(path, seen[0]).hex()
+    take = Take(digest, fingerprint, "req_gone", "gone", lease_s=3.0)
+    assert await asyncio.to_thread(store.write, [take]) == [None]
+    return take
 
 
 async def test_a_claim_of_what_runs_long_is_renewed(
@@ -261,7 +258,7 @@ async def test_a_claim_of_what_runs_long_is_renewed(
     while True:
         (standing,) = await asyncio.to_thread(store.standing, digests)
         assert standing is not None
-        if standing.expire_time > begun.expire_time:
+        if standing.left_s > begun.left_s:
             break
     gate.set()
     assert (await running).status == 200
@@ -318,10 +315,10 @@ async def test_another_body_is_refused_also_while_the_first_runs_elsewhere(
     engine.default = Behaviour(gate=gate)
     running = first.asking()
     await engine.wait_for(1)
-    assert (await second.ask(word="something else")).status == 409
+    assert (await second.ask(word="something else")).status == 422
     gate.set()
     assert (await running).status == 200
-    assert (await second.ask(word="something else")).status == 409
+    assert (await second.ask(word="something else")).status == 422
 
 
 async def test_no_more_wait_than_there_is_room_for(
@@ -378,6 +375,48 @@ async def test_an_answer_that_is_too_large_to_keep_is_named_and_not_run_again(
     assert refused.status == 409
     assert answer.request_id.encode() in refused.body
     assert len(engine.seen) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_large_answer_is_given_again_by_another_gateway(
+    clients: tuple[Client, Client],
+    engine: FakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    stream: bool,
+) -> None:
+    """It is written before its claim says that it ended, apart from what others wait for."""
+    monkeypatch.setattr(replay_claims, "answer_bytes_together_max", 10)
+    first, second = clients
+    answer = await first.ask(stream=stream)
+    await first.is_idle()
+    assert await second.ask(stream=stream) == answer._replace(replayed="finished")
+    assert len(engine.seen) == 1
+
+
+@pytest.mark.parametrize("off_s", [-40.0, 40.0, 3600.0])
+async def test_a_gateway_whose_clock_is_wrong_waits_for_what_another_runs(
+    clients: tuple[Client, Client],
+    engine: FakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    off_s: float,
+) -> None:
+    """Neither does it take a claim over that stands, nor forget what others keep."""
+    first, second = clients
+    ended = await first.ask(key="before")
+    await first.is_idle()
+    gate = asyncio.Event()
+    engine.default = Behaviour(tokens=9, gate=gate)
+    running = first.asking()
+    await engine.wait_for(2)
+    monkeypatch.setattr(SystemClock, "wall_s", lambda _: time.time() + off_s)
+    waiting = second.asking()
+    await second.waits()
+    gate.set()
+    assert (await waiting).events == (await running).events
+    assert await second.ask(key="before") == ended._replace(replayed="finished")
+    await second.ask(key="other")
+    assert await second.ask(key="before") == ended._replace(replayed="finished")
+    assert len(engine.seen) == 3
 
 
 async def test_what_the_engine_broke_under_a_key_is_paid_by_the_platform(
@@ -451,4 +490,6 @@ async def test_a_release_of_what_was_taken_over_frees_nothing(
     claimed = await claim_by_another(first, stream=False)
     store = first.site.database.replay_claims
     await asyncio.to_thread(store.write, [Release(claimed.digest, "req_before")])
-    assert await asyncio.to_thread(store.standing, [claimed.digest]) == [claimed]
+    (standing,) = await asyncio.to_thread(store.standing, [claimed.digest])
+    assert standing is not None
+    assert standing.request_id == claimed.request_id

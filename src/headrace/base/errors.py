@@ -10,6 +10,7 @@
     ├── MethodNotAllowed         405 method_not_allowed
     ├── Conflict                 409 conflict
     ├── PayloadTooLarge          413 payload_too_large
+    ├── KeyReused                422 idempotency_key_reused
     ├── RateLimited              429 rate_limit_exceeded   retryable
     ├── ClientClosed             499 client_closed
     ├── RequestAborted           500 request_aborted
@@ -37,6 +38,7 @@ type_of_status: Mapping[int, str] = {
     405: "invalid_request_error",
     409: "conflict_error",
     413: "invalid_request_error",
+    422: "invalid_request_error",
     429: "rate_limit_error",
 }
 
@@ -132,6 +134,13 @@ class PayloadTooLarge(HeadraceError):
 
     code = "payload_too_large"
     http_status = 413
+
+
+class KeyReused(HeadraceError):
+    """An `Idempotency-Key` was used for a different request; that takes a new key."""
+
+    code = "idempotency_key_reused"
+    http_status = 422
 
 
 class RateLimited(HeadraceError):

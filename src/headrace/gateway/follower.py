@@ -80,6 +80,12 @@ class SnapshotFollower:
             self._next_look.add_done_callback(self._looks.discard)
         await asyncio.wait((self._next_look,), timeout=refresh_wait_s_max)
 
+    async def snapshot_with(self, model_name: str) -> Snapshot:
+        """The snapshot; one that does not know the model is made anew first, as that may be new."""
+        if self.snapshot.find(model_name) is None:
+            await self.refresh()
+        return self.snapshot
+
     async def _look(self) -> None:
         async with self._looking:
             await asyncio.sleep(max(0.0, self._look_after_s - self._clock.monotonic_s()))

@@ -102,7 +102,7 @@ class GeneratingRoutes:
                     generation = Generation(
                         state.services,
                         call.principal,
-                        state.follower.snapshot,
+                        await state.follower.snapshot_with(asked.request.model),
                         record,
                         priority_of(call.scope, body, call.principal.tenant),
                         deadline_s=deadline_of(call.scope),

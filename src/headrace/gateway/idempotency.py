@@ -3,7 +3,7 @@
     first                     runs, detached from its connection
     again while it runs       joins: the same answer, also a stream from its beginning
     again within the window   the kept answer; nothing runs, nothing is charged
-    again with another body   409
+    again with another body   422
     again, elsewhere          the same, by what the store has (`joining`)
 
 Only complete answers are kept: one that failed is tried anew. Keys belong to the API key that
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from headrace.base.clock import Clock
-from headrace.base.errors import Conflict, InvalidRequest, Unavailable
+from headrace.base.errors import InvalidRequest, Unavailable
 from headrace.gateway import replay_claims
 from headrace.gateway.joining import Joining, Keyed, joined_header, replayed_header
 from headrace.gateway.recording import Make, Recording
@@ -74,7 +74,7 @@ class Replays:
         `standing` are the headers of the moment that go with an answer that was made before;
         `keyed` is the request where a caller chose the key; None: the project caches answers.
 
-        Conflict if the key was used for another request."""
+        KeyReused if the key was used for another request."""
         check_key(key.idempotency_key)
         await self._ended(key)
         self._forget_expired()
@@ -84,10 +84,7 @@ class Replays:
             await self._start(key, fingerprint, make, keyed).play(receive, send)
             return
         if recording.fingerprint != fingerprint:
-            raise Conflict(
-                "This Idempotency-Key was used for a different request; use a new key.",
-                param="Idempotency-Key",
-            )
+            raise replay_claims.key_reused()
         how = replayed_header if kept else joined_header
         await recording.play(receive, send, (how, *standing()))
 

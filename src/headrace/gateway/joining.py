@@ -115,7 +115,7 @@ class Joining:
         data = await self._claims.answer(standing)
         if data is None:
             raise answer_gone(standing)
-        start, *bodies = unpacked(data)
+        start, *bodies = await asyncio.to_thread(unpacked, data)
         headers = [each for each in start["headers"] if not is_moment(each)]
         await send({**start, "headers": [*headers, how, *keyed.standing()]})
         for body in bodies:
@@ -159,9 +159,9 @@ class Joining:
         found: Claim | None = standing
         while found is not None and not found.is_done:
             await asyncio.sleep(delay_s)
+            found = await self._claims.look(found, delay_s)
             delay_s = min(2 * delay_s, look_interval_s_max)
-            found = await self._claims.look(found)
-            if found is None or self._claims.is_over(found):
+            if found is None or (found.left_s <= 0 and not found.is_done):
                 found = await self._take(keyed)
         return found
 

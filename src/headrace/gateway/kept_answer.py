@@ -7,7 +7,7 @@ import msgspec
 
 from headrace.http.asgi import Header, Message
 
-kept_answer_bytes_max = 256 * 1024  # compressed: a stream of some ten thousand tokens
+kept_answer_bytes_max = 16 * 1024 * 1024  # compressed: all of what a gateway itself remembers
 
 
 class Packed(msgspec.Struct, array_like=True):

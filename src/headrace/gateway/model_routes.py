@@ -29,7 +29,7 @@ class ModelRoutes:
 
     async def _one(self, call: Call) -> None:
         name = call.parameter
-        served = self._state.follower.snapshot.find(name)
+        served = (await self._state.follower.snapshot_with(name)).find(name)
         if served is None or not call.principal.may_ask(served):
             raise NotFound(
                 f"There is no model {name!r} for this key; GET /v1/models lists them.",

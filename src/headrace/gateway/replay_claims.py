@@ -6,7 +6,8 @@
     not renewed  its gateway died, or has lost the store: after `lease_s` whoever asks runs it
     store away   the keys hold within this gateway's life alone
 
-Whatever runs twice for that is charged once: `storage.charged_keys`.
+The store's clock says when a lease is over, so those of gateways may differ. Whatever runs twice
+for all that is charged once: `storage.charged_keys`.
 """
 
 import asyncio
@@ -14,15 +15,26 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 
+import msgspec
+
 from headrace.base.clock import Clock
-from headrace.base.errors import Conflict, HeadraceError
+from headrace.base.errors import HeadraceError, KeyReused
 from headrace.gateway.together import Together
 from headrace.ledger.journal import Journal
 from headrace.storage.charged_keys import key_window_s
-from headrace.storage.replay_claims import Change, Claim, Finish, Release, Renew, ReplayClaims
+from headrace.storage.replay_claims import (
+    Change,
+    Claim,
+    Finish,
+    Release,
+    Renew,
+    ReplayClaims,
+    Take,
+)
 
 replay_window_s = key_window_s  # of a request that ended well
 write_timeout_s = 5.0  # a store that takes longer counts as away
+answer_bytes_together_max = 64 * 1024  # a larger one is written apart from what others wait for
 lease_s = 15.0  # of a claim whose gateway does not renew it
 renew_interval_s = 5.0
 
@@ -36,13 +48,14 @@ class KeyClaims:
         self._clock = clock
         self._writes = Together[Change, Claim | None](self._write_all)
         self._looks = Together[str, Claim | None](store.standing)
+        self._keeping = asyncio.Lock()  # one large answer at a time
         self._open: dict[str, str] = {}  # request ids of what runs here, by digest
         self._renewing: asyncio.Task[None] | None = None
 
     async def take(self, digest: str, fingerprint: bytes, request_id: str) -> Claim | None:
         """Claim a key for a request, which nothing runs here; None: done, or the store is away.
 
-        Otherwise the claim that stands in the way. Conflict if that is of another request."""
+        Otherwise the claim that stands in the way. KeyReused if that is of another request."""
         standing = await self._claim(digest, fingerprint, request_id)
         if standing is not None and self._is_left_open(standing):
             await self._write(Release(digest, standing.request_id))
@@ -53,19 +66,19 @@ class KeyClaims:
         check_same(standing, fingerprint)
         return standing
 
-    async def look(self, standing: Claim) -> Claim | None:
-        """What became of a claim; the same while the store is away. Conflict as in `take`."""
+    async def look(self, standing: Claim, after_s: float) -> Claim | None:
+        """What became of a claim that was read so long ago. KeyReused as in `take`.
+
+        While the store is away it is the same, and runs out."""
+        begun_s = self._clock.monotonic_s()
         try:
             found = await self._looks.ask(standing.digest, write_timeout_s)
         except (HeadraceError, TimeoutError):
-            return standing
+            passed_s = after_s + self._clock.monotonic_s() - begun_s
+            return msgspec.structs.replace(standing, left_s=standing.left_s - passed_s)
         if found is not None:
             check_same(found, bytes.fromhex(standing.fingerprint))
         return found
-
-    def is_over(self, standing: Claim) -> bool:
-        """Whether a claim's gateway has not renewed it in time."""
-        return not standing.is_done and standing.expire_time <= self._clock.wall_s()
 
     async def answer(self, standing: Claim) -> bytes | None:
         """What the request of a claim was answered; None: it is not kept, or out of reach."""
@@ -74,9 +87,15 @@ class KeyClaims:
         return None
 
     async def finish(self, digest: str, answer: bytes | None) -> None:
-        """The request ended well."""
-        until = self._clock.wall_s() + replay_window_s
-        await self._write(Finish(digest, self._open.pop(digest), until, answer))
+        """The request ended well; its claim is renewed until that is written."""
+        if answer is not None and len(answer) > answer_bytes_together_max:
+            async with self._keeping:
+                with suppress(HeadraceError):
+                    await asyncio.to_thread(
+                        self._store.keep, self._open[digest], answer, replay_window_s
+                    )
+            answer = None
+        await self._write(Finish(digest, self._open.pop(digest), replay_window_s, answer))
 
     async def release(self, digest: str) -> None:
         """The request came to nothing: the same key may run it again."""
@@ -96,16 +115,8 @@ class KeyClaims:
         await self._looks.close()
 
     async def _claim(self, digest: str, fingerprint: bytes, request_id: str) -> Claim | None:
-        now_s = self._clock.wall_s()
-        claim = Claim(
-            digest=digest,
-            fingerprint=fingerprint.hex(),
-            request_id=request_id,
-            gateway_id=self._journal.journal_id,
-            claim_time=now_s,
-            expire_time=now_s + lease_s,
-        )
-        return await self._write(claim)
+        gateway_id = self._journal.journal_id
+        return await self._write(Take(digest, fingerprint.hex(), request_id, gateway_id, lease_s))
 
     async def _write(self, change: Change) -> Claim | None:
         """The claim that stands in the way; None if there is none, or the store is away."""
@@ -131,8 +142,7 @@ class KeyClaims:
         try:
             while self._open:
                 await asyncio.sleep(renew_interval_s)
-                until = self._clock.wall_s() + lease_s
-                renewals = [Renew(*claimed, until) for claimed in self._open.items()]
+                renewals = [Renew(*claimed, lease_s) for claimed in self._open.items()]
                 await asyncio.gather(*(self._write(each) for each in renewals))
         finally:
             self._renewing = None
@@ -158,10 +168,18 @@ def charge_digest_of(digest: str, fingerprint: bytes) -> str:
 
 
 def check_same(standing: Claim, fingerprint: bytes) -> None:
-    """Conflict if a key was used for something else."""
+    """KeyReused if a key was used for something else."""
     if standing.fingerprint != fingerprint.hex():
-        raise Conflict(
-            "This Idempotency-Key was used for a different request; use a new key.",
-            param="Idempotency-Key",
-            request_id=standing.request_id,
-        )
+        raise key_reused(request_id=standing.request_id)
+
+
+def key_reused(**fields: object) -> KeyReused:
+    """The refusal of a key that was used for another request.
+
+    422 and no 409, as draft-ietf-httpapi-idempotency-key-header says (2.7): the official clients
+    send what met a 409 again, which is right for a request that still runs and in vain here."""
+    return KeyReused(
+        "This Idempotency-Key was used for a different request; use a new key.",
+        param="Idempotency-Key",
+        **fields,
+    )

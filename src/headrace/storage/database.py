@@ -27,9 +27,14 @@ class Database:
     """Everything headrace keeps; open it with `storage.open_sqlite`."""
 
     def __init__(
-        self, sessions: Sessions, clock: Clock, limit_sessions: Sessions | None = None
+        self,
+        sessions: Sessions,
+        clock: Clock,
+        limit_sessions: Sessions | None = None,
+        answer_sessions: Sessions | None = None,
     ) -> None:
-        """`limit_sessions` have a lock of their own, so that no lease waits for a batch."""
+        """`limit_sessions` have a lock of their own, so that no lease waits for a batch, and
+        `answer_sessions`, so that none waits for a large answer."""
         self._sessions = sessions
         self.store = Store(sessions)
         self.ledger = LedgerStore(sessions, clock)
@@ -40,7 +45,7 @@ class Database:
         self.reconciliations = ReconciliationReports(sessions)
         self.device_uses = DeviceUses(sessions)
         self.learnt_loads = LearntLoads(sessions)
-        self.replay_claims = ReplayClaims(limit_sessions or sessions)
+        self.replay_claims = ReplayClaims(limit_sessions or sessions, clock, answer_sessions)
         self.limits = LeaseStore(limit_sessions or sessions, clock)
         self.invoices = InvoiceStore(sessions)
         self.late_rating = LateRating(sessions)

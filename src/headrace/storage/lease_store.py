@@ -23,6 +23,7 @@ from headrace.storage.lease_exchange import (
 from headrace.storage.posting import ids_per_query
 from headrace.storage.rows import dialect_insert
 from headrace.storage.sessions import Sessions
+from headrace.storage.store_time import store_time_s
 from headrace.storage.tables import accounts, counters, limit_gateways, limit_leases, limit_uses
 
 epoch_counter = "limits_epoch"
@@ -57,7 +58,7 @@ class LeaseStore:
                     limit_leases.c.gateway_id == gateway_id
                 )
             ).all()
-            time_s = self._time_s(connection)
+            time_s = store_time_s(connection, self._clock)
         if known is None:
             return Standing(time_s)
         return Standing(
@@ -71,7 +72,7 @@ class LeaseStore:
     def exchange(self, said: Exchange) -> Answers:
         """As `SharedLimits.exchange`."""
         with self._sessions.write() as connection:
-            time_s = self._time_s(connection)
+            time_s = store_time_s(connection, self._clock)
             is_new_report = self._register(connection, said, time_s)
             keys = sorted({ask.key for ask in said.asks} | {use.key for use in said.uses})
             uses = read_uses(connection, keys)
@@ -154,13 +155,6 @@ class LeaseStore:
             [row],
         )
         return known is None or said.report > known.report
-
-    def _time_s(self, connection: Connection) -> float:
-        """The server's clock, which all gateways share; a file's is this machine's."""
-        if connection.dialect.name != "postgresql":
-            return self._clock.wall_s()
-        query = "SELECT extract(epoch FROM clock_timestamp())::float8"
-        return float(connection.exec_driver_sql(query).scalar_one())
 
 
 def add_use(uses: Uses, changed: Uses, key: str, window: int, amount: int) -> None:

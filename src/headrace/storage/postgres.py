@@ -18,7 +18,8 @@ from headrace.storage.schema_version import is_current, migrate
 from headrace.storage.sessions import Sessions
 
 writer_lock = 0x6865_6164_0001  # of every transaction that writes
-limits_lock = 0x6865_6164_0003  # of exchanges of leases, which write no other table
+limits_lock = 0x6865_6164_0003  # of exchanges of leases and claims, which write no other table
+answers_lock = 0x6865_6164_0004  # of large answers, which are kept before their claim says so
 connections_kept = 8
 connections_max = 32  # threads that use the database at once, as with SQLite
 pool_timeout_s = 10.0
@@ -51,12 +52,15 @@ def open_postgres(url: str, clock: Clock | None = None) -> Database:
     except BaseException:
         engine.dispose()
         raise
-    limit_sessions = Sessions(
-        engine,
-        sessions.location,
-        writer_options={"isolation_level": "READ COMMITTED", "headrace_lock": limits_lock},
+    limit_sessions, answer_sessions = (
+        Sessions(
+            engine,
+            sessions.location,
+            writer_options={"isolation_level": "READ COMMITTED", "headrace_lock": lock},
+        )
+        for lock in (limits_lock, answers_lock)
     )
-    return Database(sessions, clock or SystemClock(), limit_sessions)
+    return Database(sessions, clock or SystemClock(), limit_sessions, answer_sessions)
 
 
 def parse_address(url: str) -> URL:

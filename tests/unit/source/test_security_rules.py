@@ -33,7 +33,7 @@ reviewed_sql = {
     ("storage/postgres.py", "begin"),
     ("storage/changes.py", "notify"),
     ("storage/changes.py", "_listen"),
-    ("storage/lease_store.py", "_time_s"),
+    ("storage/store_time.py", "store_time_s"),
 }
 # Who decides whether somebody is let in, or where something may be sent.
 deciding = [
