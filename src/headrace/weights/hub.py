@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import huggingface_hub
 import msgspec
+from huggingface_hub import constants
 
 from headrace.base.errors import SourceError
 from headrace.weights.download import probe, read_whole
@@ -78,7 +79,7 @@ class _Answer(msgspec.Struct):
 def hub_listing(source: HubRepository) -> HubListing:
     """Every file of a repository's revision; SourceError if the hub refuses. Cost: one request."""
     revision = quote(source.revision, safe="")
-    endpoint = huggingface_hub.constants.ENDPOINT
+    endpoint = constants.ENDPOINT
     url = f"{endpoint}/api/models/{source.repository}/revision/{revision}?blobs=true"
     data = read_whole(url, _credentials(), listing_bytes_max)
     try:

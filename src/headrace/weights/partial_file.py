@@ -73,7 +73,8 @@ class PartialFile:
         free_bytes = shutil.disk_usage(self.path.parent).free
         if byte_count > free_bytes:
             raise SourceError(
-                f"{self.path.parent}: {byte_count} more bytes do not fit, {free_bytes} are free; "
+                f"{self.path.parent}: {byte_count / 1e6:,.0f} more MB do not fit, "
+                f"{free_bytes / 1e6:,.0f} are free; "
                 "free some space or point HEADRACE_CACHE_DIR at another directory.",
                 path=str(self.path),
             )

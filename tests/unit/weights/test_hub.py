@@ -1,6 +1,9 @@
 """Hugging Face: files at their commit, whole repositories, digests of the hub's own."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,6 +113,29 @@ def test_a_repository_becomes_a_directory_of_what_the_model_needs(
     assert found.path.name == found.sha256
     assert script.paths[0] == "/api/models/owner/repo/revision/main?blobs=true"
     assert {request["Authorization"] for request in script.requests} == {"Bearer hf_secret"}
+
+
+def test_a_repository_is_the_first_thing_that_a_process_fetches(
+    url: str, script: ServerScript, tmp_path: Path
+) -> None:
+    # The hub's package imports its parts when they are first asked for; a test has had them all.
+    script.repository = model_files
+    program = (
+        "import sys; from pathlib import Path; from headrace.sim.progress import SilentProgress; "
+        "from headrace.weights.sources import resolve; "
+        "print(resolve('hf://owner/repo', Path(sys.argv[1]), SilentProgress()).path)"
+    )
+    endpoint = {"HF_ENDPOINT": url.removesuffix("/tiny.gguf"), "HF_HOME": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "cache")],
+        env=os.environ | endpoint,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = Path(ended.stdout.strip())
+    assert (found / "model.safetensors").read_bytes() == weights
 
 
 @pytest.mark.usefixtures("hub")

@@ -112,7 +112,8 @@ def disk_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
         raise ConfigurationError(
-            f"The data directory {directory} cannot be used ({error.strerror}: {error.filename}); "
+            f"The data directory {directory} cannot be used ({error.strerror or error}{where}); "
             "check its disk and that it belongs to this user, or choose another with --data-dir."
         ) from None
