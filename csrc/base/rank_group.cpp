@@ -62,7 +62,7 @@ struct RankGroup::Header {
   SharedWord barrier_epoch;
   SharedWord command_epoch;
   RankCommand command;
-  std::int32_t counts[4];
+  std::int32_t counts[rank_counts];
 };
 
 RowSpan rows_of_rank(const RankPlace& place, int count, int unit) {
@@ -86,7 +86,7 @@ RankGroup::RankGroup(RankPlace place, int descriptor, std::size_t byte_count)
 }
 
 RankGroup::~RankGroup() {
-  if (place_.rank == 0) post(RankCommand::close, {0, 0, 0, 0});
+  if (place_.rank == 0) post(RankCommand::close, {});
   munmap(data_, size_);
 }
 
@@ -103,9 +103,9 @@ void RankGroup::barrier() {
   }
 }
 
-void RankGroup::post(RankCommand command, const std::int32_t (&counts)[4]) {
+void RankGroup::post(RankCommand command, const std::int32_t (&counts)[rank_counts]) {
   header_->command = command;
-  std::copy_n(counts, 4, header_->counts);
+  std::copy_n(counts, rank_counts, header_->counts);
   change(header_->command_epoch);
 }
 

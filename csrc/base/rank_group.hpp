@@ -19,6 +19,7 @@
 namespace headrace {
 
 enum class RankCommand : std::int32_t { step, copy_blocks, discard_kv, close };
+constexpr int rank_counts = 5;   // numbers that say how much data a command has
 
 // Which part of a model's outputs a rank computes.
 struct RankPlace {
@@ -51,7 +52,7 @@ class RankGroup {
   void barrier();
 
   // Rank 0: hands the others a command, whose data (`words_max` numbers at most) is written before.
-  void post(RankCommand command, const std::int32_t (&counts)[4]);
+  void post(RankCommand command, const std::int32_t (&counts)[rank_counts]);
   // The others: wait for the next command.
   RankCommand await_command();
   const std::int32_t* counts() const;

@@ -58,8 +58,8 @@ void load_adapter(CpuTransformer& self, int slot, const nb::list& parts) {
   }
   nb::gil_scoped_release release;
   Transformer& transformer = self.transformer();
-  auto adapter = std::make_unique<Adapter>(transformer.shape(), read,
-                                           transformer.adapters().rank_max());
+  auto adapter = std::make_unique<Adapter>(
+      transformer.shape(), read, transformer.adapters().rank_max(), self.options().place);
   const std::lock_guard lock(self.mutex());
   transformer.load_adapter(slot, std::move(adapter));
 }
@@ -85,12 +85,16 @@ void copy_blocks(CpuTransformer& self, const std::vector<std::pair<int, int>>& p
   self.transformer().copy_blocks(pairs);
 }
 
-// Returns when rank 0 is gone.
+// Returns when rank 0 is gone. Between two of its calls an adapter may be loaded.
 void serve(CpuTransformer& self) {
   if (self.options().place.rank == 0) throw InvalidStep("rank 0 is not served, it asks");
   nb::gil_scoped_release release;
-  const std::lock_guard lock(self.mutex());
-  self.transformer().serve();
+  Transformer& transformer = self.transformer();
+  for (RankCommand command = transformer.await_command(); command != RankCommand::close;
+       command = transformer.await_command()) {
+    const std::lock_guard lock(self.mutex());
+    transformer.obey(command);
+  }
 }
 
 nb::bytes export_blocks(CpuTransformer& self, const std::vector<int>& block_ids) {

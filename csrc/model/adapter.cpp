@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/errors.hpp"
+#include "model/weights.hpp"
 
 namespace headrace {
 
@@ -43,6 +44,29 @@ std::pair<int, int> shape_of(const ModelShape& shape, AdapterTarget target) {
   return {shape.hidden_size, shape.ffn_size};
 }
 
+// Where the outputs of a target's matrix are cut between ranks, as weights.cpp cuts them.
+int unit_of(const ModelShape& shape, AdapterTarget target) {
+  switch (target) {
+    case AdapterTarget::query:
+      return shape.group_size() * shape.head_dim;
+    case AdapterTarget::key:
+    case AdapterTarget::value:
+      return shape.head_dim;
+    case AdapterTarget::gate:
+    case AdapterTarget::up:
+      return group_values;
+    default:
+      return tile_columns;
+  }
+}
+
+// B of a rank. Who has a token's row of the embedding adds to all of it.
+RawTensor up_of_rank(const ModelShape& shape, const AdapterPart& part, const RankPlace& place) {
+  const auto target = static_cast<AdapterTarget>(part.target);
+  if (target == AdapterTarget::embedding) return part.up;
+  return rows_of(part.up, rows_of_rank(place, part.up.outputs, unit_of(shape, target)));
+}
+
 void require(bool holds, const AdapterPart& part, const std::string& problem) {
   if (!holds) throw ModelFileError("adapter tensor " + part.up.name + " " + problem);
 }
@@ -73,14 +97,15 @@ void check(const ModelShape& shape, const AdapterPart& part, int rank_max) {
 
 }  // namespace
 
-Adapter::Adapter(const ModelShape& shape, const std::vector<AdapterPart>& parts, int rank_max)
+Adapter::Adapter(const ModelShape& shape, const std::vector<AdapterPart>& parts, int rank_max,
+                 const RankPlace& place)
     : parts_(static_cast<std::size_t>(shape.num_layers) * adapter_target_count +
              model_target_count) {
   for (const AdapterPart& part : parts) {
     check(shape, part, rank_max);
     LowRank& low = parts_[index_of(shape, part)];
     low.down = PackedMatrix(part.down);
-    low.up = PackedMatrix(part.up);
+    low.up = PackedMatrix(up_of_rank(shape, part, place));
     low.scale = part.scale;
   }
 }

@@ -1,5 +1,6 @@
 // LoRA adapters: y += scale * B (A x) for rows of the requests that ask for one (Hu et al. 2021,
-// arXiv 2106.09685). A and B are packed like any weights and multiplied by the same kernels.
+// arXiv 2106.09685). A and B are packed like any weights and multiplied by the same kernels. A rank has
+// A whole, and of B the outputs that it has of the adapted matrix.
 #pragma once
 
 #include <array>
@@ -7,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/rank_group.hpp"
 #include "model/model_shape.hpp"
 #include "model/packed_matrix.hpp"
 #include "model/step_batch.hpp"
@@ -31,7 +33,7 @@ struct AdapterSite {
 
 struct LowRank {
   PackedMatrix down;   // A: (rank, inputs)
-  PackedMatrix up;     // B: (outputs, rank)
+  PackedMatrix up;     // B: (outputs of this rank, rank); of the embedding all outputs
   float scale = 0;
 
   bool empty() const { return down.outputs() == 0; }
@@ -49,7 +51,8 @@ struct AdapterPart {
 class Adapter {
  public:
   // ModelFileError naming the part that does not fit the model or is over `rank_max`.
-  Adapter(const ModelShape& shape, const std::vector<AdapterPart>& parts, int rank_max);
+  Adapter(const ModelShape& shape, const std::vector<AdapterPart>& parts, int rank_max,
+          const RankPlace& place);
 
   const LowRank& part(int layer, AdapterTarget target) const {
     return parts_[static_cast<std::size_t>(layer) * adapter_target_count +
@@ -76,6 +79,7 @@ class AdapterPlan {
       : rank_max_(rank_max), loaded_(static_cast<std::size_t>(slots)) {}
 
   int rank_max() const { return rank_max_; }
+  int slot_count() const { return static_cast<int>(loaded_.size()); }
   void put(int slot, std::unique_ptr<Adapter> adapter);   // null empties; InvalidStep out of range
   std::size_t byte_count() const;
 

@@ -8,6 +8,7 @@ namespace headrace {
 
 void Transformer::execute(const StepBatch& batch, const StepResults& results) {
   check_step(batch, limits_);
+  adapters_.build(batch);   // which may refuse, before other ranks are told
   if (group_ != nullptr) post_step(batch);
   run_batch(batch, results);
 }
@@ -17,7 +18,6 @@ void Transformer::run_batch(const StepBatch& batch, const StepResults& results) 
     std::fill(row_sequence_.begin() + batch.row_starts[s],
               row_sequence_.begin() + batch.row_starts[s + 1], s);
   plan_.build(batch);
-  adapters_.build(batch);
   choose_kept_rows(batch, results);
   for (const Stretch& stretch : stretches_) {
     pin_thread(devices_[static_cast<std::size_t>(stretch.device)].cores);

@@ -97,8 +97,9 @@ class Transformer {
   void copy_blocks(const std::vector<std::pair<int, int>>& pairs);     // source, destination
   void discard_kv();
 
-  // What ranks other than 0 do: take part in rank 0's calls until it is gone.
-  void serve();
+  // What ranks other than 0 do: take part in rank 0's calls, one by one, until it closes.
+  RankCommand await_command() { return group_->await_command(); }
+  void obey(RankCommand command);
 
   // Puts an adapter into a slot, or with null empties it; between steps only.
   void load_adapter(int slot, std::unique_ptr<Adapter> adapter);

@@ -9,7 +9,7 @@
 namespace headrace {
 
 void Transformer::load_adapter(int slot, std::unique_ptr<Adapter> adapter) {
-  if (low_rank_.size() == 0) {
+  if (low_rank_.size() == 0) {   // the floats that ranks share are there from the beginning
     low_rank_ = Buffer<float>(static_cast<std::size_t>(rows_max_) * low_rank_stride());
     for (Activations* input : {attention_input_.get(), mixed_input_.get(), ffn_input_.get(),
                                down_input_.get()})

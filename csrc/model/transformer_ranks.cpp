@@ -14,7 +14,7 @@ namespace {
 std::size_t words_of_command(const StepLimits& limits) {
   const std::size_t sequences = static_cast<std::size_t>(limits.sequences_max);
   const std::size_t table = static_cast<std::size_t>(blocks_of(limits.max_model_len, block_tokens));
-  return static_cast<std::size_t>(limits.rows_max) + 4 * (sequences + 1) + sequences * table;
+  return static_cast<std::size_t>(limits.rows_max) + 5 * (sequences + 1) + sequences * table;
 }
 
 std::size_t floats_bytes(std::size_t rows, std::size_t width) {
@@ -54,6 +54,7 @@ void Transformer::post_step(const StepBatch& batch) {
       {batch.block_starts, sequences + 1},
       {batch.sampled, static_cast<std::size_t>(batch.sampled_count)},
       {batch.block_ids, static_cast<std::size_t>(batch.block_count)},
+      {batch.adapters, batch.adapters == nullptr ? 0 : sequences},
   };
   std::size_t total = 0;
   for (const auto& [data, count] : arrays) total += count;
@@ -62,7 +63,7 @@ void Transformer::post_step(const StepBatch& batch) {
   std::int32_t* out = command_data_;
   for (const auto& [data, count] : arrays) out = std::copy_n(data, count, out);
   group_->post(RankCommand::step, {batch.row_count, batch.sequence_count, batch.block_count,
-                                   batch.sampled_count});
+                                   batch.sampled_count, batch.adapters != nullptr});
 }
 
 StepBatch Transformer::posted_step() const {
@@ -78,6 +79,7 @@ StepBatch Transformer::posted_step() const {
   batch.block_starts = batch.context_lens + batch.sequence_count;
   batch.sampled = batch.block_starts + batch.sequence_count + 1;
   batch.block_ids = batch.sampled + batch.sampled_count;
+  if (counts[4] != 0) batch.adapters = batch.block_ids + batch.block_count;
   return batch;
 }
 
@@ -97,29 +99,26 @@ void Transformer::post_copies(const std::vector<std::pair<int, int>>& pairs, std
     command_data_[2 * i] = pairs[first + static_cast<std::size_t>(i)].first;
     command_data_[2 * i + 1] = pairs[first + static_cast<std::size_t>(i)].second;
   }
-  group_->post(RankCommand::copy_blocks, {count, 0, 0, 0});
+  group_->post(RankCommand::copy_blocks, {count});
 }
 
 void Transformer::discard_kv() {
-  if (group_ != nullptr) group_->post(RankCommand::discard_kv, {0, 0, 0, 0});
+  if (group_ != nullptr) group_->post(RankCommand::discard_kv, {});
   kv_.discard();
   if (group_ != nullptr) group_->barrier();
 }
 
-void Transformer::serve() {
-  for (;;) {
-    const RankCommand command = group_->await_command();
-    if (command == RankCommand::close) return;
-    if (command == RankCommand::step) {
-      run_batch(posted_step(), {});
-      continue;
-    }
-    if (command == RankCommand::discard_kv) kv_.discard();
-    const int count = command == RankCommand::copy_blocks ? group_->counts()[0] : 0;
-    for (int i = 0; i < count; ++i)
-      kv_.copy_block(command_data_[2 * i], command_data_[2 * i + 1]);
-    group_->barrier();
+void Transformer::obey(RankCommand command) {
+  if (command == RankCommand::step) {
+    const StepBatch batch = posted_step();
+    adapters_.build(batch);
+    run_batch(batch, {});
+    return;
   }
+  if (command == RankCommand::discard_kv) kv_.discard();
+  const int count = command == RankCommand::copy_blocks ? group_->counts()[0] : 0;
+  for (int i = 0; i < count; ++i) kv_.copy_block(command_data_[2 * i], command_data_[2 * i + 1]);
+  group_->barrier();
 }
 
 }  // namespace headrace

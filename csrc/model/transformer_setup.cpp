@@ -130,6 +130,7 @@ void Transformer::make_inputs() {
   }
   if (!shape_.encoder) output.add(kernels_, weights_.output_linear().matrix.type());
   ffn.floats |= experts.count > 0;   // what the experts' slots are filled from
+  if (group_ != nullptr && adapters_.slot_count() > 0) mixed.floats = down.floats = true;
   attention_input_ = std::make_unique<Activations>(rows_max_, shape_.hidden_size, attention);
   mixed_input_ = std::make_unique<Activations>(rows_max_, shape_.query_size(), mixed, group_.get());
   ffn_input_ = std::make_unique<Activations>(rows_max_, shape_.hidden_size, ffn);

@@ -24,6 +24,8 @@ std::function<RawBytes()> bytes_of_part(const RawTensor& raw, std::size_t unit_b
   };
 }
 
+}  // namespace
+
 RawTensor rows_of(const RawTensor& raw, const RowSpan& rows) {
   if (raw.outputs == rows.count()) return raw;
   RawTensor part = raw;
@@ -32,6 +34,8 @@ RawTensor rows_of(const RawTensor& raw, const RowSpan& rows) {
   part.outputs = rows.count();
   return part;
 }
+
+namespace {
 
 // Numbers of a vector; one that is quantized is refused when it is read.
 RawTensor columns_of(const RawTensor& raw, const RowSpan& columns) {

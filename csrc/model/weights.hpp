@@ -75,6 +75,9 @@ struct ModelWeights {
 
 using DeviceCores = std::vector<std::vector<int>>;   // by device
 
+// A matrix's outputs [rows.first, rows.end).
+RawTensor rows_of(const RawTensor& raw, const RowSpan& rows);
+
 // ModelFileError naming the tensor that is missing or has another shape than `shape` asks for.
 // Each layer is packed by a thread on its device's cores (none: anywhere), so that it lies in their
 // memory; the embedding with the first layer, the matrix that gives logits with the last.

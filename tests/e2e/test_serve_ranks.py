@@ -5,13 +5,17 @@ import os
 import signal
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from headrace.sim.adapter_files import write_adapter
 from headrace.sim.child_process import wait_until
 from headrace.sim.model_on_disk import write_model_file
 from headrace.sim.serve_process import ServeProcess
+from headrace.weights.architecture_reader import read_architecture
+from headrace.weights.gguf import open_gguf
 
 pytestmark = pytest.mark.e2e
 
@@ -19,8 +23,9 @@ prompts = ["the weir", "a lock", "water over stones" * 12, "x"]
 options = ("--threads", "2", "--kv-tokens", "1024", "--step-timeout", "60")
 
 
-def answer(served: ServeProcess, prompt: str) -> str:
-    body = {"model": served.model, "prompt": prompt, "max_tokens": 12, "temperature": 0}
+def answer(served: ServeProcess, prompt: str, adapter: str = "") -> str:
+    model = f"{served.model}:{adapter}" if adapter else served.model
+    body = {"model": model, "prompt": prompt, "max_tokens": 12, "temperature": 0}
     request = urllib.request.Request(
         served.url + "/v1/completions",
         json.dumps(body).encode(),
@@ -37,6 +42,24 @@ def answers(served: ServeProcess) -> list[str]:
         first = list(pool.map(lambda prompt: answer(served, prompt), prompts))
         assert list(pool.map(lambda prompt: answer(served, prompt), prompts)) == first
     return first
+
+
+def test_two_ranks_answer_through_an_adapter_as_one_does(tmp_path: Path) -> None:
+    model = write_model_file(tmp_path / "weir.gguf", layers=2)
+    with open_gguf(model) as file:
+        adapter = write_adapter(tmp_path / "sql", read_architecture(file), seed=1)
+    cache = {"HEADRACE_CACHE_DIR": str(tmp_path / "cache")}
+    words = (str(model), *options, "--lora", f"sql={adapter}")
+    found = []
+    for ranks in ("1", "2"):
+        with (
+            ServeProcess.start(*words, "-tp", ranks, environment=cache) as served,
+            ThreadPoolExecutor(4) as pool,
+        ):
+            ask = partial(answer, served, prompts[0])
+            found.append(list(pool.map(ask, ["", "sql"] * 2)))
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1]
 
 
 def children_of(pid: int) -> list[int]:

@@ -48,13 +48,6 @@ def with_adapters(
     if not 1 <= rank_max <= rank_limit:
         raise ConfigurationError(f"--max-lora-rank is {rank_max}; it must be 1 to {rank_limit}.")
     texts = loras or []
-    if config.engine.tensor_parallel > 1:
-        if texts or count_max not in (0, max_loras_default):
-            raise ConfigurationError(
-                "LoRA adapters do not go together with --tensor-parallel-size; leave --lora and "
-                "--max-loras out, or serve on one rank."
-            )
-        return config
     if len(texts) > count_max:
         raise ConfigurationError(
             f"{len(texts)} adapters are given and --max-loras is {count_max}; raise it."

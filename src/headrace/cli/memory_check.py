@@ -195,6 +195,7 @@ def _need(
         config.adapters_max,
         config.adapter_rank_max,
         0 if spec.encoder else config.host_tokens,
+        config.activation_bits,
     )
     named = runner_tensors(spec, tensors)
     parts = _parts(config, placement, named, sizes)

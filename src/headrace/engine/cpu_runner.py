@@ -87,6 +87,7 @@ class CpuRunner:
             devices=devices,
         )
         self._spec = spec
+        self._others = place.others
         self._info = RunnerInfo(
             vocab_size=spec.vocab_size,
             max_model_len=self._transformer.max_model_len,
@@ -148,17 +149,27 @@ class CpuRunner:
         self._open().import_blocks(list(block_ids), data)
 
     def load_adapter(self, slot: int, adapter: LoraAdapter) -> None:
-        """Pack an adapter into a slot; steps of others go on meanwhile.
+        """Pack an adapter into a slot, of every rank; steps of others go on meanwhile.
 
-        ModelFileError if it does not fit the model, ValueError if there is no such slot."""
+        ModelFileError if it does not fit the model, ValueError if there is no such slot, SetupError
+        if another rank could not."""
         parts = [
             (part.layer, targets.index(part.target), part.scale, _read(part.down), _read(part.up))
             for part in adapter.parts
         ]
-        self._open().load_adapter(slot, parts)
+        if self._others is not None:  # they have it before a step can name it
+            self._others.load_adapter(slot, adapter)
+        try:
+            self._open().load_adapter(slot, parts)
+        except BaseException:
+            if self._others is not None:
+                self._others.unload_adapter(slot)
+            raise
 
     def unload_adapter(self, slot: int) -> None:
-        """Free a slot."""
+        """Free a slot, of every rank."""
+        if self._others is not None:
+            self._others.unload_adapter(slot)
         self._open().unload_adapter(slot)
 
     def discard_kv(self) -> None:

@@ -6,59 +6,23 @@
     adapters    every slot, as if it had the highest rank at every matrix, in F32
     swapped KV  of preempted requests in host memory, as if it were full
 
-What is written here is what the runner allocates; a test compares both. Python and its libraries
-take `process_bytes` besides.
+What is written here, in packed_sizes.py and in workspace.py is what the runner allocates; a test
+compares both. Python and its libraries take `process_bytes` besides.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
-from headrace.engine.ranks import rank_spec, rank_tensors
-from headrace.weights.architecture import ArchitectureSpec, NormPlacement
+from headrace.engine.packed_sizes import buffer_bytes, group_values, tile_columns, tiles_bytes
+from headrace.engine.ranks import rank_spec, rank_tensors, rows_of_rank, unit_of
+from headrace.engine.workspace import workspace_bytes
+from headrace.weights.architecture import ArchitectureSpec
 from headrace.weights.layout import divisor_names
 from headrace.weights.lora.adapter import rank_max_default, target_shapes
-from headrace.weights.tensor import Tensor, TensorType, bytes_of
+from headrace.weights.tensor import Tensor, TensorType
 
 process_bytes = 120 << 20
-tile_columns = 16
-group_values = 32
-coded_groups = 8  # groups that share their factors
-line_bytes = 64
-huge_page_bytes = 2 << 20
-sampled_rows = 32  # whose logits are held at once
-candidate_bytes = 24  # of a token that may be sampled
-thread_rows_bytes = 1 << 18  # of attention and of feed-forward units
 adapter_targets_max = 3  # that have one input: Q, K and V
-
-
-class TileShape(NamedTuple):
-    """How a tile keeps a group of 32 inputs of its 16 outputs."""
-
-    quant_bytes: int
-    scale_bytes: int
-    factor_bytes: int = 0  # of eight groups whose scales are codes
-
-
-_nibbles_with_scales = TileShape(256, 32)
-_bytes_with_scales = TileShape(512, 32)
-_bytes_with_floats = TileShape(512, 128)
-_nibbles_with_floats = TileShape(256, 256)
-tile_shapes: Mapping[TensorType, TileShape] = {
-    TensorType.Q4_0: _nibbles_with_scales,
-    TensorType.Q4_1: TileShape(256, 64),
-    TensorType.Q5_0: _bytes_with_scales,
-    TensorType.Q5_1: _bytes_with_floats,
-    TensorType.Q8_0: _bytes_with_scales,
-    TensorType.Q2_K: _nibbles_with_floats,
-    TensorType.Q3_K: _nibbles_with_floats,
-    TensorType.Q4_K: TileShape(256, 32, 64),
-    TensorType.Q5_K: TileShape(512, 32, 64),
-    TensorType.Q6_K: TileShape(512, 32, 32),
-    TensorType.IQ4_NL: _bytes_with_scales,
-    TensorType.IQ4_XS: _bytes_with_floats,
-    TensorType.MXFP4: _bytes_with_floats,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +36,7 @@ class RunnerSizes:
     adapters_max: int = 0
     adapter_rank_max: int = rank_max_default
     host_tokens: int = 0  # of preempted requests
+    activation_bits: int = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +85,7 @@ def plan_memory(
     return MemoryPlan(
         weights_bytes=weights_bytes(tensors),
         kv_bytes=sizes.kv_tokens * token_bytes,
-        workspace_bytes=_workspace_bytes(spec, sizes),
+        workspace_bytes=_workspace_bytes(spec, tensors, sizes),
         adapters_bytes=adapters_bytes(spec, sizes),
         host_kv_bytes=sizes.host_tokens * token_bytes,
     )
@@ -139,7 +104,7 @@ def plan_devices(
         MemoryPlan(
             weights_bytes=weights_bytes(held[device]),
             kv_bytes=sizes.kv_tokens * token_bytes * places.count(device),
-            workspace_bytes=0 if device else _workspace_bytes(spec, sizes),
+            workspace_bytes=0 if device else _workspace_bytes(spec, tensors, sizes),
             adapters_bytes=0 if device else adapters_bytes(spec, sizes),
             host_kv_bytes=0 if device else sizes.host_tokens * token_bytes * spec.num_layers,
             process_count=0 if device else 1,
@@ -152,10 +117,13 @@ def plan_ranks(
     spec: ArchitectureSpec, tensors: Mapping[str, Tensor], sizes: RunnerSizes, ranks: int
 ) -> list[MemoryPlan]:
     """What each rank's process takes; the rows that ranks share are counted with each."""
-    return [
-        plan_memory(rank_spec(spec, rank, ranks), rank_tensors(spec, tensors, rank, ranks), sizes)
-        for rank in range(ranks)
-    ]
+    plans = []
+    for rank in range(ranks):
+        part, held = rank_spec(spec, rank, ranks), rank_tensors(spec, tensors, rank, ranks)
+        plan = plan_memory(part, held, sizes)
+        adapters = adapters_bytes(spec, sizes, rank, ranks)
+        plans.append(replace(plan, adapters_bytes=adapters))
+    return plans
 
 
 def sum_of(plans: Sequence[MemoryPlan]) -> MemoryPlan:
@@ -194,41 +162,31 @@ def weights_bytes(tensors: Mapping[str, Tensor], matrices: TensorType | None = N
         kind = tensor.type
         if matrices is not None and tensor.shape[-1] % group_values == 0:
             kind = matrices
-        total += _buffer_bytes(tiles_bytes(kind, *tensor.shape))
+        total += buffer_bytes(tiles_bytes(kind, *tensor.shape))
     return total
 
 
-def adapters_bytes(spec: ArchitectureSpec, sizes: RunnerSizes) -> int:
-    """Bytes of every adapter slot, and of a step's rows on their way through adapters."""
+def adapters_bytes(
+    spec: ArchitectureSpec, sizes: RunnerSizes, rank: int = 0, ranks: int = 1
+) -> int:
+    """Bytes of every adapter slot of a rank, and of a step's rows on their way through adapters."""
     if not sizes.adapters_max:
         return 0
-    rank, kind = sizes.adapter_rank_max, TensorType.F32
-    layer = [
-        shape
-        for outputs, inputs in target_shapes(spec).values()
-        for shape in ((rank, inputs), (outputs, rank))
-    ]
+    low, kind = sizes.adapter_rank_max, TensorType.F32
     vocabulary, hidden = spec.vocab_size, spec.hidden_size
-    ends = [(vocabulary, rank), (hidden, rank), (rank, hidden), (vocabulary, rank)]
-    shapes = layer * spec.num_layers + ends
-    slot = sum(_buffer_bytes(tiles_bytes(kind, outputs, inputs)) for outputs, inputs in shapes)
+    shapes = [(vocabulary, low), (hidden, low)]  # of the embedding, which every rank has whole
+    layer = {f"blk.0.{target}": shape for target, shape in target_shapes(spec).items()}
+    for name, (outputs, inputs), count in (
+        *((name, shape, spec.num_layers) for name, shape in layer.items()),
+        ("output", (vocabulary, hidden), 1),
+    ):
+        own = len(rows_of_rank(rank, ranks, outputs, unit_of(spec, name) or outputs))
+        shapes += [(low, inputs), (own, low)] * count
+    slot = sum(buffer_bytes(tiles_bytes(kind, outputs, inputs)) for outputs, inputs in shapes)
     queries = spec.num_heads * spec.head_dim
-    low_rank = adapter_targets_max * -(-rank // tile_columns) * tile_columns
-    row = 4 * (low_rank + 2 * spec.hidden_size + queries + spec.ffn_size)
+    places = adapter_targets_max * -(-low // tile_columns) * tile_columns
+    row = 4 * (places + 2 * hidden + queries + spec.ffn_size)
     return sizes.adapters_max * slot + sizes.rows_max * row
-
-
-def tiles_bytes(kind: TensorType, outputs: int, inputs: int) -> int:
-    """Bytes of a matrix as the runner keeps it."""
-    tiles = -(-outputs // tile_columns)
-    if kind not in tile_shapes:
-        return tiles * _lines(bytes_of(kind, inputs) * tile_columns)
-    shape = tile_shapes[kind]
-    groups = inputs // group_values
-    scales = groups * shape.scale_bytes
-    if shape.factor_bytes:
-        scales += (groups // coded_groups + 1) * shape.factor_bytes
-    return tiles * _lines(_lines(scales) + groups * shape.quant_bytes)
 
 
 def kv_bytes_per_token(spec: ArchitectureSpec, kv_cache_dtype: str) -> int:
@@ -237,34 +195,14 @@ def kv_bytes_per_token(spec: ArchitectureSpec, kv_cache_dtype: str) -> int:
     return spec.num_layers * spec.num_kv_heads * head_bytes
 
 
-def _workspace_bytes(spec: ArchitectureSpec, sizes: RunnerSizes) -> int:
-    hidden, queries = spec.hidden_size, spec.num_heads * spec.head_dim
-    branches = 1 if spec.norm_placement is NormPlacement.BEFORE else 2
-    row = 4 * (hidden * branches + 2 * queries + 2 * spec.num_kv_heads * spec.head_dim)
-    row += _input_bytes(hidden) * 2 + _input_bytes(queries) + _input_bytes(spec.ffn_size)
-    if spec.expert_count:
-        slot = _input_bytes(hidden) + _input_bytes(spec.expert_ffn_size) + 4 * hidden
-        row += spec.experts_used * slot + 4 * hidden
-        row += _input_bytes(spec.shared_expert_ffn_size) + 4 * hidden
-    logits = 0 if spec.encoder else 4 * sampled_rows * spec.vocab_size
-    context = min(spec.context_length, sizes.kv_tokens)
-    rotations = 1 + bool(spec.local_rope_theta)
-    tables = 0 if spec.encoder else context * spec.rope_dimensions * 4 * rotations
-    thread = spec.vocab_size * (8 + candidate_bytes) + thread_rows_bytes
-    return sizes.rows_max * row + logits + tables + sizes.threads * thread
-
-
-def _input_bytes(inputs: int) -> int:
-    """A row of inputs as 16-bit integers with two numbers for each group."""
-    return inputs * 2 + inputs // group_values * 8
-
-
-def _buffer_bytes(byte_count: int) -> int:
-    """What an array takes: large ones are made of huge pages (csrc/base/buffer.hpp)."""
-    if byte_count < huge_page_bytes:
-        return byte_count
-    return -(-byte_count // huge_page_bytes) * huge_page_bytes
-
-
-def _lines(byte_count: int) -> int:
-    return -(-byte_count // line_bytes) * line_bytes
+def _workspace_bytes(
+    spec: ArchitectureSpec, tensors: Mapping[str, Tensor], sizes: RunnerSizes
+) -> int:
+    return workspace_bytes(
+        spec,
+        tensors.values(),
+        rows_max=sizes.rows_max,
+        threads=sizes.threads,
+        kv_tokens=sizes.kv_tokens,
+        activation_bits=sizes.activation_bits,
+    )

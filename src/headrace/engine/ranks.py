@@ -4,6 +4,7 @@
     gate, up                units of 32 outputs, a quantization group of the next matrix
     other matrices          tiles of 16 outputs
     norms, router           every rank has them whole
+    LoRA adapters           A whole, of B the outputs that the rank has of the adapted matrix
 
 A rank has whole rows of its outputs, so blocks of quantized rows are never cut, every number is
 summed in one place, and the logits are those of a single rank, bit by bit (docs/decisions/0033).
@@ -12,15 +13,29 @@ csrc/model/weights.cpp cuts by the same rule.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from headrace.base.errors import ConfigurationError
 from headrace.weights.architecture import ArchitectureSpec, QueryKeyNorm
+from headrace.weights.lora.adapter import LoraAdapter
 from headrace.weights.tensor import Tensor
 
 ranks_max = 8  # no more than packed files are kept (weights/packed_cache.py)
 tile_outputs = 16
 group_outputs = 32
 option = "--tensor-parallel-size"
+
+
+class OtherRanks(Protocol):
+    """The ranks beside the first, which tells them what comes between steps."""
+
+    def load_adapter(self, slot: int, adapter: LoraAdapter) -> None:
+        """Let every one of them put an adapter into a slot; SetupError says why one could not."""
+        ...
+
+    def unload_adapter(self, slot: int) -> None:
+        """Let them free a slot, before anything else is put there."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +45,7 @@ class RankPlace:
     rank: int = 0
     ranks: int = 1
     descriptor: int = -1  # of a file that all of them have open; a single rank needs none
+    others: OtherRanks | None = None  # of the first, where there are any
 
 
 alone = RankPlace()
@@ -98,13 +114,13 @@ def rank_tensors(
 def _shape_of_rank(
     spec: ArchitectureSpec, tensor: Tensor, rank: int, ranks: int
 ) -> tuple[int, ...]:
-    unit = _unit_of(spec, tensor.name)
+    unit = unit_of(spec, tensor.name)
     if unit is None:
         return tensor.shape
     return (len(rows_of_rank(rank, ranks, tensor.shape[0], unit)), *tensor.shape[1:])
 
 
-def _unit_of(spec: ArchitectureSpec, tensor_name: str) -> int | None:
+def unit_of(spec: ArchitectureSpec, tensor_name: str) -> int | None:
     """Where a tensor's outputs may be cut; None: it is not."""
     name = tensor_name.removesuffix(".weight").removesuffix(".bias")
     if name in ("token_embd", "output"):

@@ -1,7 +1,7 @@
 """The ranks beside the engine process, as it sees them: started, heard of, and never missed.
 
-    engine process, rank 0 ── standard input of each other rank: its start, then nothing
-            ◀── standard output: "ready", or why it could not load
+    engine process, rank 0 ── standard input of each other rank: its start, then adapters
+            ◀── standard output: "ready", or why it could not load; the same of each adapter
 
 A rank ends when its standard input does, so none outlives the engine, however that ends. An engine
 whose rank has ended would wait for it forever: it ends too, and the HTTP process starts all again.
@@ -20,6 +20,7 @@ import msgspec
 from headrace.base.errors import SetupError
 from headrace.engine.ranks import RankPlace
 from headrace.engine_server.messages import EngineConfig
+from headrace.weights.lora.adapter import LoraAdapter
 
 rank_command = (sys.executable, "-m", "headrace.engine_server.rank_process")
 exit_grace_s = 5.0
@@ -35,8 +36,25 @@ class RankStart(msgspec.Struct, frozen=True):
     ranks: int
 
 
+class RankLoad(msgspec.Struct, frozen=True, tag="load"):
+    """Put an adapter into a slot, and report."""
+
+    slot: int
+    path: str
+    digest: str  # of what the first rank read there
+
+
+class RankUnload(msgspec.Struct, frozen=True, tag="unload"):
+    """Free a slot; there is nothing to report."""
+
+    slot: int
+
+
+RankOrder = RankLoad | RankUnload
+
+
 class RankReport(msgspec.Struct, frozen=True):
-    """What a rank says once."""
+    """What a rank says of its start, and of each adapter."""
 
     error: str = ""  # empty: it is ready
 
@@ -48,6 +66,7 @@ class RankProcesses:
         """Start them; they load at once. OSError if the system starts no more processes."""
         self._ranks = config.tensor_parallel
         self._closing = False
+        self._loading = threading.Lock()  # one adapter at a time: reports come in order
         self._descriptor = _shared_file()
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -60,7 +79,7 @@ class RankProcesses:
     @property
     def place(self) -> RankPlace:
         """Rank 0's, which is this process."""
-        return RankPlace(0, self._ranks, self._descriptor)
+        return RankPlace(0, self._ranks, self._descriptor, self)
 
     @property
     def pids(self) -> list[int]:
@@ -70,13 +89,25 @@ class RankProcesses:
     def wait_ready(self) -> None:
         """Wait until each has loaded its part; SetupError says why one has not."""
         for rank, process in enumerate(self._processes, 1):
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise SetupError(f"{self._name(rank)} ended while it loaded: {_ending(process)}.")
-            report = msgspec.json.decode(line, type=RankReport)
-            if report.error:
-                raise SetupError(f"{self._name(rank)}: {report.error}")
+            if error := _report_of(process):
+                raise SetupError(f"{self._name(rank)}{error}")
+
+    def load_adapter(self, slot: int, adapter: LoraAdapter) -> None:
+        """Let every rank read an adapter; SetupError says why one has not, and then none has it."""
+        with self._loading:
+            self._tell(RankLoad(slot, str(adapter.path), adapter.digest))
+            errors = [
+                f"{self._name(rank)}{error}"
+                for rank, process in enumerate(self._processes, 1)
+                if (error := _report_of(process))
+            ]
+        if errors:
+            self.unload_adapter(slot)
+            raise SetupError(errors[0])
+
+    def unload_adapter(self, slot: int) -> None:
+        """Let every rank free a slot; returns before they have."""
+        self._tell(RankUnload(slot))
 
     def watch(self, on_death: OnDeath) -> None:
         """Call `on_death` with the reason, on a thread of its own, if a rank ends by itself."""
@@ -110,11 +141,12 @@ class RankProcesses:
             stdout=subprocess.PIPE,
             pass_fds=(self._descriptor,),
         )
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it is gone, which `wait_ready` tells
-            process.stdin.write(msgspec.json.encode(start) + b"\n")
-            process.stdin.flush()
+        _write(process, start)
         return process
+
+    def _tell(self, order: RankOrder) -> None:
+        for process in self._processes:
+            _write(process, order)
 
     def _watch(self, name: str, process: "subprocess.Popen[bytes]", on_death: OnDeath) -> None:
         process.wait()
@@ -130,6 +162,24 @@ def end_engine(reason: str) -> None:
     sys.stderr.write(f"headrace: {reason}\n")
     sys.stderr.flush()
     os._exit(1)
+
+
+def _write(process: "subprocess.Popen[bytes]", message: RankStart | RankOrder) -> None:
+    """One line; of threads that write at once each has its own."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it is gone, which its missing report tells
+        process.stdin.write(msgspec.json.encode(message) + b"\n")
+        process.stdin.flush()
+
+
+def _report_of(process: "subprocess.Popen[bytes]") -> str:
+    """What went wrong, behind the rank's name; empty if it is ready."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        return f" ended while it loaded: {_ending(process)}."
+    report = msgspec.json.decode(line, type=RankReport)
+    return report.error and f": {report.error}"
 
 
 def _ending(process: "subprocess.Popen[bytes]") -> str:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import ConfigurationError
-from headrace.cli.adapter_options import max_loras_default, with_adapters
 from headrace.cli.engine_settings import ActivationWidth, service_config
 from headrace.engine_server.messages import KvTransfers
 
@@ -63,11 +62,3 @@ def test_what_needs_a_requests_whole_kv_is_refused_with_ranks(given: dict[str, A
     assert (engine.tensor_parallel, engine.host_tokens) == (2, 0)
     with pytest.raises(ConfigurationError, match="--tensor-parallel-size is 9"):
         service_config(Path("m"), "m", **good, tensor_parallel=9)
-
-
-def test_adapters_are_refused_with_ranks_and_none_are_promised(tmp_path: Path) -> None:
-    config = service_config(Path("m"), "m", **good, tensor_parallel=2)
-    assert with_adapters(config, None, max_loras_default, 64, tmp_path).engine.adapters_max == 0
-    for loras, count in ((["a=b.gguf"], max_loras_default), (None, 4)):
-        with pytest.raises(ConfigurationError, match="LoRA adapters do not go together"):
-            with_adapters(config, loras, count, 64, tmp_path)

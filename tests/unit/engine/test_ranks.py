@@ -8,11 +8,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from headrace.base.errors import ConfigurationError
+from headrace.base.errors import ConfigurationError, ModelFileError
 from headrace.engine.cpu_runner import CpuRunner, KvCacheType
 from headrace.engine.ranks import (
     RankPlace,
@@ -32,6 +33,8 @@ from headrace.sim.small_model import (
     tokens_of,
 )
 from headrace.weights.architecture import ArchitectureSpec, NormPlacement, QueryKeyNorm
+from headrace.weights.lora.adapter import AdapterPart, LoraAdapter, no_layer, target_shapes
+from headrace.weights.tensor import Tensor, TensorType
 
 # Heads and widths that no number of ranks divides: 3 kv heads, 7 units of the feed-forward network.
 odd_spec = replace(base_spec, num_heads=6, num_kv_heads=3, ffn_size=224, vocab_size=103)
@@ -57,6 +60,7 @@ def runner(
     kv_cache_dtype: KvCacheType = "f16",
     *,
     activation_bits: ActivationBits = 16,
+    adapters_max: int = 0,
 ) -> CpuRunner:
     return CpuRunner(
         model,
@@ -67,8 +71,25 @@ def runner(
         threads=threads,
         kv_cache_dtype=kv_cache_dtype,
         activation_bits=activation_bits,
+        adapters_max=adapters_max,
+        adapter_rank_max=20,
         place=place,
     )
+
+
+class RanksHere:
+    """Ranks of this process, told of adapters by calls."""
+
+    def __init__(self, runners: Sequence[CpuRunner]) -> None:
+        self._runners = runners
+
+    def load_adapter(self, slot: int, adapter: LoraAdapter) -> None:
+        for each in self._runners:
+            each.load_adapter(slot, adapter)
+
+    def unload_adapter(self, slot: int) -> None:
+        for each in self._runners:
+            each.unload_adapter(slot)
 
 
 @contextmanager
@@ -79,6 +100,7 @@ def ranks_of(
     kv_cache_dtype: KvCacheType = "f16",
     *,
     activation_bits: ActivationBits = 16,
+    adapters_max: int = 0,
 ) -> Iterator[CpuRunner]:
     """Rank 0, with the others served by threads until it is closed."""
     descriptor = os.memfd_create("ranks")
@@ -89,6 +111,7 @@ def ranks_of(
             threads,
             kv_cache_dtype,
             activation_bits=activation_bits,
+            adapters_max=adapters_max,
         )
         for rank in range(1, count)
     ]
@@ -98,10 +121,11 @@ def ranks_of(
     try:
         with runner(
             model,
-            RankPlace(0, count, descriptor),
+            RankPlace(0, count, descriptor, RanksHere(others)),
             threads,
             kv_cache_dtype,
             activation_bits=activation_bits,
+            adapters_max=adapters_max,
         ) as first:
             yield first
     finally:
@@ -157,6 +181,102 @@ def test_logits_of_8_bit_activations_are_those_of_one_rank() -> None:
     ):
         assert many.info.activation_bits == 8
         check_equal(one, many, narrow_spec.vocab_size)
+
+
+def adapter_of(spec: ArchitectureSpec, rank: int, seed: int) -> LoraAdapter:
+    """Random changes of every matrix that an adapter may change."""
+    rng = np.random.default_rng(seed)
+
+    def half(rows: int, columns: int) -> Tensor:
+        values = (rng.normal(size=(rows, columns)) / 8).astype(np.float32)
+        return Tensor("", TensorType.F32, (rows, columns), values.view(np.uint8).reshape(-1))
+
+    parts = [
+        AdapterPart(layer, target, 0.5, half(rank, inputs), half(outputs, rank))
+        for layer in range(spec.num_layers)
+        for target, (outputs, inputs) in target_shapes(spec).items()
+    ]
+    vocabulary, hidden = spec.vocab_size, spec.hidden_size
+    parts += [
+        AdapterPart(no_layer, "token_embd", 0.5, half(vocabulary, rank), half(hidden, rank)),
+        AdapterPart(no_layer, "output", 0.5, half(rank, hidden), half(vocabulary, rank)),
+    ]
+    return LoraAdapter(Path(), "", tuple(parts))
+
+
+@pytest.mark.parametrize(
+    ("type_name", "spec", "count", "threads"),
+    [
+        ("F32", odd_spec, 3, 1),
+        ("Q4_0", narrow_spec, 2, 1),
+        ("Q8_0", mixed_spec, 2, 1),
+        ("F16", base_spec, 2, 2),
+    ],
+)
+def test_adapters_give_the_bits_of_one_rank(
+    type_name: str, spec: ArchitectureSpec, count: int, threads: int
+) -> None:
+    model = small_model(spec, type_name)
+    vocab = spec.vocab_size
+    adapters = [adapter_of(spec, 4, 1), adapter_of(spec, 20, 2)]
+    works = [
+        [Work(tokens_of(40, 1, vocab), 0, [3, 1, 2]), Work(tokens_of(5, 3, vocab), 0, [10])],
+        [Work([7], 40, [3, 1, 2]), Work([8], 5, [10])],
+        [Work(tokens_of(290, 2, vocab), 0, list(range(20, 40))), Work([4], 41, [3, 1, 2])],
+        [Work([n % vocab], 0, [60 + n]) for n in range(36)],
+    ]
+    with (
+        runner(model, alone, 2, adapters_max=2) as one,
+        ranks_of(model, count, threads, adapters_max=2) as many,
+    ):
+        for each in (one, many):
+            for slot, adapter in enumerate(adapters):
+                each.load_adapter(slot, adapter)
+        for work in works:
+            slots = np.arange(len(work), dtype=np.int32) % 3 - 1
+            plain = one.execute_logits(step(work))[1]
+            for batch in (step(work), replace(step(work), adapters=slots)):
+                expected, logits = one.execute_logits(batch)
+                result, rank_logits = many.execute_logits(batch)
+                assert (rank_logits == logits).all()
+                assert (result.token_ids == expected.token_ids).all()
+            assert (logits == plain).all(axis=1).tolist() == (slots == -1).tolist()
+
+
+def test_an_adapter_is_loaded_and_unloaded_while_ranks_step() -> None:
+    model = small_model(base_spec, "Q8_0")
+    work = step([Work([5], 0, [3])])
+    through = replace(work, adapters=np.zeros(1, np.int32))
+    adapter = adapter_of(base_spec, 4, 1)
+    with ranks_of(model, 2, adapters_max=1) as many:
+        expected = many.execute_logits(work)[1]
+        many.load_adapter(0, adapter)
+        changed = many.execute_logits(through)[1]
+        assert not np.array_equal(changed, expected)
+
+        def reload() -> None:
+            for _ in range(20):
+                many.unload_adapter(0)
+                many.load_adapter(0, adapter)
+
+        loading = threading.Thread(target=reload)
+        loading.start()
+        while loading.is_alive():
+            assert (many.execute_logits(work)[1] == expected).all()
+        assert (many.execute_logits(through)[1] == changed).all()
+        many.unload_adapter(0)
+        with pytest.raises(ValueError, match="slot without an adapter"):
+            many.execute(through)
+        assert (many.execute_logits(work)[1] == expected).all()
+
+
+def test_an_adapter_that_the_first_rank_refuses_is_on_no_rank() -> None:
+    wrong = adapter_of(replace(base_spec, hidden_size=96), 4, 1)
+    model = small_model()
+    with ranks_of(model, 2, adapters_max=1) as many:
+        with pytest.raises(ModelFileError, match="does not fit the model"):
+            many.load_adapter(0, wrong)
+        assert many.execute(step([Work([5], 0, [3])])).token_ids.shape == (1,)
 
 
 def test_copied_and_discarded_blocks_are_so_on_every_rank() -> None:

@@ -4,16 +4,29 @@ import json
 import os
 import queue
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from headrace.base.errors import SetupError
+from headrace.engine.cpu_runner import CpuRunner
 from headrace.engine.placement import Device
 from headrace.engine_server.devices import threads_of_rank
 from headrace.engine_server.messages import EngineConfig
-from headrace.engine_server.rank_processes import RankProcesses
+from headrace.engine_server.rank_process import carry_out
+from headrace.engine_server.rank_processes import (
+    RankLoad,
+    RankProcesses,
+    RankReport,
+    RankUnload,
+)
+from headrace.sim.adapter_files import write_adapter
+from headrace.sim.small_model import Work, base_spec, small_model, step
+from headrace.weights.lora.adapter import LoraAdapter
+from headrace.weights.lora.opening import open_adapter
 
 Start = Callable[[str], RankProcesses]
 two_nodes = (Device("cpu:0", (0, 1, 2)), Device("cpu:1", (3, 4)))
@@ -72,6 +85,60 @@ def test_ranks_are_told_their_places_and_end_with_their_input(
 def test_a_rank_that_cannot_load_says_why(started: Start, words: str, reason: str) -> None:
     with pytest.raises(SetupError, match=reason):
         started(words).wait_ready()
+
+
+def adapter_file(tmp_path: Path) -> LoraAdapter:
+    path = write_adapter(tmp_path / "sql", base_spec, seed=1)
+    return open_adapter(path, base_spec, 8)
+
+
+def test_an_adapter_is_loaded_by_all_or_by_none(started: Start, tmp_path: Path) -> None:
+    adapter = adapter_file(tmp_path)
+    report = '{\\"error\\": \\"no room\\"}'
+    words = (
+        f'read start; echo "{{}}"; read first; echo "{{}}"; read second; echo "{report}"; '
+        f'read third; printf "%s\\n" "$first" "$second" "$third" > {tmp_path}/$$; cat > /dev/null'
+    )
+    ranks = started(words)
+    ranks.wait_ready()
+    ranks.load_adapter(0, adapter)
+    with pytest.raises(SetupError, match=r"rank 1 of 3 .*: no room"):
+        ranks.load_adapter(1, adapter)
+    ranks.close()
+    loaded = {"path": str(adapter.path), "digest": adapter.digest, "type": "load"}
+    for pid in ranks.pids:
+        told = [json.loads(line) for line in (tmp_path / str(pid)).read_text().splitlines()]
+        assert told == [{"slot": 0} | loaded, {"slot": 1} | loaded, {"slot": 1, "type": "unload"}]
+
+
+def test_a_rank_that_ends_while_it_reads_an_adapter_is_told(started: Start, tmp_path: Path) -> None:
+    ranks = started('read start; echo "{}"; read order; exit 5')
+    ranks.wait_ready()
+    with pytest.raises(SetupError, match="ended while it loaded: exit status 5"):
+        ranks.load_adapter(0, adapter_file(tmp_path))
+
+
+def test_a_rank_loads_what_the_first_one_read(tmp_path: Path) -> None:
+    adapter = adapter_file(tmp_path)
+    model = small_model()
+    work = step([Work([5], 0, [3])])
+    with CpuRunner(
+        model, model.spec, kv_tokens=64, rows_max=8, sequences_max=2, threads=1, adapters_max=1
+    ) as runner:
+        plain = runner.execute_logits(work)[1]
+        told = RankLoad(0, str(adapter.path), adapter.digest)
+        assert carry_out(runner, told, 8) == RankReport()
+        through = replace(work, adapters=np.zeros(1, np.int32))
+        assert not np.array_equal(runner.execute_logits(through)[1], plain)
+        other = carry_out(runner, RankLoad(0, str(adapter.path), "another"), 8)
+        assert other is not None
+        assert "changed while it was loaded" in other.error
+        missing = carry_out(runner, RankLoad(0, str(tmp_path / "gone.gguf"), ""), 8)
+        assert missing is not None
+        assert "gone.gguf" in missing.error
+        assert carry_out(runner, RankUnload(0), 8) is None
+        with pytest.raises(ValueError, match="slot without an adapter"):
+            runner.execute(through)
 
 
 def test_a_death_is_told_and_an_end_is_not(started: Start) -> None:
