@@ -97,6 +97,7 @@ reference: $(STAMPS)/dev # writes the generated pages, rules and dashboards anew
 	$(BIN)/python -m headrace.adapters.reference_page > docs/reference/engines.md
 	$(BIN)/python -m headrace.control.admin.reference_page > docs/reference/admin-api.md
 	$(BIN)/python -m headrace.engine_server.reference_page > docs/reference/api.md
+	$(BIN)/python -m headrace.weights.reference_page > docs/reference/models.md
 	$(BIN)/python docs/figures/draw.py
 
 docs: $(STAMPS)/dev # the documentation site, in build/site

@@ -1,11 +1,11 @@
 """Does our speed cost quality? KL from the float reference, ours beside llama.cpp's, type by type.
 
-Makes a file of each type out of one file of float weights, by `headrace quantize`'s code (F32 and
-MXFP4, which it does not write, by the `gguf` package), reads the same text with both engines from
-that same file, and compares each one's next-token distributions with those of the float forward
-pass in NumPy over the unquantized weights. What a type loses by rounding is in both; what differs
-is how the engines compute. Ours does so twice: with activations of 16 bits, and with those of 8
-that weights of 4 bits can be multiplied with (`--activation-bits 8`).
+Makes a file of each type out of one file of float weights, by `headrace quantize`'s code, reads the
+same text with both engines from that same file, and compares each one's next-token distributions
+with those of the float forward pass in NumPy over the unquantized weights. What a type loses by
+rounding is in both; what differs is how the engines compute. Ours does so twice: with activations
+of 16 bits, and with those of 8 that weights of 4 bits can be multiplied with
+(`--activation-bits 8`).
 
     pip install xllamacpp
     python bench/quality.py MODEL-F16.gguf --json docs/benchmarks/quality.json
@@ -27,10 +27,8 @@ from typing import Literal
 
 import numpy as np
 import xllamacpp
-from gguf import GGMLQuantizationType
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from requantize import requantize
 
 from headrace.cli.check import documentation_text
 from headrace.engine.cpu_runner import CpuRunner
@@ -42,7 +40,7 @@ from headrace.tokenizer.tokenizer import Tokenizer
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.layout import runner_tensors
 from headrace.weights.model_file import open_model
-from headrace.weights.quantize import file_types, quantize_model
+from headrace.weights.quantize import quantize_model
 from headrace.weights.tensor import TensorType
 
 types_default = (
@@ -70,9 +68,6 @@ class Row:
 
 def make_file(source: Path, target: Path, name: str) -> None:
     """The model in one type."""
-    if TensorType[name] not in file_types:
-        requantize(source, target, GGMLQuantizationType[name])
-        return
     with open_model(source) as file:
         quantize_model(file, target, TensorType[name], SilentProgress())
 

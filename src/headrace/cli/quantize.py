@@ -26,6 +26,7 @@ importance_tokens_min, importance_tokens_max = 32, 1024
 class TypeName(StrEnum):
     """What weights may become."""
 
+    F32 = "f32"
     F16 = "f16"
     BF16 = "bf16"
     Q8_0 = "q8_0"
@@ -38,6 +39,7 @@ class TypeName(StrEnum):
     IQ4_XS = "iq4_xs"
     Q4_1 = "q4_1"
     Q4_0 = "q4_0"
+    MXFP4 = "mxfp4"
     Q3_K = "q3_k"
     Q2_K = "q2_k"
 

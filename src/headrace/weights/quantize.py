@@ -20,11 +20,13 @@ from headrace.weights.gguf_writer import TensorPlan, write_gguf
 from headrace.weights.importance import Floats, Importance
 from headrace.weights.model_file import ModelFile
 from headrace.weights.progress import Progress
+from headrace.weights.soundness import check_numbers
 from headrace.weights.tensor import Tensor, TensorType, block_layouts, bytes_of
 
 values_at_once = 1 << 20
 # llama.cpp's number of each kind of file.
 file_types: Mapping[TensorType, int] = {
+    **{TensorType.F32: 0, TensorType.MXFP4: 38},
     **{TensorType.F16: 1, TensorType.Q4_0: 2, TensorType.Q4_1: 3, TensorType.Q8_0: 7},
     **{TensorType.Q5_0: 8, TensorType.Q5_1: 9, TensorType.Q2_K: 10, TensorType.Q3_K: 12},
     **{TensorType.Q4_K: 15, TensorType.Q5_K: 17, TensorType.Q6_K: 18, TensorType.IQ4_NL: 25},
@@ -51,7 +53,8 @@ def quantize_model(
 ) -> None:
     """Write the model to `path`; ConfigurationError for a type that is not written.
 
-    With an `importance` errors count by how much their inputs matter.
+    With an `importance` errors count by how much their inputs matter. ModelFileError names a tensor
+    whose numbers are none.
 
     Cost: every weight is read once; a K type takes about a minute for 100 million of them."""
     if target not in file_types:
@@ -96,7 +99,7 @@ def _type_of(tensor: Tensor, target: TensorType, *, tied: bool) -> TensorType:
     if int(tensor.type) not in readable:
         raise ConfigurationError(f"tensor {tensor.name}: {tensor.type.name} cannot be read here.")
     output = stem == "output" or (stem == "token_embd" and tied)
-    floats = (TensorType.F16, TensorType.BF16, TensorType.Q8_0)
+    floats = (TensorType.F32, TensorType.F16, TensorType.BF16, TensorType.Q8_0)
     chosen = TensorType.Q6_K if output and target not in floats else target
     for kind in (chosen, smaller_blocks.get(chosen, TensorType.F16)):
         if tensor.shape[-1] % block_layouts[kind].values == 0:
@@ -118,6 +121,7 @@ def _plan(
 
     def pieces() -> Iterator[bytes]:
         for index, part in enumerate(parts):
+            check_numbers(part)
             own = known[index] if known is not None and len(parts) > 1 < known.ndim else known
             for data in _converted(part, target, own):
                 progress.advance(len(data))

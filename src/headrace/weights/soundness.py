@@ -33,12 +33,12 @@ def check_weights(tensors: Mapping[str, Tensor]) -> list[str]:
     Cost: floats are read whole, of quantized weights the scales."""
     remarks = []
     for tensor in tensors.values():
-        if _check(tensor) and len(tensor.shape) > 1:
+        if check_numbers(tensor) and len(tensor.shape) > 1:
             remarks.append(f"tensor {tensor.name} is all zeros")
     return remarks
 
 
-def _check(tensor: Tensor) -> bool:
+def check_numbers(tensor: Tensor) -> bool:
     """Whether every number is zero; ModelFileError if one is not finite or not plausible."""
     data = tensor.data
     match tensor.type:

@@ -29,7 +29,10 @@ def error(type_name: str, values: Floats) -> float:
     return float(np.sqrt(np.mean((mine - values) ** 2) / np.mean(values**2)))
 
 
-@pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+blockwise = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4"]
+
+
+@pytest.mark.parametrize("name", blockwise)
 def test_blocks_are_those_of_the_gguf_package(name: str) -> None:
     values = weights(1)
     kind = gguf.GGMLQuantizationType[name]
@@ -74,7 +77,7 @@ def test_importance_is_ignored_by_types_that_do_not_search() -> None:
         np.testing.assert_array_equal(quantize(kind, values, importance), quantize(kind, values))
 
 
-@pytest.mark.parametrize("name", [*searched, "Q4_0", "Q8_0"])
+@pytest.mark.parametrize("name", [*searched, "Q4_0", "Q8_0", "MXFP4"])
 def test_zeros_and_constants_are_kept(name: str) -> None:
     kind = int(gguf.GGMLQuantizationType[name])
     values = np.zeros((2, 256), np.float32)
@@ -86,4 +89,4 @@ def test_zeros_and_constants_are_kept(name: str) -> None:
 
 def test_a_type_without_a_quantizer_is_refused() -> None:
     with pytest.raises(ValueError, match="no quantizer"):
-        quantize(39, np.zeros((1, 256), np.float32))
+        quantize(16, np.zeros((1, 256), np.float32))

@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import pytest
 
-from headrace.base.errors import ConfigurationError
+from headrace.base.errors import ConfigurationError, ModelFileError
 from headrace.cli.quantize_report import compare, write_report
 from headrace.engine.cpu_runner import CpuRunner
 from headrace.kernels.reference.dequantize import dequantize
@@ -132,7 +132,23 @@ def test_experts_are_written_as_one_tensor(source: Path, tmp_path: Path) -> None
 
 def test_a_type_that_is_not_written_is_refused(convert: Convert) -> None:
     with pytest.raises(ConfigurationError, match="choose one of"):
-        convert(TensorType.MXFP4)
+        convert(TensorType.IQ2_XS)
+
+
+def test_a_number_that_is_none_is_refused_by_its_tensor_and_nothing_is_left(
+    source: Path, tmp_path: Path
+) -> None:
+    with open_gguf(source) as file:
+        bad = np.array(file.tensors["blk.0.ffn_down.weight"].data)
+        bad[:2] = [0, 0x7E]  # half of a NaN
+        tensors = {
+            name: replace(tensor, source=bad) if "ffn_down" in name else tensor
+            for name, tensor in file.tensors.items()
+        }
+        file.tensors = tensors
+        with pytest.raises(ModelFileError, match=r"tensor blk\.0\.ffn_down\.weight has a value"):
+            quantize_model(file, tmp_path / "x.gguf", TensorType.Q4_K, SilentProgress())
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
 def test_a_report_tells_more_bits_from_fewer(

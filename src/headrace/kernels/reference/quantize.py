@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from headrace.kernels.reference import quantize_blocks
 from headrace.kernels.reference.quantize_search import signed_search
 
+# Between two sizes of an e2m1 number: 0, 1, 2, 3, 4, 6, 8, 12.
+e2m1_bounds = np.array([0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0], np.float32)
+
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
@@ -143,6 +146,16 @@ def _q8_0(values: Floats) -> Bytes:
     return store_q8_0(steps, codes)
 
 
+def _mxfp4(values: Floats) -> Bytes:
+    """The exponent of the largest weight, and the nearest of eight sizes, the smaller of two."""
+    blocks = _blocks(values)
+    _, powers = np.frexp(np.abs(blocks).max(axis=1, keepdims=True))
+    exponents = np.where(blocks.any(axis=1, keepdims=True), np.clip(powers + 124, 0, 254), 0)
+    sizes = np.searchsorted(e2m1_bounds, np.ldexp(np.abs(blocks), 128 - exponents))
+    codes = np.where((blocks < 0) & (sizes > 0), sizes + 8, sizes).astype(np.uint8)
+    return np.concatenate([exponents.astype(np.uint8), _packed(codes)], axis=1)
+
+
 converters: Mapping[int, Callable[[Floats], Bytes]] = {
     0: _f32,
     1: _f16,
@@ -152,6 +165,7 @@ converters: Mapping[int, Callable[[Floats], Bytes]] = {
     7: _q5_1,
     8: _q8_0,
     30: _bf16,
+    39: _mxfp4,
 }
 Searched = Callable[[Floats, Floats | None], Bytes]
 searched: Mapping[int, Searched] = {
