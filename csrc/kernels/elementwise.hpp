@@ -1,6 +1,7 @@
 // Norm, quantization, activation, rotation and softmax pieces, written once over a Simd vocabulary.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -97,15 +98,14 @@ float to_bytes(const float* row, int count, std::int8_t* out) {
   }
   const float peak = S::reduce_max(largest);
   const float stain = S::reduce_add(poison);
-  const bool usable = peak >= 1e-30f && stain == 0.0f;
-  const auto factor = S::set1(usable ? byte_peak / peak : 0.0f);
-  for (int i = 0; i < count; i += S::width) {
-    float rounded[S::width];
-    S::store(rounded, S::round(S::mul(S::load(row + i), factor)));
-    for (int j = 0; j < S::width; ++j)
-      out[i + j] = usable ? static_cast<std::int8_t>(rounded[j]) : std::int8_t{0};
+  if (!(peak >= 1e-30f && stain == 0.0f)) {
+    std::fill_n(out, count, std::int8_t{0});
+    return stain;
   }
-  return usable ? peak / byte_peak : stain;
+  const auto factor = S::set1(byte_peak / peak);
+  for (int i = 0; i < count; i += S::width)
+    S::store_i8(out + i, S::mul(S::load(row + i), factor));
+  return peak / byte_peak;
 }
 
 // Groups of 32 as bytes, in order.
@@ -113,12 +113,8 @@ template <class S>
 void quantize_bytes(const float* row, int count, std::int8_t* out, GroupScale* scales) {
   for (int g = 0; g < count / group_values; ++g, row += group_values, out += group_values) {
     const float scale = to_bytes<S>(row, group_values, out);
-    std::int32_t first = 0, second = 0;
-    for (int i = 0; i < group_values / 2; ++i) {
-      first += out[i];
-      second += out[i + group_values / 2];
-    }
-    const std::int32_t sum = first + second;
+    const std::int32_t first = S::sum_sixteen(out);
+    const std::int32_t sum = first + S::sum_sixteen(out + group_values / 2);
     scales[g] = {scale, scale * static_cast<float>(sum), sum, first, 0, 0};
   }
 }

@@ -30,6 +30,12 @@ struct SimdAvx2 {
     return _mm256_cvtepi32_ps(
         _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
+  static inline void store_i8(std::int8_t* p, V v) {   // rounded; they fit
+    const __m256i whole = _mm256_cvtps_epi32(v);
+    const __m128i shorts =
+        _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(shorts, shorts));
+  }
   static inline void store_f16(std::uint16_t* p, V v) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
                      _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -72,6 +78,13 @@ struct SimdAvx2 {
     __m128i half = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
     half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4E));
     return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xB1)));
+  }
+  static inline std::int32_t sum_sixteen(const std::int8_t* p) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m128i pairs = _mm_maddubs_epi16(_mm_set1_epi8(1), bytes);
+    __m128i sums = _mm_madd_epi16(pairs, _mm_set1_epi16(1));
+    sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0xB1)));
   }
   static inline std::int32_t quantize_half(const float* x, __m256 factor, std::int16_t* out) {
     const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(load(x), factor));

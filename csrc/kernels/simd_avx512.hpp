@@ -29,6 +29,9 @@ struct SimdAvx512 {
     return _mm512_cvtepi32_ps(
         _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
+  static inline void store_i8(std::int8_t* p, V v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+  }
   static inline void store_f16(std::uint16_t* p, V v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -61,6 +64,7 @@ struct SimdAvx512 {
     return SimdAvx2::reduce_add_double(_mm512_castps512_ps256(a)) +
            SimdAvx2::reduce_add_double(_mm512_extractf32x8_ps(a, 1));
   }
+  static inline std::int32_t sum_sixteen(const std::int8_t* p) { return SimdAvx2::sum_sixteen(p); }
   static inline std::pair<std::int32_t, std::int32_t> quantize_group(const float* x, float inverse,
                                                                      std::int16_t* out) {
     return SimdAvx2::quantize_group(x, inverse, out);

@@ -32,6 +32,11 @@ struct SimdNeon {
     const int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
     return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
   }
+  static inline void store_i8(std::int8_t* p, V v) {
+    const int16x4_t shorts = vmovn_s32(vcvtnq_s32_f32(v));
+    const int8x8_t bytes = vmovn_s16(vcombine_s16(shorts, shorts));
+    vst1_lane_s32(reinterpret_cast<std::int32_t*>(p), vreinterpret_s32_s8(bytes), 0);
+  }
   static inline void store_f16(std::uint16_t* p, V v) {
     vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v)));
   }
@@ -61,6 +66,7 @@ struct SimdNeon {
   static inline double reduce_add_double(V a) {
     return vaddvq_f64(vaddq_f64(vcvt_f64_f32(vget_low_f32(a)), vcvt_high_f64_f32(a)));
   }
+  static inline std::int32_t sum_sixteen(const std::int8_t* p) { return vaddlvq_s8(vld1q_s8(p)); }
   // Sixteen inputs as 8 low and 8 high bytes, twice (matmul_integer_neon.hpp); their sum.
   static inline std::int32_t quantize_half(const float* x, float32x4_t factor, std::int8_t* out) {
     std::int32_t sum = 0;

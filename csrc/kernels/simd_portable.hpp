@@ -42,6 +42,10 @@ struct SimdPortable {
   static inline V load_i8(const std::int8_t* p) {
     return each([&](int i) { return static_cast<float>(p[i]); });
   }
+  static inline void store_i8(std::int8_t* p, V v) {   // rounded; they fit
+    const V whole = round(v);
+    for (int i = 0; i < 8; ++i) p[i] = static_cast<std::int8_t>(whole.lane[i]);
+  }
   static inline void store_f16(std::uint16_t* p, V v) {
     for (int i = 0; i < 8; ++i) p[i] = half_of_float(v.lane[i]);
   }
@@ -103,6 +107,11 @@ struct SimdPortable {
     double out = 0;
     for (int i = 0; i < 8; ++i) out += a.lane[i];
     return out;
+  }
+  static inline std::int32_t sum_sixteen(const std::int8_t* p) {
+    std::int32_t sum = 0;
+    for (int i = 0; i < 16; ++i) sum += p[i];
+    return sum;
   }
   // Rounds 32 floats times `inverse` to int16, in stored order; the sums of both halves.
   static inline std::pair<std::int32_t, std::int32_t> quantize_group(const float* x, float inverse,
