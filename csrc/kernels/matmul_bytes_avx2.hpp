@@ -112,8 +112,8 @@ inline void byte_block_avx2(const std::uint8_t* tile, const ActivationRows& inpu
 }
 
 template <WeightType type>
-void matmul_bytes_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
-                       int row_count, const TileOutput& output) {
+inline void matmul_narrow_bytes_avx2(const std::uint8_t* tile, const ActivationRows& input,
+                                     int row_first, int row_count, const TileOutput& output) {
   for_row_blocks<byte_rows>(row_count, [&](auto rows, int first) {
     byte_block_avx2<type, rows()>(tile, input, static_cast<std::size_t>(row_first + first), first,
                                   first == 0, output);

@@ -1,10 +1,12 @@
-// Many rows times one tile of quantized weights with AVX2: the weights of up to 16 groups are widened
-// to 16 bits and their scales to floats once, then every row meets them. From a few dozen rows on that
-// is cheaper than unpacking them for each register block; the numbers are the same to the bit.
+// Many rows times one tile of quantized weights with AVX2: the weights of up to 16 groups are unpacked
+// once, to as many bits as the rows have (16 or 8), and their scales to floats, then every row meets
+// them. From a few dozen rows on that is cheaper than unpacking them for each register block; the
+// numbers are the same to the bit.
 #pragma once
 
 #include <algorithm>
 
+#include "kernels/matmul_bytes_avx2.hpp"
 #include "kernels/matmul_integer_avx2.hpp"
 
 namespace headrace {
@@ -12,23 +14,43 @@ namespace {
 
 // From here on it pays; bytes without minimums are cheap to widen each time.
 constexpr int wide_rows_min(WeightType type) { return type == WeightType::q8_0 ? 32 : 24; }
+constexpr int wide_byte_rows_min = 16;
 constexpr int wide_rows_max = 128;   // of one pass: their sums are kept beside the weights
 constexpr int wide_rows = 4;         // of a register block
-constexpr int wide_groups = 16;      // 16 KiB of weights, half of the first cache
+constexpr int wide_groups = 16;      // 16 KiB of weights at most, half of the first cache
 
-template <int rows>
-using RowDots = __m256i[rows][2];   // of both halves of the 16 columns
-
-template <WeightType type>
+// Integer: of the rows, std::int16_t or std::int8_t, and of the weights here.
+template <WeightType type, class Integer>
 struct WideGroups {
   static constexpr int scale_count = wide_groups * scale_parts(type) * tile_columns;
-  alignas(64) std::int16_t weights[wide_groups * group_values * tile_columns];
+  alignas(64) Integer weights[wide_groups * group_values * tile_columns];
   alignas(64) float scales[scale_count];
   alignas(64) float minimums[has_minimum(type) ? scale_count : 1];
 };
 
+// The rows' integers and scales, and inputs that one multiplication adds up.
+template <class Integer>
+struct WideInput;
+
+template <>
+struct WideInput<std::int16_t> {
+  static constexpr int inputs = 2;
+  const std::int16_t* values;
+  const GroupScale* scales;
+  explicit WideInput(const ActivationRows& rows) : values(rows.values), scales(rows.scales) {}
+};
+
+template <>
+struct WideInput<std::int8_t> {
+  static constexpr int inputs = 4;
+  const std::int8_t* values;
+  const GroupScale* scales;
+  explicit WideInput(const ActivationRows& rows) : values(rows.bytes), scales(rows.byte_scales) {}
+};
+
+// A group's weights, without the offset of stored ones.
 template <WeightType type, int p = 0>
-[[gnu::always_inline]] inline void widen_pairs(const std::uint8_t* quants, std::int16_t* out) {
+[[gnu::always_inline]] inline void widen_group(const std::uint8_t* quants, std::int16_t* out) {
   if constexpr (p < group_pairs) {
     for (int h = 0; h < 2; ++h) {
       __m256i weights = unpack_pair<type, p>(quants, h);
@@ -36,21 +58,32 @@ template <WeightType type, int p = 0>
         weights = _mm256_sub_epi16(weights, _mm256_set1_epi16(weight_offset(type)));
       _mm256_store_si256(reinterpret_cast<__m256i*>(out + (p * 2 + h) * 16), weights);
     }
-    widen_pairs<type, p + 1>(quants, out);
+    widen_group<type, p + 1>(quants, out);
   }
 }
 
-// Groups [first, first + count) of a tile, without the offset of stored weights.
-template <WeightType type>
+// The same as stored, 0..15.
+template <WeightType type, int q = 0>
+[[gnu::always_inline]] inline void widen_group(const std::uint8_t* quants, std::int8_t* out) {
+  if constexpr (q < group_fours) {
+    for (int h = 0; h < 2; ++h)
+      _mm256_store_si256(reinterpret_cast<__m256i*>(out + (q * 2 + h) * 32),
+                         unpack_four<q>(quants, h));
+    widen_group<type, q + 1>(quants, out);
+  }
+}
+
+// Groups [first, first + count) of a tile.
+template <WeightType type, class Integer>
 inline void widen_groups(const std::uint8_t* tile, int groups, int first, int count,
-                         WideGroups<type>& out) {
+                         WideGroups<type, Integer>& out) {
   using S = SimdAvx2;
   const std::uint8_t* quants =
       tile + quants_offset(type, groups) + static_cast<std::size_t>(first) * quant_bytes(type);
   float* scale_out = out.scales;
   float* minimum_out = out.minimums;
   for (int g = 0; g < count; ++g, quants += quant_bytes(type)) {
-    widen_pairs<type>(quants, out.weights + g * group_values * tile_columns);
+    widen_group<type>(quants, out.weights + g * group_values * tile_columns);
     const GroupScales scales = scales_of<type>(tile, first + g);
     for (int part = 0; part < scale_parts(type); ++part) {
       for (int column = 0; column < tile_columns; column += S::width) {
@@ -64,31 +97,57 @@ inline void widen_groups(const std::uint8_t* tile, int groups, int first, int co
   }
 }
 
-// The exact sums of a part of a group, for `rows` rows and both halves of the 16 columns.
-template <int rows, int pairs>
-[[gnu::always_inline]] inline void dot_wide(const std::int16_t* weights,
-                                            const std::int16_t* const* x,
-                                            __m256i (&dots)[rows][2]) {
+[[gnu::always_inline]] inline __m256i broadcast(const std::int16_t* x) { return broadcast_pair(x); }
+[[gnu::always_inline]] inline __m256i broadcast(const std::int8_t* x) { return broadcast_four(x); }
+
+template <class Integer>
+[[gnu::always_inline]] inline __m256i multiply(__m256i weights, __m256i inputs) {
+  if constexpr (sizeof(Integer) == 2) return _mm256_madd_epi16(weights, inputs);
+  return _mm256_maddubs_epi16(weights, inputs);
+}
+
+template <class Integer>
+[[gnu::always_inline]] inline __m256i add(__m256i sum, __m256i products) {
+  if constexpr (sizeof(Integer) == 2) return _mm256_add_epi32(sum, products);
+  return _mm256_add_epi16(sum, products);
+}
+
+// The exact sums of a part of a group, for `rows` rows and both halves of the 16 columns: a column's
+// in 32 bits, or of bytes in two times 16.
+template <int rows, int part_values, class Integer>
+[[gnu::always_inline]] inline void dot_wide(const Integer* weights, const Integer* const* x,
+                                            RowDots<rows>& dots) {
+  constexpr int inputs = WideInput<Integer>::inputs;
 #pragma GCC unroll 16
-  for (int p = 0; p < pairs; ++p) {
-    const auto* at = reinterpret_cast<const __m256i*>(weights + p * 2 * tile_columns);
-    __m256i pair[2] = {_mm256_load_si256(at), _mm256_load_si256(at + 1)};
-    for (int h = 0; h < 2; ++h) settle(pair[h]);   // loaded once, not for each row
+  for (int k = 0; k < part_values; k += inputs) {
+    const auto* at = reinterpret_cast<const __m256i*>(weights + k * tile_columns);
+    __m256i halves[2] = {_mm256_load_si256(at), _mm256_load_si256(at + 1)};
+    for (int h = 0; h < 2; ++h) settle(halves[h]);   // loaded once, not for each row
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
-      const __m256i inputs = broadcast_pair(x[r] + 2 * p);
+      const __m256i row_inputs = broadcast(x[r] + k);
       __m256i products[2];
-      for (int h = 0; h < 2; ++h) products[h] = _mm256_madd_epi16(pair[h], inputs);
+      for (int h = 0; h < 2; ++h) products[h] = multiply<Integer>(halves[h], row_inputs);
       for (int h = 0; h < 2; ++h)
-        dots[r][h] = p == 0 ? products[h] : _mm256_add_epi32(dots[r][h], products[h]);
+        dots[r][h] = k == 0 ? products[h] : add<Integer>(dots[r][h], products[h]);
       for (int h = 0; h < 2; ++h) settle(dots[r][h]);
     }
   }
 }
 
+// A column's sum of one part of a group, of weights without their offset.
+template <WeightType type, class Integer>
+[[gnu::always_inline]] inline __m256i finish_dot(__m256i dot, const GroupScale& scale, int part) {
+  if constexpr (sizeof(Integer) == 2) return dot;
+  dot = _mm256_madd_epi16(dot, _mm256_set1_epi16(1));
+  if constexpr (weight_offset(type) != 0)
+    dot = _mm256_add_epi32(dot, _mm256_set1_epi32(offset_correction<type>(scale, part)));
+  return dot;
+}
+
 // sums += what `count` groups' integer sums are worth: of each part of a group, part after part.
-template <WeightType type, int rows>
-inline void scale_wide(const WideGroups<type>& wide, int count, const RowDots<rows>* kept,
+template <WeightType type, int rows, class Integer>
+inline void scale_wide(const WideGroups<type, Integer>& wide, int count, const RowDots<rows>* kept,
                        const GroupScale* const* row_scales, float (*sums)[tile_columns]) {
   using S = SimdAvx2;
   constexpr int parts = scale_parts(type);
@@ -98,12 +157,14 @@ inline void scale_wide(const WideGroups<type>& wide, int count, const RowDots<ro
   const float* scales = wide.scales;
   const float* minimums = wide.minimums;
   for (int i = 0; i < count * parts; ++i, scales += tile_columns, minimums += tile_columns) {
+    const __m256 column_scales[2] = {S::load(scales), S::load(scales + 8)};
     for (int r = 0; r < rows; ++r) {
       const GroupScale& row_scale = row_scales[r][i / parts];
       const __m256 scale = S::set1(row_scale.scale);
       for (int h = 0; h < 2; ++h) {
-        const __m256 factor = S::mul(S::load(scales + h * 8), scale);
-        totals[r][h] = S::fma(_mm256_cvtepi32_ps(kept[i][r][h]), factor, totals[r][h]);
+        const __m256i dot = finish_dot<type, Integer>(kept[i][r][h], row_scale, i % parts);
+        const __m256 factor = S::mul(column_scales[h], scale);
+        totals[r][h] = S::fma(_mm256_cvtepi32_ps(dot), factor, totals[r][h]);
         if constexpr (has_minimum(type))
           totals[r][h] = S::fma(S::load(minimums + h * 8),
                                 S::set1(minimum_factor<type>(row_scale, i % parts)), totals[r][h]);
@@ -115,20 +176,19 @@ inline void scale_wide(const WideGroups<type>& wide, int count, const RowDots<ro
 }
 
 // sums += `count` groups, for `rows` rows: the integer sums of all groups first, then the floats.
-template <WeightType type, int rows>
-inline void multiply_wide(const WideGroups<type>& wide, int count,
-                          const std::int16_t* const* row_values,
-                          const GroupScale* const* row_scales, float (*sums)[tile_columns]) {
+template <WeightType type, int rows, class Integer>
+inline void multiply_wide(const WideGroups<type, Integer>& wide, int count,
+                          const Integer* const* row_values, const GroupScale* const* row_scales,
+                          float (*sums)[tile_columns]) {
   constexpr int parts = scale_parts(type);
   RowDots<rows> kept[wide_groups * parts];
-  const std::int16_t* weights = wide.weights;
-  const std::int16_t* x[rows];
+  const Integer* weights = wide.weights;
+  const Integer* x[rows];
   for (int r = 0; r < rows; ++r) x[r] = row_values[r];
   for (int i = 0; i < count * parts; ++i) {
-    __m256i dots[rows][2];
-    dot_wide<rows, group_pairs / parts>(weights, x, dots);
-    for (int r = 0; r < rows; ++r)
-      for (int h = 0; h < 2; ++h) kept[i][r][h] = dots[r][h];
+    RowDots<rows> dots;
+    dot_wide<rows, group_values / parts>(weights, x, dots);
+    keep_dots<rows>(dots, kept[i]);
     weights += group_values / parts * tile_columns;
     for (int r = 0; r < rows; ++r) x[r] += group_values / parts;
   }
@@ -136,10 +196,12 @@ inline void multiply_wide(const WideGroups<type>& wide, int count,
 }
 
 // Up to wide_rows_max rows.
-template <WeightType type>
-inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& input, std::size_t row_first,
-                      int row_count, int out_row, const TileOutput& output) {
-  WideGroups<type> wide;
+template <WeightType type, class Integer>
+inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& input,
+                             std::size_t row_first, int row_count, int out_row,
+                             const TileOutput& output) {
+  const WideInput<Integer> rows_in(input);
+  WideGroups<type, Integer> wide;
   alignas(64) float sums[wide_rows_max][tile_columns];
   std::fill_n(sums[0], row_count * tile_columns, 0.0f);
   const int groups = input.inputs / group_values;
@@ -152,12 +214,12 @@ inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& inp
     widen_groups<type>(tile, groups, first, count, wide);
     for_row_blocks<wide_rows>(row_count, [&](auto rows, int block) {
       ahead.ask();
-      const std::int16_t* x[rows()];
+      const Integer* x[rows()];
       const GroupScale* scales[rows()];
       for (int r = 0; r < rows(); ++r) {
         const std::size_t row = row_first + static_cast<std::size_t>(block + r);
-        x[r] = input.values + row * static_cast<std::size_t>(input.inputs) + first * group_values;
-        scales[r] = input.scales + row * static_cast<std::size_t>(groups) + first;
+        x[r] = rows_in.values + row * static_cast<std::size_t>(input.inputs) + first * group_values;
+        scales[r] = rows_in.scales + row * static_cast<std::size_t>(groups) + first;
       }
       multiply_wide<type, rows()>(wide, count, x, scales, sums + block);
     });
@@ -167,16 +229,32 @@ inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& inp
       store_tile_vector<SimdAvx2>(SimdAvx2::load(sums[r] + h * 8), output, out_row + r, h * 8);
 }
 
+template <WeightType type, class Integer>
+inline void matmul_many_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
+                             int row_count, const TileOutput& output) {
+  for (int done = 0; done < row_count; done += wide_rows_max)
+    matmul_wide_avx2<type, Integer>(tile, input, static_cast<std::size_t>(row_first + done),
+                                    std::min(wide_rows_max, row_count - done), done, output);
+}
+
 template <WeightType type>
 void matmul_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                  int row_count, const TileOutput& output) {
   if (row_count < wide_rows_min(type)) {
     matmul_narrow_avx2<type>(tile, input, row_first, row_count, output);
-    return;
+  } else {
+    matmul_many_avx2<type, std::int16_t>(tile, input, row_first, row_count, output);
   }
-  for (int done = 0; done < row_count; done += wide_rows_max)
-    matmul_wide_avx2<type>(tile, input, static_cast<std::size_t>(row_first + done),
-                           std::min(wide_rows_max, row_count - done), done, output);
+}
+
+template <WeightType type>
+void matmul_bytes_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
+                       int row_count, const TileOutput& output) {
+  if (row_count < wide_byte_rows_min) {
+    matmul_narrow_bytes_avx2<type>(tile, input, row_first, row_count, output);
+  } else {
+    matmul_many_avx2<type, std::int8_t>(tile, input, row_first, row_count, output);
+  }
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ Bytes = NDArray[np.uint8]
 inputs, outputs = 512, 40
 # Where in a block of each type its float16 numbers stand: scales, and minimums.
 halves = {"Q4_0": (0,), "Q4_1": (0, 2), "Q4_K": (0, 2), "Q2_K": (80, 82)}
-row_counts = [1, 2, 3, 5, 6, 7, 8, 9, 13, 33, 130]
+row_counts = [1, 2, 3, 5, 6, 7, 8, 9, 13, 16, 33, 130]
 
 
 def random_weights(type_name: str, *, peak: bool = False) -> tuple[int, Bytes, Floats]:
