@@ -118,7 +118,7 @@ def test_a_request_can_be_explained(platform: PlatformProcess) -> None:
     request_id = answer.headers["x-request-id"]
     told = run("explain", "route", request_id, platform=platform)
     (replica,) = platform.replicas()
-    assert f"chosen    {replica.id} by the only one left (least-harm)" in told
+    assert f"chosen    {replica.name} by the only one left (least-harm)" in told
     assert "queue_s" in told
 
 

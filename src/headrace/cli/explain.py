@@ -18,6 +18,19 @@ class Decisions(msgspec.Struct, frozen=True):
     decisions: list[Decision]
 
 
+class ReplicaName(msgspec.Struct, frozen=True):
+    """What people call a replica."""
+
+    id: str
+    name: str
+
+
+class ReplicaNames(msgspec.Struct, frozen=True):
+    """All that there are now."""
+
+    items: list[ReplicaName]
+
+
 class SampleView(msgspec.Struct, frozen=True):
     """The traffic that was seen."""
 
@@ -105,14 +118,16 @@ def route(
     if platform.as_json:
         output.write_json(msgspec.Raw(answer))
         return
+    listed = msgspec.json.decode(platform.client.list("/replicas"), type=ReplicaNames)
+    names = {replica.id: replica.name for replica in listed.items}
     for decision in msgspec.json.decode(answer, type=Decisions).decisions:
-        output.write_fields(_decision_fields(decision))
+        output.write_fields(_decision_fields(decision, names))
         output.write_table(
             ("", "REPLICA", ">COST", "TERMS", ">PREFIX", ">IN FLIGHT", ">KV"),
             [
                 (
                     "*" if candidate.is_chosen else "",
-                    candidate.endpoint_id,
+                    names.get(candidate.endpoint_id, candidate.endpoint_id),
                     f"{candidate.cost or 0.0:.4g}",
                     ", ".join(
                         f"{name} {value or 0.0:.4g}" for name, value in candidate.terms.items()
@@ -171,7 +186,8 @@ def scaling(
     platform.show(answer, LookView, _look_fields)
 
 
-def _decision_fields(decision: Decision) -> list[tuple[str, str]]:
+def _decision_fields(decision: Decision, names: Mapping[str, str]) -> list[tuple[str, str]]:
+    chosen = names.get(decision.chosen_id, decision.chosen_id)  # its id, once it is gone
     leg = f", {decision.leg} leg" if decision.leg else ""
     left_out = ", ".join(f"{count} {why}" for why, count in decision.filtered.items())
     return [
@@ -179,7 +195,7 @@ def _decision_fields(decision: Decision) -> list[tuple[str, str]]:
         ("prompt", f"about {output.format_count(decision.prompt_tokens)} tokens"),
         ("replicas", f"{decision.endpoint_count}, nearness: {decision.tier}"),
         ("left out", left_out or "none"),
-        ("chosen", f"{decision.chosen_id} by {decision.reason} ({decision.policy})"),
+        ("chosen", f"{chosen} by {decision.reason} ({decision.policy})"),
     ]
 
 

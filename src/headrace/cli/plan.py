@@ -107,9 +107,9 @@ def fields(made: Plan) -> list[tuple[str, str]]:
     """The sizes, and the answer."""
     shape, demand, best = made.shape, made.demand, made.best
     active = shape.active_parameters
-    parameters = f"{shape.parameters / 1e9:.2f} billion"
+    parameters = f"{shape.parameters / 1e9:.2f} billion parameters"
     if shape.experts is not None:
-        parameters += f", {active / 1e9:.2f} billion for each token"
+        parameters += f", {active / 1e9:.2f} billion of them for each token"
     answer = "it fits in no layout; take a larger device, a shorter context or fewer bits"
     if best is not None:
         answer = (
@@ -117,7 +117,7 @@ def fields(made: Plan) -> list[tuple[str, str]]:
             f"{best.tensor_parallel}, pipeline parallel {best.pipeline_parallel}"
         )
     return [
-        ("model", f"{shape.name}, {parameters} parameters"),
+        ("model", f"{shape.name}, {parameters}"),
         ("weights", f"{format_bytes(made.weights_bytes)} as {made.precision.name}"),
         (
             "KV",

@@ -450,6 +450,7 @@ def test_sockets_share_what_a_container_may_use(tmp_path: Path) -> None:
         ("cpu0", 0, 1 << 29),
         ("cpu1", 1, 1 << 29),
     ]
+    assert [s.memory_bytes for s in read_sockets(4 << 30, tmp_path)] == [2 << 30, 2 << 30]
     assert read_sockets(5, tmp_path / "none")[0].memory_bytes == 5
 
 

@@ -1,6 +1,6 @@
 // Why a request went where it went: what the router saw, what it left out, what each place cost.
 
-import { get } from "./api.js";
+import { get, list } from "./api.js";
 import { badge, card, element, facts, meter, table, to } from "./dom.js";
 import { age, count } from "./format.js";
 
@@ -10,14 +10,17 @@ export const explain = {
   async load(caller, { request }) {
     if (!request) return { request: "", newest: (await get("/requests?limit=10")).items };
     try {
-      return { request, found: await get(`/explain/route/${encodeURIComponent(request)}`) };
+      const [found, replicas] = await Promise.all([
+        get(`/explain/route/${encodeURIComponent(request)}`), list("/replicas"),
+      ]);
+      return { request, found, names: new Map(replicas.map(({ id, name }) => [id, name])) };
     } catch (error) {
       if (error.status !== 404) throw error;
       return { request, problem: error.message };
     }
   },
 
-  render({ request, found, problem, newest }) {
+  render({ request, found, names, problem, newest }) {
     return [
       card("Why did a request go there?", "its id is the x-request-id header of the answer", null,
         element("form", {
@@ -33,7 +36,7 @@ export const explain = {
         element("button", { class: "primary", type: "submit" }, "Explain"))),
       problem ? element("section", { class: "card" }, element("p", { class: "muted" }, problem))
         : null,
-      ...(found?.decisions ?? []).map(decisionCard),
+      ...(found?.decisions ?? []).map((decision) => decisionCard(decision, names)),
       newest ? card("The newest", "a gateway remembers its last decisions", to("All", "requests"),
         table("The newest requests", [
           { label: "Request", title: true, value: (row) => to(element("span",
@@ -45,7 +48,9 @@ export const explain = {
   },
 };
 
-function decisionCard(decision) {
+/** One choice; a replica that is gone goes by its id. */
+function decisionCard(decision, names) {
+  const nameOf = (row) => names.get(row.endpoint_id) ?? row.endpoint_id;
   const leftOut = Object.entries(decision.filtered);
   const terms = [...new Set(decision.candidates.flatMap((each) => Object.keys(each.terms)))];
   return card(`Attempt ${decision.attempt}`, `policy ${decision.policy}`, null,
@@ -57,7 +62,7 @@ function decisionCard(decision) {
     ]),
     table("Candidates", [
       { label: "Replica", title: true, value: (row) => [
-        element("span", { class: "mono breakable" }, row.endpoint_id),
+        element("span", { class: "breakable" }, nameOf(row)),
         row.is_chosen ? [" ", badge("chosen", "good")] : null] },
       { label: "Cost, s", number: true, value: (row) => row.cost.toPrecision(3) },
       ...terms.map((name) => ({ label: name.replaceAll("_", " "), number: true,
@@ -65,7 +70,7 @@ function decisionCard(decision) {
       { label: "In cache", number: true, value: (row) => `${count(row.matched_tokens)} tokens` },
       { label: "In flight", number: true, value: (row) => count(row.in_flight_requests) },
       { label: "KV", value: (row) => element("span", { class: "near" },
-        meter(row.kv_share, `KV cache of ${row.endpoint_id} in use`),
+        meter(row.kv_share, `KV cache of ${nameOf(row)} in use`),
         `${Math.round(row.kv_share * 100)}%`) },
     ], decision.candidates, "No replica could take it."));
 }

@@ -36,7 +36,10 @@ def read_inventory(address: str, nvml: ModuleType | None) -> Inventory:
 
 
 def read_sockets(memory_bytes: int, directory: Path = numa_dir) -> tuple[NodeDevice, ...]:
-    """Memory by NUMA node, scaled to what a container may use; one socket where none is told."""
+    """Memory by NUMA node, scaled to all that may be used; one socket where none is told.
+
+    A container may use less than the nodes have, and the nodes of some virtual machines tell less
+    than the machine has, another number each time."""
     found: dict[int, int] = {}
     for path in directory.glob("node[0-9]*/meminfo"):
         match = memory_pattern.search(path.read_text(errors="replace"))
@@ -45,12 +48,11 @@ def read_sockets(memory_bytes: int, directory: Path = numa_dir) -> tuple[NodeDev
     total = sum(found.values())
     if not total:
         found, total = {0: memory_bytes}, memory_bytes
-    share = min(1.0, memory_bytes / total)
     return tuple(
         NodeDevice(
             id=f"cpu{number}",
             device_type=cpu_type,
-            memory_bytes=int(size * share),
+            memory_bytes=size * memory_bytes // total,
             numa=number,
             is_shared=True,
         )
