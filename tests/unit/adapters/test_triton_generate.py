@@ -18,7 +18,7 @@ def asked(name: str, **fields: Any) -> tuple[str, dict[str, Any]]:
     dialect = find_adapter(name).dialect
     assert dialect is not None
     chat = {"model": "a model", "messages": [{"role": "user", "content": "Hi"}], **fields}
-    path, body = dialect.request(json.dumps(chat).encode())
+    path, body = dialect.request(json.dumps(chat).encode(), None)
     return path, json.loads(body)
 
 
