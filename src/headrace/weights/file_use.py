@@ -9,8 +9,9 @@ import os
 import shutil
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import IO
 
 
 def hold_for_life(path: Path) -> bool:
@@ -27,6 +28,12 @@ def hold_for_life(path: Path) -> bool:
     except OSError:
         return path.exists()
     return os.fstat(descriptor).st_nlink > 0
+
+
+def hold_while_open(file: IO[bytes]) -> None:
+    """Mark an open file as used until it is closed. A file system without locks holds nothing."""
+    with suppress(OSError):
+        fcntl.flock(file.fileno(), fcntl.LOCK_SH)
 
 
 def mark_used(path: Path) -> None:

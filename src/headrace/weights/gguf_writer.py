@@ -4,13 +4,16 @@ import os
 import re
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from math import prod
 from pathlib import Path
 
 import numpy as np
 
 from headrace.base.errors import SetupError
+from headrace.weights.file_use import hold_while_open, remove_unless_used
 from headrace.weights.gguf import magic
 from headrace.weights.gguf_metadata import scalar_layouts, type_array, type_bool, type_string
 from headrace.weights.tensor import TensorType, block_layouts
@@ -42,10 +45,16 @@ class TensorPlan:
 
 
 def write_gguf(path: Path, metadata: Mapping[str, object], tensors: Sequence[TensorPlan]) -> None:
-    """Write a whole file beside its place, then rename it; SetupError if the disk refuses."""
+    """Write a whole file beside its place, then rename it; SetupError if the disk refuses.
+
+    What a writer that was killed left there of the same file is removed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    for left in path.parent.glob(f".{escape(path.name)}.*.tmp"):
+        with suppress(OSError):  # another user's
+            remove_unless_used([left])
     try:
         with temporary.open("wb") as file:
+            hold_while_open(file)
             file.write(_header(metadata, tensors))
             for tensor in tensors:
                 written = 0

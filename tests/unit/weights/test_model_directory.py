@@ -52,6 +52,10 @@ def safetensors_bytes(names: list[str], **changes: Any) -> bytes:
     return struct.pack("<Q", len(text)) + text + data
 
 
+def scaling(kind: str, **settings: Any) -> dict[str, Any]:
+    return {"rope_scaling": {"rope_type": kind, **settings}}
+
+
 def split_steps(pattern: str, *, removes_rest: bool = False) -> list[Any]:
     pre = tokenizers.pre_tokenizers
     behavior = ("removed", True) if removes_rest else ("isolated", False)
@@ -171,6 +175,15 @@ def test_what_is_no_safetensors_file_is_refused(write: Write, data: bytes) -> No
         ({"hidden_act": "relu"}, "hidden_act"),
         ({"rope_scaling": {"rope_type": "other"}}, "rope_scaling"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config"),
+        ({"rope_theta": 10**400}, "rope_theta"),
+        ({"rope_theta": 0}, "rope_theta"),
+        ({"rope_parameters": {"full_attention": 3}}, "full_attention"),
+        (scaling("llama3", low_freq_factor=0), "low_freq_factor"),
+        (scaling("llama3", low_freq_factor=4), "high_freq_factor"),
+        (scaling("linear", factor=-2), "factor"),
+        (scaling("yarn", original_max_position_embeddings=0), "original_max_position_embeddings"),
+        (scaling("longrope", factor=2, long_factor=["", 1]), "long_factor"),
+        ({"model_type": "llama", "num_attention_heads": 3}, "tensor blk.0.attn_q.weight"),
     ],
 )
 def test_what_is_not_computed_is_named(write: Write, changes: dict[str, Any], field: str) -> None:
@@ -233,6 +246,38 @@ def test_letters_and_their_marks_become_one_where_the_tokenizer_does_that(write:
     with open_model(path) as file:
         composing = Tokenizer.from_gguf_metadata(file.metadata)
     assert composing.encode(text) == oracle.encode(text).ids != plain.encode(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"merges": [["a", 1]]}, "merges"),
+        ({"vocab": {"a": 1.5}}, "vocab"),
+        ({"type": "Unigram", "vocab": [["a", 0.5], 7]}, "vocab"),
+        ({"type": "Unigram", "vocab": [["a", float("nan")]]}, "vocab"),
+        ({"byte_fallback": True, "merges": [3]}, "normalizer"),
+    ],
+)
+def test_a_tokenizer_of_other_things_than_text_is_refused(
+    write: Write, changes: dict[str, Any], field: str
+) -> None:
+    path = write()
+    write_tokenizer(path, qwen2_pattern)
+    file = path / "tokenizer.json"
+    read = json.loads(file.read_text())
+    file.write_text(json.dumps(read | {"model": read["model"] | changes}))
+    with pytest.raises(ModelFileError) as raised, open_model(path):
+        pass
+    assert raised.value.fields["field"] == field
+
+
+@pytest.mark.parametrize("template", [[True], [{"name": ["default"]}], 3])
+def test_a_chat_template_that_is_none_is_passed_over(write: Write, template: Any) -> None:
+    path = write()
+    write_tokenizer(path, qwen2_pattern)
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    with open_model(path) as file:
+        assert "tokenizer.chat_template" not in file.metadata
 
 
 def test_an_unknown_way_to_cut_text_is_refused(write: Write) -> None:

@@ -15,6 +15,7 @@ from headrace.engine.cpu_runner import CpuRunner
 from headrace.kernels.reference.dequantize import dequantize
 from headrace.sim.progress import SilentProgress
 from headrace.weights.architecture_reader import read_architecture
+from headrace.weights.file_use import hold_while_open
 from headrace.weights.gguf import open_gguf
 from headrace.weights.quantize import file_types, quantize_model
 from headrace.weights.tensor import TensorType
@@ -116,6 +117,20 @@ def test_llama_cpp_generates_with_the_result(convert: Convert, kind: TensorType)
     server = xllamacpp.Server(params)
     answer = server.handle_completions({"prompt": "w1 w2", "max_tokens": 3, "temperature": 0})
     assert answer["usage"]["completion_tokens"] >= 1
+
+
+def test_what_a_killed_writer_left_is_removed_and_what_one_writes_is_not(
+    source: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "x[1].gguf"
+    left, other = tmp_path / ".x[1].gguf.77.tmp", tmp_path / ".x1.gguf.77.tmp"
+    writing = tmp_path / ".x[1].gguf.78.tmp"
+    for each in (left, other, writing):
+        each.write_text("half a model")
+    with open_gguf(source) as file, writing.open("rb") as held:
+        hold_while_open(held)
+        quantize_model(file, path, TensorType.Q8_0, SilentProgress())
+    assert sorted(tmp_path.iterdir()) == sorted([source, path, other, writing])
 
 
 def test_experts_are_written_as_one_tensor(source: Path, tmp_path: Path) -> None:

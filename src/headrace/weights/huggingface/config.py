@@ -44,6 +44,8 @@ plain_numbers = {
     "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
     "expert_weights_norm": ("norm_topk_prob",),
 }
+most = 1e300  # of a number, past any model's: what is computed with it stays finite
+least_context = 2
 softcaps = ("attn_logit_softcapping", "final_logit_softcapping")
 
 
@@ -109,10 +111,16 @@ class _Reader:
         if (
             not isinstance(value, int | float)
             or isinstance(value, bool)
-            or not math.isfinite(value)
+            or not -most <= value <= most
         ):
             self.fail(key, "is not a number")
         return float(value)
+
+    def positive(self, key: str, default: float, within: Config) -> float:
+        value = self.number(key, default, within)
+        if value <= 0:
+            self.fail(key, f"{value:g} is not positive")
+        return value
 
     def integer(self, key: str, within: Config | None = None) -> int:
         value = self.number(key, 0.0, within)
@@ -160,8 +168,9 @@ class _Reader:
         parameters = self._rope_parameters()
         local = parameters.get("sliding_attention")
         main = parameters.get("full_attention", parameters)
-        assert isinstance(main, dict)
-        theta = self.number("rope_theta", self.number("rope_theta", 10_000.0), main)
+        if not isinstance(main, dict):
+            self.fail("full_attention", "is not a JSON object")
+        theta = self.positive("rope_theta", self.number("rope_theta", 10_000.0), main)
         partial = self.number("partial_rotary_factor", 1.0)
         partial = self.number("partial_rotary_factor", partial, main)
         heads = self.integer("num_attention_heads")
@@ -191,14 +200,11 @@ class _Reader:
         self, kind: str, rope: Config, theta: float, dimensions: int
     ) -> tuple[dict[str, object], dict[str, list[float]]]:
         context = self.integer("max_position_embeddings")
-        original = int(
-            self.number(
-                "original_max_position_embeddings",
-                self.number("original_max_position_embeddings", context),
-                rope,
-            )
-        )
-        factor = self.number("factor", 1.0, rope)
+        given = self.number("original_max_position_embeddings", context)
+        original = int(self.number("original_max_position_embeddings", given, rope))
+        if original < least_context:
+            self.fail("original_max_position_embeddings", f"{original} is no context's length")
+        factor = self.positive("factor", 1.0, rope)
         match kind:
             case "linear":
                 return {"type": "linear", "factor": factor}, {}
@@ -211,16 +217,18 @@ class _Reader:
             case "yarn":
                 return self._yarn(rope, factor, original), {}
             case "longrope" | "su":
-                factor = self.number("factor", context / original, rope)
+                factor = self.positive("factor", context / original, rope)
                 return self._longrope(rope, factor, original, dimensions)
         if kind != "default":
             self.fail("rope_scaling", f"{kind!r} is not supported")
         return {}, {}
 
     def _llama3(self, rope: Config, theta: float, dimensions: int, original: int) -> list[float]:
-        factor = self.number("factor", 8.0, rope)
-        low = self.number("low_freq_factor", 1.0, rope)
-        high = self.number("high_freq_factor", 4.0, rope)
+        factor = self.positive("factor", 8.0, rope)
+        low = self.positive("low_freq_factor", 1.0, rope)
+        high = self.positive("high_freq_factor", 4.0, rope)
+        if high <= low:
+            self.fail("high_freq_factor", f"{high:g} is not above low_freq_factor, {low:g}")
         divisors = []
         for pair in range(dimensions // 2):
             wavelength = 2 * math.pi * theta ** (2 * pair / dimensions)
@@ -259,5 +267,7 @@ class _Reader:
             values = rope.get(f"{name}_factor")
             if not isinstance(values, list) or len(values) != dimensions // 2:
                 self.fail(f"{name}_factor", f"is not a list of {dimensions // 2} numbers")
-            divisors[f"rope_factors_{name}.weight"] = [float(value) for value in values]
+            divisors[f"rope_factors_{name}.weight"] = [
+                self.positive(f"{name}_factor", 1.0, {f"{name}_factor": value}) for value in values
+            ]
         return found, divisors

@@ -74,10 +74,10 @@ def weight_files(path: Path) -> list[Path]:
     places = read_json(path / index_name).get("weight_map")
     if not isinstance(places, dict) or not places:
         _fail(path / index_name, "weight_map", "is missing")
-    names = list(dict.fromkeys(places.values()))
-    for name in names:
-        if not isinstance(name, str) or Path(name).name != name:
+    for name in places.values():
+        if not isinstance(name, str) or not name or Path(name).name != name:
             _fail(path / index_name, "weight_map", f"{name!r} is not a file beside the index")
+    names = list(dict.fromkeys(places.values()))
     if len(names) > shards_max:
         _fail(path / index_name, "weight_map", f"{len(names)} files; {shards_max} are allowed")
     return [path / name for name in names]

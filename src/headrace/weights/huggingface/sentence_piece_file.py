@@ -62,7 +62,10 @@ def _merge_scores(model: Mapping[str, object], texts: list[str]) -> list[float]:
     ranks: dict[str, int] = {}
     merges = model.get("merges")
     for merge in merges if isinstance(merges, list) else []:
-        joined = merge.replace(" ", "", 1) if isinstance(merge, str) else "".join(map(str, merge))
+        parts = merge if isinstance(merge, list) else [merge]
+        if not all(isinstance(part, str) for part in parts):
+            _refuse(merge)
+        joined = parts[0].replace(" ", "", 1) if len(parts) == 1 else "".join(parts)
         ranks.setdefault(joined, len(ranks))
     return [float(-ranks.get(text, len(ranks))) for text in texts]
 
@@ -91,7 +94,10 @@ def _text_rule(file: Mapping[str, object]) -> dict[str, object]:
             case {"type": "Split", "pattern": {"String": " "}}:
                 pass  # Gemma's: after spaces were replaced there are none to cut at
             case {"type": "Precompiled", "precompiled_charsmap": str(table)}:
-                data = base64.b64decode(table)
+                try:
+                    data = base64.b64decode(table)
+                except ValueError:
+                    _refuse(step)
                 rule["tokenizer.ggml.precompiled_charsmap"] = np.frombuffer(data, np.uint8)
             case {"type": "Strip"} | {"type": "Replace", "pattern": {"Regex": " {2,}"}}:
                 rule["tokenizer.ggml.remove_extra_whitespaces"] = True

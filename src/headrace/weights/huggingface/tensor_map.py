@@ -166,6 +166,8 @@ def _experts(
     tensor: Tensor, prefix: str, found: str, kind: str, family: Family
 ) -> Iterator[Tensor]:
     """All experts of a layer in one block; gpt-oss has (inputs, outputs), gates between ups."""
+    if len(tensor.shape) != (3 if kind == "weight" else 2):
+        _refuse(tensor, family)
     turned = family.sinks and kind == "weight"
     parts = {"ffn_down": slice(None)}
     if found != "ffn_down_exps":
@@ -197,6 +199,11 @@ def _as_stored(tensor: Tensor, family: Family, head_counts: Mapping[str, int]) -
         tensor = replace(tensor, shape=(tensor.value_count,))
     if stem in head_counts and family.rope_style is RopeStyle.ADJACENT:
         count = head_counts[stem]
+        if not tensor.shape or tensor.shape[0] % (2 * count):
+            raise ModelFileError(
+                f"tensor {tensor.name} is {tensor.shape}, and config.json says {count} heads.",
+                field=f"tensor {tensor.name}",
+            )
 
         def pairs_adjacent(values: Bits) -> Bits:
             heads = values.reshape(count, 2, -1, *values.shape[1:])

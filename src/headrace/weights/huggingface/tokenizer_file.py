@@ -21,6 +21,7 @@ from headrace.weights.huggingface.sentence_piece_file import (
 tokenizer_name = "tokenizer.json"
 json_bytes_max = 256 << 20
 tokens_max = 1 << 22
+most = 1e30  # of a score, either way
 normal, control, user_defined, unused = 1, 3, 4, 5  # GGUF's kinds of token
 
 _contractions = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -83,7 +84,7 @@ def _vocabulary(
     """Token texts and kinds by id; an id without a token is unused."""
     vocab, added = model.get("vocab"), file.get("added_tokens", [])
     if model.get("type") == "Unigram" and isinstance(vocab, list):
-        vocab = {str(entry[0]): index for index, entry in enumerate(vocab) if entry}
+        vocab = {_scored_text(path, entry): index for index, entry in enumerate(vocab)}
     if not isinstance(vocab, dict) or not isinstance(added, list):
         _fail(path, "vocab", "is missing")
     named: dict[int, tuple[str, int]] = {}
@@ -100,6 +101,13 @@ def _vocabulary(
         named.get(token_id, (f"[PAD{token_id}]", unused)) for token_id in range(max(named) + 1)
     ]
     return [text for text, _ in every], [kind for _, kind in every]
+
+
+def _scored_text(path: Path, entry: object) -> str:
+    text, score = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
+    if not isinstance(text, str) or not isinstance(score, int | float) or not abs(score) <= most:
+        _fail(path, "vocab", f"{json.dumps(entry)[:100]} is no token with its score")
+    return text
 
 
 def _strip_after(file: Mapping[str, object]) -> list[str]:
@@ -119,10 +127,10 @@ def _merges(path: Path, model: Mapping[str, object]) -> list[str]:
     merges = model.get("merges")
     if not isinstance(merges, list):
         _fail(path, "merges", "is missing")
-    joined = [" ".join(merge) if isinstance(merge, list) else merge for merge in merges]
-    if not all(isinstance(merge, str) for merge in joined):
+    parts = [merge if isinstance(merge, list) else [merge] for merge in merges]
+    if not all(isinstance(text, str) for texts in parts for text in texts):
         _fail(path, "merges", "an entry is not text")
-    return joined
+    return [" ".join(texts) for texts in parts]
 
 
 def _cut(path: Path, file: Mapping[str, object], *, ignore_merges: bool) -> dict[str, object]:
@@ -191,17 +199,22 @@ def _begins_with_special(processor: object) -> bool:
     if isinstance(inner, list):
         return any(_begins_with_special(step) for step in inner)
     single = processor.get("single")
-    return isinstance(single, list) and bool(single) and "SpecialToken" in single[0]
+    first = single[0] if isinstance(single, list) and single else None
+    return isinstance(first, dict) and "SpecialToken" in first
 
 
 def _chat_template(path: Path, settings: Mapping[str, object]) -> str | None:
     file = path / "chat_template.jinja"
     if file.is_file() and file.stat().st_size <= json_bytes_max:
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelFileError(f"{file}: cannot be read ({error}).", file=str(file)) from error
     template = settings.get("chat_template")
     if isinstance(template, list):  # several by name; the default is the one for chats
-        named = {entry.get("name"): entry.get("template") for entry in template}
-        template = named.get("default")
+        named = [entry for entry in template if isinstance(entry, dict)]
+        default = [entry for entry in named if entry.get("name") == "default"]
+        template = default[-1].get("template") if default else None
     return template if isinstance(template, str) else None
 
 

@@ -35,11 +35,13 @@ def word_piece_keys(path: Path) -> dict[str, object]:
     if not isinstance(model, dict) or model.get("type") != "WordPiece":
         return {}
     vocab = model.get("vocab")
-    if not isinstance(vocab, dict) or sorted(vocab.values()) != list(range(len(vocab))):
+    if not isinstance(vocab, dict) or not _are_numbers(list(vocab.values())):
         _fail(path, "vocab", "is no list of tokens by number")
     added = file.get("added_tokens")
-    listed = added if isinstance(added, list) else []
-    special = {token.get("content") for token in listed if token.get("special") is True}
+    listed = (
+        [token for token in added if isinstance(token, dict)] if isinstance(added, list) else []
+    )
+    special = [token.get("content") for token in listed if token.get("special") is True]
     texts = sorted(vocab, key=vocab.__getitem__)
     keys: dict[str, object] = {
         "tokenizer.ggml.model": "bert",
@@ -56,6 +58,12 @@ def word_piece_keys(path: Path) -> dict[str, object]:
     if not _makes_small(file.get("normalizer")):
         keys[lowercase_key] = False
     return keys
+
+
+def _are_numbers(values: list[object]) -> bool:
+    """Whether they are all numbers from 0 on, each once."""
+    numbers = [value for value in values if type(value) is int]
+    return sorted(numbers) == list(range(len(values)))
 
 
 def _in_gguf(text: str, is_special: bool) -> str:
