@@ -30,11 +30,12 @@ from headrace.engine.request import EngineRequest, SamplingParams
 from headrace.engine.runner import StepBatch, StepResult
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.sim.fleet.aggregate_engine import AggregateEngine
+from headrace.sim.fleet.attempt import Attempt
 from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.exact_engine import ExactEngine
 from headrace.sim.fleet.histogram import Histogram
-from headrace.sim.fleet.request import Attempt, Segment, SimRequest
+from headrace.sim.fleet.request import Segment, SimRequest
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.gguf import open_gguf
 

@@ -30,11 +30,11 @@ from headrace.engine.growth import (
 )
 from headrace.engine.scheduler import deferred_max
 from headrace.router.prompt_prefix import PromptPrefix
+from headrace.sim.fleet.attempt import Attempt, Listener, answer_key
 from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.event_loop import Loop
 from headrace.sim.fleet.histogram import WeightedTimes
 from headrace.sim.fleet.prefix_cache import SegmentCache
-from headrace.sim.fleet.request import Attempt, Listener, answer_key
 
 
 class Entry(msgspec.Struct, eq=False):

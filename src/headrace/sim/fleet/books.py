@@ -9,9 +9,10 @@ from headrace.base.errors import PaymentRequired
 from headrace.ledger.admission import Admission
 from headrace.ledger.reservation import Outcome as LedgerOutcome
 from headrace.ledger.reservation import Reservation, Settlement, TokenUsage
+from headrace.sim.fleet.attempt import Attempt
 from headrace.sim.fleet.event_loop import Loop
 from headrace.sim.fleet.invariants import InvariantBroken, Invariants
-from headrace.sim.fleet.request import Attempt, Outcome, SimRequest
+from headrace.sim.fleet.request import Outcome, SimRequest
 from headrace.spec.prices import Price, PriceVersion
 
 ship_delay_s = 0.2

@@ -18,15 +18,11 @@ from headrace.engine.request import (
 from headrace.engine.runner import RunnerInfo, StepBatch, StepResult
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.router.prompt_prefix import PromptPrefix
+from headrace.sim.fleet.attempt import Attempt, Listener
 from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.event_loop import Loop
 from headrace.sim.fleet.histogram import WeightedTimes
-from headrace.sim.fleet.request import (
-    Attempt,
-    Listener,
-    Segment,
-    answer_content,
-)
+from headrace.sim.fleet.request import Segment, answer_content
 
 stop_token_id = 1
 content_token_first = 2

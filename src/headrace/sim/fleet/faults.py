@@ -2,12 +2,14 @@
 
 import random
 
+from headrace.sim.fleet.attempt import Replica
 from headrace.sim.fleet.books import Books
 from headrace.sim.fleet.event_loop import Loop
 from headrace.sim.fleet.gateway import SimGateway
-from headrace.sim.fleet.replicas import Replica, Replicas
+from headrace.sim.fleet.replicas import Replicas
 from headrace.sim.fleet.scenario import Fault
 from headrace.sim.fleet.traffic import draw_some
+from headrace.sim.fleet.wire import Wire
 
 lasting = ("slow", "flap", "partition", "disk-stall")
 
@@ -25,12 +27,15 @@ class FaultInjector:
         loop: Loop,
         replicas: Replicas,
         gateway: SimGateway,
+        wire: Wire,
+        *,
         books: Books | None,
         rng: random.Random,
     ) -> None:
         self._loop = loop
         self._replicas = replicas
         self._gateway = gateway
+        self._wire = wire
         self._books = books
         self._rng = rng
 
@@ -49,8 +54,8 @@ class FaultInjector:
                 self._loop.at(fault.at_s, self._slow, (replica, fault.factor))
                 self._loop.at(fault.at_s + fault.duration_s, self._slow, (replica, 1.0))
             elif fault.kind == "partition":
-                self._loop.at(fault.at_s, self._gateway.cut, replica)
-                self._loop.at(fault.at_s + fault.duration_s, self._gateway.heal, replica)
+                self._loop.at(fault.at_s, self._wire.cut, replica)
+                self._loop.at(fault.at_s + fault.duration_s, self._wire.heal, replica)
             elif fault.kind == "flap":
                 at_s = fault.at_s
                 while at_s < fault.at_s + fault.duration_s:

@@ -16,10 +16,10 @@ from headrace.engine.scheduler import deferred_max
 from headrace.kernels._native import SimEngine as CompiledEngine
 from headrace.kernels._native import SimEngines, SimHistogram, SimLoop
 from headrace.sim.fleet.aggregate_engine import AggregateEngine
+from headrace.sim.fleet.attempt import Listener, SimEngine
 from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.event_loop import EventLoop, Loop, wall_start_s
 from headrace.sim.fleet.histogram import Histogram, WeightedTimes
-from headrace.sim.fleet.request import Listener, SimEngine
 
 
 class MakeEngines(Protocol):

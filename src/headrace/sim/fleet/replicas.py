@@ -8,37 +8,15 @@ The gateway has its own, faster view: broken connections, and the breaker of `ro
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from headrace.router.endpoint import Endpoint, EndpointSpec
 from headrace.router.endpoint_set import EndpointSet
+from headrace.router.picker import WeightedPool
+from headrace.sim.fleet.attempt import Attempt, Replica, SimEngine
 from headrace.sim.fleet.event_loop import Loop
 from headrace.sim.fleet.invariants import Invariants
-from headrace.sim.fleet.request import Attempt, SimEngine
 
 drain_interval_s = 1.0  # how often one that drains is looked at
-
-
-@dataclass(eq=False, slots=True)
-class Replica:
-    """One engine, or the place where one was."""
-
-    index: int
-    name: str
-    deployment: int
-    zone: int
-    engine: SimEngine
-    launches: int = 1
-    is_up: bool = True  # its process answers connections
-    is_hung: bool = False
-    is_removed: bool = False  # from the endpoint set
-    is_detected: bool = False  # the control plane knows, and acts
-    is_starting: bool = False  # launched, and not up yet
-    is_leaving: bool = False  # drains, or is gone
-    is_cut: bool = False  # the network between the gateway and it carries nothing
-    launch_s: float = 0.0
-    gone_s: float | None = None
-    running: dict[Attempt, None] = field(default_factory=dict)  # attempts inside
 
 
 class Replicas:
@@ -55,7 +33,7 @@ class Replicas:
         kv_tokens: int,
     ) -> None:
         self.all: list[Replica] = []  # ever, by index
-        self.pool_names: dict[int, str] = {}  # by deployment
+        self.pools: dict[int, tuple[WeightedPool, ...]] = {}  # the only one, by deployment
         self._present: dict[int, Replica] = {}
         self._by_name: dict[str, Replica] = {}  # all, ever
         self.endpoints = EndpointSet()
@@ -95,7 +73,7 @@ class Replicas:
         self.all.append(replica)
         self._present[replica.index] = replica
         self._by_name[replica.name] = replica
-        self.pool_names.setdefault(replica.deployment, f"pool-{replica.deployment}")
+        self.pools.setdefault(replica.deployment, ((f"pool-{replica.deployment}", 1),))
 
     def drain(self, replica: Replica) -> None:
         """Send it nothing more, and end it once it is idle; one that starts ends at once."""
@@ -215,7 +193,7 @@ class Replicas:
     def _spec(self, replica: Replica) -> EndpointSpec:
         return EndpointSpec(
             id=replica.name,
-            pool=self.pool_names[replica.deployment],
+            pool=self.pools[replica.deployment][0][0],
             address=f"sim://{replica.name}",
             accepts_requests=not replica.is_removed,
             engine_key=str(replica.launches),

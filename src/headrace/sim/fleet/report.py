@@ -4,6 +4,7 @@ The same scenario, policy and seed give the same bytes.
 """
 
 from array import array
+from collections.abc import Sequence
 
 import msgspec
 
@@ -54,7 +55,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class Recorder:
     """Takes requests as they end."""
 
-    def __init__(self, objective: Objective, replica_count: int, gaps: WeightedTimes) -> None:
+    def __init__(self, objective: Objective, gaps: WeightedTimes) -> None:
         self._objective = objective
         self.ttft_s = array("d")
         self.e2e_s = array("d")
@@ -65,7 +66,6 @@ class Recorder:
         self.cached_tokens = 0
         self.awaited_count = 0  # of every class but batch, which has no objective
         self.good_count = 0  # of these
-        self.replica_tokens = [0] * replica_count
         self.last_end_s = 0.0
 
     def take(self, request: SimRequest) -> None:
@@ -90,22 +90,15 @@ class Recorder:
         if ttft_s <= self._objective.ttft_s and tpot_s <= self._objective.tpot_s:
             self.good_count += 1
 
-    def worked(self, replica: int, tokens: int) -> None:
-        """A replica computed so many tokens."""
-        try:
-            self.replica_tokens[replica] += tokens
-        except IndexError:  # one that was launched since
-            self.replica_tokens.extend([0] * (replica + 1 - len(self.replica_tokens)))
-            self.replica_tokens[replica] = tokens
-
     def good_share(self) -> float:
         """Of the requests that somebody waits for, those that met the objective."""
         return self.good_count / self.awaited_count if self.awaited_count else 1.0
 
-    def imbalance(self) -> float:
-        """The busiest replica's tokens over the mean."""
-        total = sum(self.replica_tokens)
-        return max(self.replica_tokens) * len(self.replica_tokens) / total if total else 1.0
+
+def imbalance(tokens: Sequence[int]) -> float:
+    """The busiest replica's tokens over the mean, of the tokens of each."""
+    total = sum(tokens)
+    return max(tokens) * len(tokens) / total if total else 1.0
 
 
 def latency(values: "array[float]") -> Latency:

@@ -7,14 +7,11 @@ identity names its content; the router and the engines see chained keys, so that
 after different beginnings is not taken for shared, as with a real block hash.
 """
 
-from collections.abc import Sequence
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
-from headrace.router.lease import Lease
-from headrace.router.prompt_prefix import PromptPrefix
 from headrace.spec.priority import Priority
 
 
@@ -62,64 +59,6 @@ class SimRequest(msgspec.Struct, eq=False):
         self.keys = prefix_keys(self.segments, self.tenant)
 
 
-class Attempt(msgspec.Struct, eq=False):
-    """One try of a request at one replica."""
-
-    request: SimRequest
-    number: int  # of the request's tries, from 1
-    lease: Lease | None = None  # the gateway's; it is over when it is given back
-    replica: int = -1  # index
-    start_s: float = 0.0  # when it was sent
-    has_output: bool = False  # the gateway saw a token
-    cached_tokens: int = 0  # of the prompt
-    produced_tokens: int = 0  # as of the last event
-
-    @property
-    def key(self) -> str:
-        """A name that no other attempt has."""
-        return f"{self.request.id}.{self.number}"
-
-
-class Listener(Protocol):
-    """Who is told what an engine does, at the moment when it does it."""
-
-    def first_token(self, attempt: Attempt) -> None:
-        """The prompt is computed and the first token is out."""
-        ...
-
-    def finished(self, attempt: Attempt) -> None:
-        """The last token is out; the engine holds nothing of it any more."""
-        ...
-
-
-class SimEngine(Protocol):
-    """An engine on the virtual clock."""
-
-    def submit(self, attempt: Attempt) -> None:
-        """Queue it; RateLimited if the engine's queue is full."""
-        ...
-
-    def abort(self, attempt: Attempt) -> None:
-        """Forget it with the next step; nothing more is told of it."""
-        ...
-
-    def load(self) -> tuple[int, int]:
-        """Requests that run and that wait."""
-        ...
-
-    def known_tokens(self, prefix: PromptPrefix) -> int:
-        """Tokens of the prompt whose KV it has; what a router with the engine's events knows."""
-        ...
-
-    def slow_down(self, factor: float) -> None:
-        """Take `factor` times as long as the device's model says, from the next step on."""
-        ...
-
-    def halt(self) -> None:
-        """Never do anything again."""
-        ...
-
-
 answer_content = 0  # of the segment that a conversation's next prompt has for an answer
 
 
@@ -127,8 +66,3 @@ def prefix_keys(segments: tuple[Segment, ...], tenant: int) -> tuple[int, ...]:
     """A key for each prefix that ends with a segment: equal for a tenant's equal beginnings."""
     key = tenant  # hashes of integers are the same in each run
     return tuple([key := hash((key, content, tokens)) for content, tokens in segments])
-
-
-def answer_key(keys: Sequence[int], attempt: Attempt) -> int:
-    """The key of the prefix that a prompt and its answer make."""
-    return hash((keys[-1], answer_content, attempt.request.output_tokens))

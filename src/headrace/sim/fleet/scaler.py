@@ -7,9 +7,10 @@ from itertools import pairwise
 from headrace.control.load_evidence import Sample
 from headrace.control.scale_loop import look_interval_s
 from headrace.control.scaler import added
+from headrace.sim.fleet.attempt import Replica
 from headrace.sim.fleet.event_loop import Loop
 from headrace.sim.fleet.gateway import SimGateway
-from headrace.sim.fleet.replicas import Replica, Replicas
+from headrace.sim.fleet.replicas import Replicas
 from headrace.sim.fleet.scaling_rules import EngineLook, Look, ScalingRule
 from headrace.sim.fleet.scenario import Scaling
 from headrace.sim.fleet.signals import TrafficSignals

@@ -9,6 +9,7 @@ from headrace.base.money import nanousd_per_usd
 from headrace.router.endpoint import Endpoint
 from headrace.router.lease import Work
 from headrace.router.policy import RoutingPolicy
+from headrace.sim.fleet.attempt import SimEngine
 from headrace.sim.fleet.books import Books
 from headrace.sim.fleet.exact_engine import ExactEngine
 from headrace.sim.fleet.faults import FaultInjector, end_s
@@ -18,12 +19,20 @@ from headrace.sim.fleet.machinery import Machinery, compiled
 from headrace.sim.fleet.policies import PolicyContext, headrace, policies
 from headrace.sim.fleet.randomness import stream
 from headrace.sim.fleet.replicas import Replicas
-from headrace.sim.fleet.report import Recorder, Report, digits, histogram_latency, latency
-from headrace.sim.fleet.request import Attempt, Outcome, SimEngine, SimRequest
+from headrace.sim.fleet.report import (
+    Recorder,
+    Report,
+    digits,
+    histogram_latency,
+    imbalance,
+    latency,
+)
+from headrace.sim.fleet.request import Outcome, SimRequest
 from headrace.sim.fleet.scaler import Scaler
 from headrace.sim.fleet.scaling_rules import RuleContext, make_rule
 from headrace.sim.fleet.scenario import Scenario
 from headrace.sim.fleet.traffic import arrivals_of, begin_traffic, follow_up
+from headrace.sim.fleet.wire import Wire
 
 quiet_check_interval_events = 10_000
 quiet_check_events_per_replica = 10  # between two checks, each of which looks at all of them
@@ -43,9 +52,9 @@ class Simulation:
         self.loop = machinery.new_loop(scenario.network.latency_s)
         self.invariants = Invariants()
         fleet = scenario.fleet
-        self.recorder = Recorder(
-            scenario.objective, fleet.deployments * fleet.replicas, machinery.new_gaps()
-        )
+        self.recorder = Recorder(scenario.objective, machinery.new_gaps())
+        rng = stream(seed, "gateway")
+        self.wire = Wire(self.loop, scenario.network, rng)
         self.replicas = Replicas(
             self.loop,
             self.invariants,
@@ -58,9 +67,9 @@ class Simulation:
         self.gateway = SimGateway(
             self.loop,
             self.replicas,
+            self.wire,
             policy=self._new_policy(),
-            rng=stream(seed, "gateway"),
-            network=scenario.network,
+            rng=rng,
             invariants=self.invariants,
             books=self.books,
             on_end=self._on_end,
@@ -79,7 +88,12 @@ class Simulation:
         if self.scaler is not None:
             self._start_scaler(self.scaler)
         injector = FaultInjector(
-            self.loop, self.replicas, self.gateway, self.books, stream(self.seed, "faults")
+            self.loop,
+            self.replicas,
+            self.gateway,
+            self.wire,
+            books=self.books,
+            rng=stream(self.seed, "faults"),
         )
         for fault in self.scenario.faults:
             injector.plan(fault)
@@ -113,17 +127,6 @@ class Simulation:
         if self.books is not None:
             self.books.check_end(self.gateway.admitted_total)
 
-    def first_token(self, attempt: Attempt) -> None:
-        """An engine's event: count the prompt's work, and tell the gateway."""
-        fresh = attempt.request.prompt_tokens - attempt.cached_tokens
-        self.recorder.worked(attempt.replica, fresh)
-        self.gateway.first_token(attempt)
-
-    def finished(self, attempt: Attempt) -> None:
-        """An engine's event: count the answer's work, and tell the gateway."""
-        self.recorder.worked(attempt.replica, attempt.request.output_tokens)
-        self.gateway.finished(attempt)
-
     def _on_end(self, request: SimRequest) -> None:
         self.recorder.take(request)
         if request.session is not None:
@@ -137,7 +140,7 @@ class Simulation:
         return make(
             self.loop,
             scenario.device,
-            self,
+            self.wire,
             self.recorder.gaps,
             prefix_cache=fleet.prefix_cache,
         )
@@ -190,6 +193,14 @@ class Simulation:
         )
         scaler.start(scenario.fleet.deployments, lambda: make_rule(context))
 
+    def _worked_tokens(self) -> list[int]:
+        """What each replica computed, but for those launched last that had nothing to do yet."""
+        tokens = [replica.worked_tokens for replica in self.replicas.all]
+        started = self.scenario.fleet.deployments * self.scenario.fleet.replicas
+        while len(tokens) > started and not tokens[-1]:
+            tokens.pop()
+        return tokens
+
     def _report(self) -> Report:
         recorder, counts = self.recorder, self.recorder.counts
         requests = sum(counts.values())
@@ -214,7 +225,7 @@ class Simulation:
             goodput_per_s=round(recorder.good_count / span_s, 6),
             objective_share=round(recorder.good_share(), digits),
             cached_share=round(recorder.cached_tokens / max(1, recorder.prompt_tokens), 6),
-            imbalance=round(recorder.imbalance(), 4),
+            imbalance=round(imbalance(self._worked_tokens()), 4),
             spent_usd=spent / nanousd_per_usd,
             device_hours=round(self.replicas.device_s(self.scenario.duration_s) / 3600.0, 6),
             turns_per_hour=round(self.scaler.turns_per_hour(), 3) if self.scaler else 0.0,

@@ -2,9 +2,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from headrace.sim.fleet.attempt import Attempt
 from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.event_loop import EventLoop
-from headrace.sim.fleet.request import Attempt, Segment, SimRequest
+from headrace.sim.fleet.request import Segment, SimRequest
 
 
 class Recorder:

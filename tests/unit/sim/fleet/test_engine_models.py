@@ -7,12 +7,12 @@ import msgspec
 import pytest
 
 from headrace.sim.fleet.aggregate_engine import AggregateEngine
+from headrace.sim.fleet.attempt import Attempt
 from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.exact_engine import ExactEngine
 from headrace.sim.fleet.histogram import Histogram
 from headrace.sim.fleet.randomness import stream
-from headrace.sim.fleet.request import Attempt
 
 MakeAttempt = Callable[..., Attempt]
 

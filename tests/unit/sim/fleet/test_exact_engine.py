@@ -4,11 +4,11 @@ from typing import Any
 import pytest
 
 from headrace.base.errors import RateLimited
+from headrace.sim.fleet.attempt import Attempt
 from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.exact_engine import ExactEngine
 from headrace.sim.fleet.histogram import Histogram
-from headrace.sim.fleet.request import Attempt
 
 MakeAttempt = Callable[..., Attempt]
 

@@ -10,10 +10,11 @@ import pytest
 
 from headrace.base.errors import Conflict, ContextLengthExceeded, RateLimited
 from headrace.sim.fleet.aggregate_engine import AggregateEngine
+from headrace.sim.fleet.attempt import Attempt
 from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.machinery import Machinery, compiled, plain
 from headrace.sim.fleet.randomness import stream
-from headrace.sim.fleet.request import Attempt, Segment
+from headrace.sim.fleet.request import Segment
 from headrace.sim.fleet.scenario import Scenario, load, names
 from headrace.sim.fleet.simulation import Simulation
 from headrace.sim.fleet.traffic import begin_traffic

@@ -5,12 +5,13 @@ import pytest
 
 from headrace.base.errors import InvalidRequest, NotFound
 from headrace.router.lease import Lease
+from headrace.sim.fleet.attempt import Attempt
 from headrace.sim.fleet.books import Books
 from headrace.sim.fleet.gateway import SimGateway
 from headrace.sim.fleet.invariants import InvariantBroken
 from headrace.sim.fleet.policies import headrace, policies
 from headrace.sim.fleet.report import Report
-from headrace.sim.fleet.request import Attempt, Outcome
+from headrace.sim.fleet.request import Outcome
 from headrace.sim.fleet.scenario import Scenario, load, names, scenario_dir
 from headrace.sim.fleet.simulation import Simulation
 
