@@ -68,10 +68,11 @@ def least(costs: Costs, rng: Rng) -> int:
     """Where the least cost is; drawn if several places have it."""
     if isinstance(costs, list):
         lowest = min(costs)
-        if costs.count(lowest) == 1:
-            return costs.index(lowest)
-        ties = [at for at, cost in enumerate(costs) if cost == lowest]
-        return ties[int(rng.random() * len(ties))]
+        at, ties = costs.index(lowest), costs.count(lowest)
+        if ties > 1:
+            for _ in range(int(rng.random() * ties)):
+                at = costs.index(lowest, at + 1)
+        return at
     places = np.flatnonzero(costs == costs.min())
     return int(places[0 if len(places) == 1 else int(rng.random() * len(places))])
 

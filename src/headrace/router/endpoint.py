@@ -151,8 +151,9 @@ class Endpoint:
         held = self.held_fresh_tokens + requests * answer_tokens_held
         share = held / self.kv_room_tokens  # `kv_share`, without a call
         share = share if share < kv_share_max else kv_share_max
-        self.pressure_s = kv_pressure_s * share / (1.0 - share)
-        self.follow_queue()
+        self.pressure_s = pressure_s = kv_pressure_s * share / (1.0 - share)
+        queue_s = self.queued_prefill_tokens * self.rate.seconds_per_token
+        self.pool_load.loads_s[self.slot] = queue_s + pressure_s
         is_impaired = requests >= self.capacity.requests_max or self.breaker.state is not closed
         if is_impaired is not self._is_impaired:
             self._turn(is_impaired=is_impaired)

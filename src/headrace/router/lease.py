@@ -56,7 +56,8 @@ class Lease:
         self.told_tokens = told_tokens
         self.turn_tokens = 0  # that its tenant was charged for its turn in a queue; 0: it had none
         self._taken_s = now_s
-        self._is_probe = endpoint.breaker.begin(now_s)
+        breaker = endpoint.breaker
+        self._is_probe = breaker.state is not closed and breaker.begin(now_s)
         self._fresh_tokens = self._prefill_tokens = fresh = prompt_tokens - predicted
         self._held_tokens = held = fresh + work.decode_tokens
         self._released = False

@@ -144,8 +144,7 @@ class Picker:
 
     def answered(self, lease: Lease, cached_tokens: int) -> None:
         """An engine reported how much of a prompt it had: learn how good the prediction was."""
-        pool = self._endpoints.whole_pool(lease.endpoint.spec.pool)
-        if pool is None or not self.policy.needs_prefixes:
+        if not self.policy.needs_prefixes:
             return
         is_told = lease.told_tokens is not None
         predicted = lease.predicted_tokens if lease.told_tokens is None else lease.told_tokens
@@ -153,6 +152,9 @@ class Picker:
         record.requests += 1
         if not predicted and not cached_tokens:
             return  # as with most prompts: nothing to count or learn
+        pool = self._endpoints.whole_pool(lease.endpoint.spec.pool)
+        if pool is None:
+            return
         record.predicted_tokens += predicted
         record.cached_tokens += cached_tokens
         record.missed_tokens += max(0, predicted - cached_tokens)
@@ -200,10 +202,13 @@ class Picker:
     @staticmethod
     def _able(search: Search, *, over_capacity: bool) -> Sequence[Endpoint]:
         now_s, excluded = search.now_s, search.excluded
+        accepting = search.pool.accepting
+        if accepting and not search.pool.load.impaired and not excluded:
+            return accepting  # all are well, and none is asked: most of the time
         able = usable(search.pool, now_s, excluded, over_capacity=over_capacity)
         if not able and search.pool.prefillers:
             able = stand_ins(search.pool, now_s, excluded, over_capacity=over_capacity)
-        if over_capacity or len(able) == len(search.pool.accepting) or not len(search.matched):
+        if over_capacity or len(able) == len(accepting) or not len(search.matched):
             return able
         owners = overbooked_owners(search.pool, search.work, search.matched, now_s, excluded)
         return able.joined_by(owners) if isinstance(able, Alike) else [*able, *owners]

@@ -42,9 +42,10 @@ class SlotBeliefs:
 class PrefixIndex:
     """The beliefs about the endpoints of one pool, by slot."""
 
-    __slots__ = ("_holders", "_slots")
+    __slots__ = ("_holders", "_keys_per_slot_max", "_slots")
 
     def __init__(self) -> None:
+        self._keys_per_slot_max = keys_max
         self._holders: dict[int, int] = {}  # key -> bits of slots
         self._slots: dict[int, SlotBeliefs] = {}
 
@@ -105,7 +106,12 @@ class PrefixIndex:
                 beliefs.tokens += end - start
             known[key] = (end - start, now_s)
             end = start
-        self._evict(slot, beliefs, now_s)
+        if (
+            beliefs.tokens > beliefs.capacity_tokens
+            or len(known) > self._keys_per_slot_max
+            or (now_s - beliefs.oldest_s > unused_s_max and not beliefs.is_told)
+        ):  # else without a look at what was sent longest ago, which is in no processor's cache
+            self._evict(slot, beliefs, now_s)
 
     def observe(self, slot: int, predicted_tokens: int, cached_tokens: int) -> None:
         """What an engine really had of a prompt of which so much was predicted."""
@@ -138,23 +144,23 @@ class PrefixIndex:
         if beliefs is not None:
             for key in beliefs.keys:
                 self._clear_bit(slot, key)
+            self._share_keys()
 
     def _beliefs(self, slot: int, tokens_max: int) -> SlotBeliefs:
         beliefs = self._slots.get(slot)
         if beliefs is None:
             beliefs = self._slots[slot] = SlotBeliefs(tokens_max or capacity_tokens_max)
+            self._share_keys()
         elif tokens_max and beliefs.tokens_max != tokens_max:
             beliefs.tokens_max = tokens_max
             beliefs.capacity_tokens = min(beliefs.capacity_tokens, float(tokens_max))
         return beliefs
 
+    def _share_keys(self) -> None:
+        self._keys_per_slot_max = max(keys_per_slot_min, keys_max // max(1, len(self._slots)))
+
     def _evict(self, slot: int, beliefs: SlotBeliefs, now_s: float) -> None:
-        share = keys_max // len(self._slots)
-        count_max = share if share > keys_per_slot_min else keys_per_slot_min
-        keys = beliefs.keys
-        is_over = beliefs.tokens > beliefs.capacity_tokens or len(keys) > count_max
-        if not is_over and (beliefs.is_told or now_s - beliefs.oldest_s <= unused_s_max):
-            return  # without a look at what was sent longest ago, which is in no processor's cache
+        keys, count_max = beliefs.keys, self._keys_per_slot_max
         while len(keys) > 1:
             oldest = next(iter(keys))
             tokens, sent_s = keys[oldest]

@@ -28,6 +28,7 @@ from headrace.sim.fleet.invariants import Invariants
 from headrace.sim.fleet.replicas import Replicas
 from headrace.sim.fleet.request import Outcome, SimRequest
 from headrace.sim.fleet.signals import TrafficSignals
+from headrace.sim.fleet.traffic import follow_up
 from headrace.sim.fleet.waiting_line import WaitingLine
 from headrace.sim.fleet.wire import Wire
 from headrace.spec.priority import Priority
@@ -50,7 +51,7 @@ class SimGateway:
         rng: random.Random,
         invariants: Invariants,
         books: Books | None,
-        on_end: Callable[[SimRequest], None],
+        record: Callable[[SimRequest], None],
     ) -> None:
         self._loop = loop
         self._replicas = replicas
@@ -59,7 +60,7 @@ class SimGateway:
         self._picker = Picker(replicas.endpoints, rng, policy)
         self._invariants = invariants
         self._books = books
-        self._on_end = on_end
+        self._record = record
         self._retries = RetryBudget(0.0)
         self._line = WaitingLine(loop, self, self._end_unserved)
         self._excluded: dict[int, set[str]] = {}  # of requests that were tried
@@ -127,8 +128,8 @@ class SimGateway:
         endpoint, now_s = lease.endpoint, self._loop.now_s
         is_ejected = endpoint.breaker.state is not closed
         is_last_resort = is_ejected and not self._has_better(request, endpoint)
-        self._invariants.sent(endpoint, now_s, is_last_resort)
-        replica = self._replicas.replica_of(endpoint)
+        self._invariants.sent(endpoint, now_s, is_last_resort=is_last_resort)
+        replica = self._replicas.by_name[endpoint.spec.id]
         if self._has_limits:
             if endpoint.capacity.is_near(endpoint.in_flight_requests):
                 self._busy[replica.index] = None
@@ -258,7 +259,9 @@ class SimGateway:
             self._line.ended(request)
         if self._books is not None and is_admitted:
             self._books.settle(request, attempt, outcome)
-        self._on_end(request)
+        self._record(request)
+        if request.session is not None:
+            follow_up(request)
 
     def _poll_soon(self) -> None:
         """Ask endpoints for their load as long as anything runs."""

@@ -29,11 +29,11 @@ class Invariants:
         self._removed: set[str] = set()
         self._settled: set[int] = set()
 
-    def sent(self, endpoint: Endpoint, now_s: float, is_last_resort: bool) -> None:
+    def sent(self, endpoint: Endpoint, now_s: float, *, is_last_resort: bool) -> None:
         """An attempt goes to an endpoint; a last resort is ejected, as all others that are left."""
         self.attempts_open += 1
         if not self._removed and not self._refused_s:
-            return
+            return  # all are well
         name = endpoint.spec.id
         if name in self._removed:
             raise InvariantBroken(f"a request was sent to {name}, which was taken out")

@@ -35,7 +35,7 @@ class Replicas:
         self.all: list[Replica] = []  # ever, by index
         self.pools: dict[int, tuple[WeightedPool, ...]] = {}  # the only one, by deployment
         self._present: dict[int, Replica] = {}
-        self._by_name: dict[str, Replica] = {}  # all, ever
+        self.by_name: dict[str, Replica] = {}  # all, ever; an endpoint has its replica's name
         self.endpoints = EndpointSet()
         self.departed: list[Endpoint] = []  # one a relaunch
         self.on_broken: Callable[[Attempt], None] | None = None  # connections that a crash cuts
@@ -72,7 +72,7 @@ class Replicas:
     def _take(self, replica: Replica) -> None:
         self.all.append(replica)
         self._present[replica.index] = replica
-        self._by_name[replica.name] = replica
+        self.by_name[replica.name] = replica
         self.pools.setdefault(replica.deployment, ((f"pool-{replica.deployment}", 1),))
 
     def drain(self, replica: Replica) -> None:
@@ -142,10 +142,6 @@ class Replicas:
         """Those there are, and those of processes that are gone, whose leases may still end."""
         yield from self.endpoints
         yield from self.departed
-
-    def replica_of(self, endpoint: Endpoint) -> Replica:
-        """The replica behind an endpoint."""
-        return self._by_name[endpoint.spec.id]
 
     def crash(self, replica: Replica) -> None:
         """The process dies: connections break, and new ones are refused."""

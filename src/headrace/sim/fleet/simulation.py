@@ -27,15 +27,15 @@ from headrace.sim.fleet.report import (
     imbalance,
     latency,
 )
-from headrace.sim.fleet.request import Outcome, SimRequest
+from headrace.sim.fleet.request import Outcome
 from headrace.sim.fleet.scaler import Scaler
 from headrace.sim.fleet.scaling_rules import RuleContext, make_rule
 from headrace.sim.fleet.scenario import Scenario
-from headrace.sim.fleet.traffic import arrivals_of, begin_traffic, follow_up
+from headrace.sim.fleet.traffic import arrivals_of, begin_traffic
 from headrace.sim.fleet.wire import Wire
 
 quiet_check_interval_events = 10_000
-quiet_check_events_per_replica = 10  # between two checks, each of which looks at all of them
+quiet_check_events_per_replica = 50  # between two checks, each of which looks at all of them
 collection_interval_objects = 1_000_000
 control_plane_margin_s = 1.0  # beyond noticing and starting, for the desired state to be reached
 
@@ -72,7 +72,7 @@ class Simulation:
             rng=rng,
             invariants=self.invariants,
             books=self.books,
-            on_end=self._on_end,
+            record=self.recorder.take,
         )
         self.scaler = self._new_scaler()
         for index in range(fleet.deployments * fleet.replicas):
@@ -127,11 +127,6 @@ class Simulation:
         if self.books is not None:
             self.books.check_end(self.gateway.admitted_total)
 
-    def _on_end(self, request: SimRequest) -> None:
-        self.recorder.take(request)
-        if request.session is not None:
-            follow_up(request)
-
     def _engine_maker(self, machinery: Machinery) -> Callable[[], SimEngine]:
         scenario, fleet = self.scenario, self.scenario.fleet
         make = machinery.aggregate_engines
@@ -163,7 +158,7 @@ class Simulation:
             return None
 
         def known_tokens(endpoint: Endpoint, work: Work) -> int:
-            return self.replicas.replica_of(endpoint).engine.known_tokens(work.prefix)
+            return self.replicas.by_name[endpoint.spec.id].engine.known_tokens(work.prefix)
 
         make = policies[self.scenario.policy]
         return make(PolicyContext(stream(self.seed, "policy"), known_tokens))
