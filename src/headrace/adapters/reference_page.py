@@ -40,9 +40,6 @@ Row = tuple[str, Callable[[EngineAdapter], str]]
 
 looked_at = """## Looked at, and without an adapter
 
-OpenVINO Model Server: no Python package of the server was found (November 2026, Python 3.11;
-`ovms` and `openvino-model-server` are not there, `ovmsclient` is a client), so it was not run.
-
 OpenVINO GenAI is a library. `openvino-openai-api` 0.1.1 puts a server before it. It was
 installed and its source read, and no answer of it was measured: it has `/v1/chat/completions`
 alone, so no list of models and no health route says when it is ready, and a deployment of

@@ -13,6 +13,7 @@ from headrace.sim.engine_wire import (
     EngineExchanges,
     ErrorExchange,
     anthropic_error,
+    config_of,
     flat,
     generated_stream,
     listed,
@@ -323,6 +324,33 @@ tgi_request_generated_tokens_count 3
         errors=(ErrorExchange(400, b'{"error":"\'messages\' is required"}', InvalidRequest),),
         stream=stream_with_usage_at_end(),
         models=listed(owned_by="organization_owner"),
+    ),
+    EngineExchanges(
+        engine="openvino",
+        ready=(200, config_of("AVAILABLE")),
+        unready=(200, config_of("LOADING"), ReadinessState.STARTING),
+        metrics=f"""{noise}
+ovms_current_graphs{{name="a-model"}} 2
+ovms_requests_accepted{{api="V3",interface="REST",method="Unary",name="a-model"}} 7
+""",
+        load=EngineLoad(running_requests=2),
+        errors=(
+            too_long(
+                400,
+                json.dumps(
+                    {
+                        "error": "Mediapipe execution failed. MP status - INVALID_ARGUMENT: "
+                        "CalculatorGraph::Run() failed: Number of prompt tokens: 5000 exceeds "
+                        "model max length: 4096"
+                    }
+                ).encode(),
+                5000,
+                4096,
+            ),
+            ErrorExchange(400, b'{"error":"Invalid JSON structure"}', InvalidRequest),
+        ),
+        stream=stream_with_usage_at_end(),
+        models=listed(),
     ),
     EngineExchanges(
         engine="triton",

@@ -215,6 +215,12 @@ def listed(**more: object) -> bytes:
     return json.dumps({"object": "list", "data": models}).encode()
 
 
+def config_of(state: str) -> bytes:
+    """OpenVINO Model Server's state of each model."""
+    version = {"version": "1", "state": state, "status": {"error_code": "OK"}}
+    return json.dumps({"a-model": {"model_version_status": [version]}}).encode()
+
+
 def anthropic_error(message: str, kind: str = "invalid_request_error") -> bytes:
     """An error of Anthropic's API."""
     return json.dumps({"type": "error", "error": {"type": kind, "message": message}}).encode()
