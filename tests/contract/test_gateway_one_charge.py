@@ -29,6 +29,7 @@ from headrace.spec.settlements import platform_tenant_id
 chat_path = "/v1/chat/completions"
 cut_late = Behaviour(failure=Failure.CUT, fail_after=3)  # of an unstreamed answer: none of it came
 cut_early = Behaviour(failure=Failure.CUT)
+refused_late = Behaviour(failure=Failure.ERROR_EVENT, fail_after=3)  # with an error status
 impatient = Timeouts(first_output_s=0.05, whole_s=0.05)
 
 
@@ -78,7 +79,9 @@ def counted(engines: Sequence[FakeEngine]) -> int:
     )
 
 
-@pytest.mark.parametrize(("stream", "broken"), [(False, cut_late), (True, cut_early)])
+@pytest.mark.parametrize(
+    ("stream", "broken"), [(False, cut_late), (True, cut_early), (False, refused_late)]
+)
 async def test_a_model_that_broke_after_it_worked_is_not_charged_beside_its_fallback(
     tmp_path: Path, stream: bool, broken: Behaviour
 ) -> None:
@@ -136,7 +139,9 @@ async def test_a_stream_that_broke_after_it_began_is_charged_as_far_as_it_came_a
     assert spare.seen == []
 
 
-@pytest.mark.parametrize(("stream", "broken"), [(False, cut_late), (True, cut_early)])
+@pytest.mark.parametrize(
+    ("stream", "broken"), [(False, cut_late), (True, cut_early), (False, refused_late)]
+)
 async def test_what_a_broken_attempt_used_is_the_platforms_when_another_replica_answers(
     tmp_path: Path, stream: bool, broken: Behaviour
 ) -> None:
@@ -161,6 +166,23 @@ async def test_what_a_broken_attempt_used_is_the_platforms_when_another_replica_
     assert tokens(settlements) == counted(engines)
     assert f"headrace_gateway_retried_tokens_total {tokens([borne])}" in metrics
     assert problems == []
+
+
+async def test_of_an_attempt_that_was_refused_before_it_was_begun_nothing_is_written(
+    tmp_path: Path,
+) -> None:
+    engines = [FakeEngine(), FakeEngine()]
+    engines[1].plan = engines[0].plan
+    engines[0].plan.append(Behaviour(failure=Failure.STATUS, status=503))
+    async with gateway_site(tmp_path, engines) as site:
+        async with asking(site) as client:
+            status, said = await ask(client)
+            await ask(client)
+        await site.booked(2)
+        await site.gateway._borne.close()
+        settlements = await site.settlements(2)
+    assert status == 200, said
+    assert [one.outcome for one in settlements] == [Outcome.FINISHED] * 2
 
 
 async def test_of_two_attempts_at_once_that_break_neither_is_charged_beside_the_third(

@@ -36,6 +36,7 @@ class Attempt:
         "request_id",
         "sent_to",
         "start_s",
+        "was_refused",
     )
 
     def __init__(self, lease: Lease, request_id: str, start_s: float, number: int) -> None:
@@ -50,6 +51,7 @@ class Attempt:
         self.is_split = False  # its prompt's KV came from there
         self.has_output = False
         self.has_failed = False
+        self.was_refused = False  # with an error status, by an engine that may have worked before
 
     @property
     def spec(self) -> EndpointSpec:

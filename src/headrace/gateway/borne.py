@@ -8,12 +8,16 @@ engine counted. The engines are asked for them behind the caller's back.
 """
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
 
 from headrace.adapters.registry import find_adapter
+from headrace.base.errors import HeadraceError
 from headrace.gateway.account import Account
 from headrace.gateway.attempt import Attempt, UsedAt
 from headrace.gateway.metrics import GatewayCounters
-from headrace.gateway.upstream import ask_usage_patiently
+from headrace.gateway.upstream import ask_usage, ask_usage_patiently
 from headrace.http.client import HttpClient
 from headrace.ledger.meter import Meter
 from headrace.ledger.reservation import Outcome, Reservation, TokenUsage
@@ -53,16 +57,41 @@ class BorneAttempts:
         elif not find_adapter(used_at.spec.engine).keeps_usage_records:
             self._book(account, outcome, TokenUsage(prompt_tokens), exact=False)
         else:
-            task = asyncio.create_task(self._ask_and_book(account, outcome, used_at))
-            self._settling.add(task)
-            task.add_done_callback(self._settling.discard)
+            self._behind(self._ask_and_book(account, outcome, used_at, attempt))
+
+    def settle_if_used(self, reserve: Callable[[], Account], attempt: Attempt) -> None:
+        """The same for one that its engine refused: nearly always it had not worked by then, and
+        nothing is written of it."""
+        self._behind(self._reserve_and_book(reserve, attempt))
 
     async def close(self) -> None:
         """Wait for the settlements under way; those that do not come are left to the next start."""
         if self._settling:
             await asyncio.wait(self._settling, timeout=settle_timeout_s)
 
-    async def _ask_and_book(self, account: Account, outcome: Outcome, used_at: UsedAt) -> None:
+    def _behind(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it while nobody waits."""
+        task = asyncio.create_task(work)
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def _reserve_and_book(self, reserve: Callable[[], Account], attempt: Attempt) -> None:
+        assert attempt.used_at is not None, "an engine refused it"
+        usage = await usage_before_refusal(self._client, attempt.used_at)
+        if usage == TokenUsage():
+            return
+        with suppress(HeadraceError):  # a full disk: the engine's counters have it still
+            account = reserve()
+            account.replica_id = attempt.spec.id
+            self._book(account, Outcome.FAILED, usage, exact=True)
+
+    async def _ask_and_book(
+        self, account: Account, outcome: Outcome, used_at: UsedAt, attempt: Attempt
+    ) -> None:
+        if attempt.was_refused:
+            usage = await usage_before_refusal(self._client, used_at)
+            self._book(account, outcome, usage, exact=True)
+            return
         told = await ask_usage_patiently(self._client, used_at.spec, used_at.request_id)
         usage = TokenUsage() if told is None else used_at.part_of(told)
         self._book(account, outcome, usage, exact=told is not None)
@@ -74,6 +103,14 @@ class BorneAttempts:
             self._counters.hedge_lost_tokens += tokens
         else:
             self._counters.retried_tokens += tokens
+
+
+async def usage_before_refusal(client: HttpClient, used_at: UsedAt) -> TokenUsage:
+    """What an engine used of a request before it answered an error status.
+
+    It has ended there by then, so one question is enough; nothing, if it knows no such request."""
+    told = await ask_usage(client, used_at.spec, used_at.request_id)
+    return TokenUsage() if told is None else used_at.part_of(told)
 
 
 def try_suffix(number: int) -> str:

@@ -22,7 +22,7 @@ from headrace.base.errors import (
 )
 from headrace.gateway.account import Account
 from headrace.gateway.attempt import Attempt
-from headrace.gateway.borne import hedge_suffix, try_suffix
+from headrace.gateway.borne import hedge_suffix, try_suffix, usage_before_refusal
 from headrace.gateway.context_room import bytes_per_token
 from headrace.gateway.draining import Out, Outlet, Rest, outliving
 from headrace.gateway.forwarding import EngineRequest, Forwarding
@@ -102,10 +102,12 @@ class Exchange:
         Zero if no engine got it. Unless somebody waits for the end, the engine is asked again
         where it does not answer, or has not seen the request yet that was cut behind it."""
         used_at = None if self._counted is None else self._counted.used_at
-        if used_at is None:
+        if self._counted is None or used_at is None:
             return TokenUsage()
         if not find_adapter(used_at.spec.engine).keeps_usage_records:
             return None
+        if self._counted.was_refused:
+            return await usage_before_refusal(self._forwarding.client, used_at)
         ask = ask_usage if is_awaited else ask_usage_patiently
         usage = await ask(self._forwarding.client, used_at.spec, used_at.request_id)
         return None if usage is None else used_at.part_of(usage)
@@ -180,10 +182,13 @@ class Exchange:
         if attempt.used_at is None or reserve is None:
             return
         attempt.has_failed = True
+        suffix, borne = try_suffix(attempt.number), self._forwarding.borne
+        if attempt.was_refused:
+            borne.settle_if_used(lambda: reserve(suffix), attempt)
+            return
         with suppress(HeadraceError):  # a full disk: the engine's counters have it still
-            account = reserve(try_suffix(attempt.number))
             prompt_tokens = self._request.errand.work.prefill_tokens
-            self._forwarding.borne.settle(account, attempt, prompt_tokens)
+            borne.settle(reserve(suffix), attempt, prompt_tokens)
 
     def _begin(self, lease: Lease, request_id: str) -> Attempt:
         self.attempts += 1

@@ -173,13 +173,14 @@ def check_same(standing: Claim, fingerprint: bytes) -> None:
         raise key_reused(request_id=standing.request_id)
 
 
-def key_reused(**fields: object) -> KeyReused:
-    """The refusal of a key that was used for another request.
+def key_reused(**charged_as: str) -> KeyReused:
+    """The refusal of a key that was used for another request, whose `request_id` it may name.
 
     422 and no 409, as draft-ietf-httpapi-idempotency-key-header says (2.7): the official clients
     send what met a 409 again, which is right for a request that still runs and in vain here."""
-    return KeyReused(
+    error = KeyReused(
         "This Idempotency-Key was used for a different request; use a new key.",
         param="Idempotency-Key",
-        **fields,
     )
+    error.fields |= charged_as
+    return error

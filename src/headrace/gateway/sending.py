@@ -1,5 +1,7 @@
 """One attempt's way to its engine, as far as the head of an answer."""
 
+from http import HTTPStatus
+
 from headrace.adapters.registry import find_adapter
 from headrace.base.errors import HeadraceError, NotFound, Unavailable
 from headrace.gateway.account import Account
@@ -94,7 +96,10 @@ async def _refused(
     """What an answer of another status than 200 means."""
     async with answer:
         said = await answer.read_all(small_answer_bytes_max, timeout_s)
-    attempt.sent_to = None
+    keeps_records = find_adapter(attempt.spec.engine).keeps_usage_records
+    attempt.was_refused = keeps_records and answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    if not attempt.was_refused:  # nobody could tell whether it worked
+        attempt.sent_to = None
     note_failure(forwarding, attempt.lease, answer.status, said)
     if answer.status in (404, 405) and request.metering is not Metering.GENERATES:
         return NotFound(f"The engine of this model does not offer {request.path}.")

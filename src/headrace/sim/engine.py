@@ -56,6 +56,7 @@ usage_path = "/internal/usage/"
 reading_paths = frozenset({"/v1/embeddings", "/v1/rerank", "/tokenize"})
 generating_paths = frozenset({"/v1/chat/completions", "/v1/completions"})
 seen_requests_max = 100_000
+rejected = "rejected"  # before anything was computed; nothing is known of it afterwards
 
 _encode = msgspec.json.Encoder().encode
 
@@ -228,6 +229,8 @@ class FakeEngine:
         for seen in reversed(self.seen):
             if seen.request_id == request_id:
                 await seen.ended.wait()
+                if seen.finish_reason == rejected:
+                    break
                 record = EndedRequest(request_id, seen.usage, seen.finish_reason)
                 await send_json(send, 200, _encode(record))
                 return
@@ -242,6 +245,7 @@ class FakeEngine:
         self._in_flight += 1
         try:
             if behaviour.failure is Failure.STATUS:
+                seen.finish_reason = rejected
                 error = error_body(behaviour.error)
                 await send_json(send, behaviour.status, error)
                 return
