@@ -378,7 +378,7 @@ async def test_a_key_replays_an_answer_to_a_form(tmp_path: Path) -> None:
             await client.audio.transcriptions.create(
                 model=model_name, file=("a.wav", sound), extra_headers={"Idempotency-Key": "k"}
             )
-        with pytest.raises(openai.ConflictError):
+        with pytest.raises(openai.UnprocessableEntityError):
             await client.audio.transcriptions.create(
                 model=model_name, file=("a.wav", picture), extra_headers={"Idempotency-Key": "k"}
             )

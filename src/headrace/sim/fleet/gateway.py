@@ -5,7 +5,7 @@
 
 The picker, its prefix index, leases, breakers and the retry budget are the real ones. Under the
 policy `headrace` endpoints have their learnt limits and the fair queue decides who is next
-(`waiting_line`); under the others nothing is limited here. It mirrors `gateway/exchange.py`, which
+(`waiting_line`); under the others nothing is limited here. It mirrors `gateway/attempts.py`, which
 is the same order of calls over real connections; `wire` is what lies between it and the engines.
 """
 
