@@ -32,6 +32,7 @@ const pages = {
   "service-accounts": serviceAccounts, webhooks, audit, settings,
 };
 const redrawMs = 30_000; // "5 min ago" grows old without any change of the data
+const readMs = 10_000; // who has not moved the pointer for so long reads no value off a chart
 
 const content = document.getElementById("content");
 const bar = document.getElementById("bar");
@@ -99,9 +100,13 @@ async function refresh() {
   }
 }
 
+let pointedAt = 0;
+document.addEventListener("pointermove", () => { pointedAt = Date.now(); });
+
 /** Whether somebody selects text or reads a chart, which a redraw would take away. */
 function isBusy() {
-  return !getSelection().isCollapsed || document.querySelector(".chart-hold:hover") !== null;
+  const pointsAtChart = document.querySelector(".chart-hold:hover") !== null;
+  return !getSelection().isCollapsed || (pointsAtChart && Date.now() - pointedAt < readMs);
 }
 
 function draw(name, data) {
