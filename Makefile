@@ -30,7 +30,10 @@ run: setup
 
 setup: $(STAMPS)/installed
 
-test: $(STAMPS)/dev tools lint types layers unit e2e
+# mypy is one process, which beside the tests takes what they leave of the cores.
+test: $(STAMPS)/dev tools lint layers
+	@$(MAKE) --no-print-directory -j2 types unit
+	@$(MAKE) --no-print-directory e2e
 
 $(STAMPS)/venv: requirements/runtime.lock
 	@echo "[1/3] creating $(VENV) and installing the pinned packages (about a minute, once)"
@@ -83,10 +86,10 @@ layers: $(STAMPS)/dev
 	$(BIN)/lint-imports
 
 unit: $(STAMPS)/dev
-	$(BIN)/pytest -m "not e2e" -n auto --dist loadfile
+	$(BIN)/pytest -m "not e2e" --ignore=tests/e2e -n auto --dist loadfile
 
 e2e: $(STAMPS)/dev
-	$(BIN)/pytest -m e2e -n 2 --dist loadfile
+	$(BIN)/pytest -m e2e -n 2 --dist loadfile tests/e2e tests/contract
 
 reference: $(STAMPS)/dev # writes the generated pages, rules and dashboards anew
 	$(BIN)/python -m headrace.cli.reference_pages cli > docs/reference/cli.md

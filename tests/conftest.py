@@ -17,12 +17,28 @@ from headrace.sim.redis_server import RedisServer
 from headrace.storage import open_postgres
 
 numbers = count(1)
+end_to_end, contract = (Path(__file__).with_name(name) for name in ("e2e", "contract"))
 
 
 def pytest_configure() -> None:
     """A run in the background ignores Ctrl-C; what the tests start must not inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make unit` leaves tests/e2e out, and `make e2e` looks there and in tests/contract alone."""
+    for item in items:
+        is_marked = item.get_closest_marker("e2e") is not None
+        if end_to_end in item.path.parents:
+            is_run = is_marked
+        else:
+            is_run = not is_marked or contract in item.path.parents
+        if not is_run:
+            raise pytest.UsageError(
+                f"{item.nodeid} is run by nothing: what is in tests/e2e is marked `e2e`, and what "
+                "is marked so is there or in tests/contract"
+            )
 
 
 def unavailable(reason: str) -> None:
