@@ -12,72 +12,20 @@ from headrace.base.errors import InvalidRequest
 from headrace.sim.engine_wire import (
     EngineExchanges,
     ErrorExchange,
-    anthropic_error,
     config_of,
     flat,
-    generated_stream,
     listed,
     llama_stream,
-    message_stream,
     nested,
     noise,
-    stream_usage,
     stream_with_running_usage,
     stream_with_usage_at_end,
     too_long,
     usage_after,
-    without_cached,
 )
-
-vllm_metrics = f"""{noise}
-vllm:num_requests_running{{engine="0",model_name="a-model"}} 3.0
-vllm:num_requests_running{{engine="1",model_name="a-model"}} 2.0
-vllm:num_requests_waiting{{engine="0",model_name="a-model"}} 4.0
-vllm:num_requests_waiting{{engine="1",model_name="a-model"}} 0.0
-vllm:num_requests_waiting_by_reason{{engine="0",reason="capacity"}} 9.0
-vllm:kv_cache_usage_perc{{engine="0",model_name="a-model"}} 0.25
-vllm:kv_cache_usage_perc{{engine="1",model_name="a-model"}} 0.75
-vllm:prompt_tokens_total{{engine="0"}} 1e+06
-vllm:prompt_tokens_cached_total{{engine="0"}} 4000.0
-vllm:generation_tokens_total{{engine="0"}} 500.0 1700000000000
-vllm:num_preemptions_total{{engine="0"}} 1.0
-vllm:generation_tokens_created{{engine="0"}} 1.7e+09
-"""
-vllm_load = EngineLoad(5, 4, 0.75, 1_000_000, 500, 4000, 1)
-vllm_too_long = (
-    too_long(
-        400,
-        nested(
-            "This model's maximum context length is 4096 tokens. However, you requested 5100 "
-            "tokens (5000 in the messages, 100 in the completion). Please reduce the length.",
-            type="BadRequestError",
-            param=None,
-            code=400,
-        ),
-        5000,
-        4096,
-    ),
-    too_long(
-        400,
-        flat(
-            "This model's maximum context length is 4096 tokens. However, your request has 5000 "
-            "input tokens. Please reduce the length of the input messages.",
-            type="BadRequestError",
-            code=400,
-        ),
-        5000,
-        4096,
-    ),
-    too_long(
-        400,
-        nested(
-            "The decoder prompt (length 5000) is longer than the maximum model length of 4096.",
-            code=400,
-        ),
-        5000,
-        4096,
-    ),
-)
+from headrace.sim.platform_exchanges import platform_exchanges
+from headrace.sim.service_exchanges import service_exchanges
+from headrace.sim.vllm_answers import vllm_load, vllm_metrics, vllm_too_long
 
 exchanges = (
     EngineExchanges(
@@ -352,162 +300,6 @@ ovms_requests_accepted{{api="V3",interface="REST",method="Unary",name="a-model"}
         stream=stream_with_usage_at_end(),
         models=listed(),
     ),
-    EngineExchanges(
-        engine="triton",
-        ready=(200, b""),
-        unready=(
-            400,
-            b'{"detail":"Attached inference engine is not ready for inference requests."}',
-            ReadinessState.LOADING,
-        ),
-        metrics=f"""{noise}
-nv_inference_pending_request_count{{model="a-model",version="1"}} 3
-nv_inference_request_success{{model="a-model",version="1"}} 99
-""",
-        load=EngineLoad(waiting_requests=3),
-        errors=(ErrorExchange(400, b'{"detail":"Unknown model: x"}', InvalidRequest),),
-        stream=stream_with_usage_at_end(),
-        models=listed(owned_by="Triton Inference Server"),
-    ),
-    EngineExchanges(
-        engine="triton_vllm",
-        ready=(200, b""),
-        unready=(400, b"", ReadinessState.LOADING),
-        errors=(
-            too_long(
-                500,
-                json.dumps(
-                    {
-                        "error": "Error generating stream: The decoder prompt (length 5000) is "
-                        "longer than the maximum model length of 4096."
-                    }
-                ).encode(),
-                5000,
-                4096,
-            ),
-            ErrorExchange(
-                400,
-                b'{"error":"Unable to parse \'data\': attempt to access JSON non-string"}',
-                InvalidRequest,
-            ),
-        ),
-        stream=generated_stream(tells_end=True),
-        usage=without_cached(stream_usage),
-        opening_chunks=0,
-        cut_usage=without_cached(usage_after(2)),
-        models=listed(),
-    ),
-    EngineExchanges(
-        engine="triton_tensorrt_llm",
-        ready=(200, b""),
-        unready=(400, b"", ReadinessState.LOADING),
-        errors=(
-            too_long(
-                400,
-                json.dumps(
-                    {
-                        "error": "Encountered an error when fetching new request: Prompt length "
-                        "(5000) exceeds maximum input length (4096)."
-                    }
-                ).encode(),
-                5000,
-                4096,
-            ),
-            ErrorExchange(
-                400,
-                b'{"error":"[request id: <id_unknown>] expected 4 inputs but got 3 inputs for model'
-                b" 'ensemble'\"}",
-                InvalidRequest,
-            ),
-        ),
-        stream=generated_stream(tells_end=False),
-        usage=without_cached(stream_usage),
-        opening_chunks=0,
-        cut_usage=without_cached(usage_after(2)),
-        models=listed(),
-    ),
-    EngineExchanges(
-        engine="kserve",
-        ready=(200, b'{"ready":true}'),
-        unready=(503, b"<html><body>no healthy upstream</body></html>", ReadinessState.LOADING),
-        metrics=vllm_metrics,
-        load=vllm_load,
-        errors=vllm_too_long[:1],
-        stream=stream_with_running_usage(),
-        cut_usage=usage_after(2),
-        models=listed(max_model_len=4096),
-        context_length=4096,
-    ),
-    EngineExchanges(
-        engine="managed",
-        ready=(200, listed()),
-        unready=None,
-        errors=(
-            too_long(
-                400,
-                nested(
-                    "This model's maximum context length is 4096 tokens. However, your messages "
-                    "resulted in 5000 tokens. Please reduce the length of the messages.",
-                    type="invalid_request_error",
-                    param="messages",
-                    code="context_length_exceeded",
-                ),
-                5000,
-                4096,
-            ),
-            too_long(
-                400,
-                b'[{"error":{"code":400,"message":"The input token count (5000) exceeds the '
-                b'maximum number of tokens allowed (4096).","status":"INVALID_ARGUMENT"}}]',
-                5000,
-                4096,
-            ),
-            too_long(
-                400,
-                nested("prompt is too long: 5000 tokens > 4096 maximum"),
-                5000,
-                4096,
-            ),
-        ),
-        stream=stream_with_usage_at_end(),
-        models=listed(context_length=4096),
-        context_length=4096,
-        calls_come_whole=True,
-    ),
-    EngineExchanges(
-        engine="openai",
-        ready=(200, listed()),
-        unready=None,
-        errors=(
-            ErrorExchange(
-                400,
-                nested(
-                    "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
-                    "'max_completion_tokens' instead.",
-                    type="invalid_request_error",
-                    param="max_tokens",
-                    code="unsupported_parameter",
-                ),
-                InvalidRequest,
-            ),
-        ),
-        stream=stream_with_usage_at_end(),
-        models=listed(owned_by="openai"),
-    ),
-    EngineExchanges(
-        engine="anthropic",
-        ready=(200, listed(type="model", display_name="A model")),
-        unready=None,
-        errors=(
-            too_long(
-                400,
-                anthropic_error("prompt is too long: 5000 tokens > 4096 maximum"),
-                5000,
-                4096,
-            ),
-            ErrorExchange(400, anthropic_error("messages: at least one"), InvalidRequest),
-        ),
-        stream=message_stream(),
-        models=listed(type="model", display_name="A model"),
-    ),
+    *platform_exchanges,
+    *service_exchanges,
 )
