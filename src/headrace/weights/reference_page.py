@@ -23,9 +23,9 @@ family is tested as a small random model against `transformers`: float logits wi
 greedy tokens from the compiled runner. The GGUF file that `headrace quantize` makes of it is
 computed by us and by llama.cpp and compared again, except for what llama.cpp has no metadata for:
 windows of Mistral and Phi-3, other layers with windows or without rotation than a family's own,
-gpt-oss's YaRN between whole pairs, dynamic scaling past the original context, Qwen3-MoE without
-normed shares. A file of another family, or one that asks for something that is not computed, is
-refused with the name of what it asks for.
+gpt-oss's YaRN between whole pairs, YaRN's `beta_slow`, dynamic scaling past the original context,
+Qwen3-MoE without normed shares. A file of another family, or one that asks for something that is
+not computed, is refused with the name of what it asks for.
 """
 rotary = """## Rotary scaling
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from headrace.kernels.reference.sampler import sample
 from headrace.kernels.reference.transformer import forward
 from headrace.sim.small_model import (
+    SmallModel,
     Work,
     base_spec,
     blocks_of,
@@ -117,6 +118,28 @@ def test_a_bias_is_added(isa: str) -> None:
         _, expected = plain.execute_logits(work)
         _, found = runner.execute_logits(work)
     assert not np.allclose(found, expected, atol=1e-3)
+
+
+def test_of_experts_that_are_alike_the_first_are_taken() -> None:
+    spec = replace(base_spec, expert_count=4, experts_used=2, expert_ffn_size=96)
+    model = small_model(spec)
+    tensors, values = dict(model.tensors), dict(model.values)
+    for layer in range(spec.num_layers):
+        name = f"blk.{layer}.ffn_gate_inp.weight"
+        values[name] = np.zeros_like(values[name])
+        tensors[name] = replace(tensors[name], source=values[name].view(np.uint8).reshape(-1))
+    tokens = tokens_of(9)
+    expected = forward(spec, values, tokens)[-1]
+    with runner_of(SmallModel(spec, tensors, values)) as runner:
+        _, logits = runner.execute_logits(step([Work(tokens, 0, [0])]))
+    assert_close(logits[0], expected, 1e-2)
+    swapped = {
+        name.replace("_up.0.", "_up.3."): tensor
+        for name, tensor in values.items()
+        if "_up.3." not in name
+    } | {name: values[name.replace("_up.0.", "_up.3.")] for name in values if "_up.0." in name}
+    other = forward(spec, swapped, tokens)[-1]
+    assert np.abs(other - expected).max() > 0.1 * expected.std(), "it matters which are taken"
 
 
 def test_frequency_divisors_of_the_file_are_used() -> None:

@@ -48,6 +48,7 @@ sizes: dict[str, Any] = {
     "eos_token_id": 2,
 }
 prompt_tokens, answer_tokens = 24, 8
+spare_rows = 6  # of the embedding, as real models have more of them than tokens
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,13 @@ longrope = {
     "long_factor": [2.0 + i for i in range(8)],
     "original_max_position_embeddings": 64,
 }
+own_yarn = {
+    "factor": 3.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 20.0,
+    "beta_slow": 2.0,
+    "attention_factor": 1.3,
+}
 phi3 = {"sliding_window": 12, "resid_pdrop": 0.0}
 mixed_layers = ["sliding_attention", "full_attention", "sliding_attention"]
 cases = {
@@ -84,10 +92,20 @@ cases = {
             high_freq_factor=4.0,
             original_max_position_embeddings=32,
         ),
+        prompt_tokens=70,
     ),
     "linear": Case("LlamaConfig", scaled("linear", factor=4.0)),
     "dynamic": Case("LlamaConfig", scaled("dynamic", factor=2.0)),
-    "yarn": Case("LlamaConfig", scaled("yarn", factor=4.0, original_max_position_embeddings=32)),
+    "yarn": Case(
+        "LlamaConfig",
+        scaled("yarn", factor=4.0, original_max_position_embeddings=32),
+        prompt_tokens=70,
+    ),
+    "yarn, its own numbers": Case(
+        "LlamaConfig",
+        scaled("yarn", **own_yarn),
+        prompt_tokens=70,
+    ),
     "mistral": Case("MistralConfig", {"sliding_window": 7}),
     "smollm2": Case(
         "LlamaConfig",
@@ -206,6 +224,7 @@ cases = {
                 truncate=False,
             ),
         },
+        prompt_tokens=70,
     ),
 }
 
@@ -335,7 +354,7 @@ def test_windows_caps_and_sinks_hold_over_an_int8_cache(name: str, tmp_path: Pat
 
 # What llama.cpp has no metadata for, so that it computes another model: windows of Mistral and
 # Phi-3, which layers have one, Gemma's other scale, YaRN between whole pairs, and experts' shares
-# that are left as they are.
+# that are left as they are. It has a name for YaRN's slow end, and takes 1 whatever the file says.
 whole_text = {"sliding_window": None}
 llama_cpp_changes: dict[str, dict[str, Any]] = {
     "mistral": whole_text,
@@ -346,13 +365,14 @@ llama_cpp_changes: dict[str, dict[str, Any]] = {
     "smollm3": {"no_rope_layers": [1, 1, 1]},
     "qwen3-moe, unnormed": {"norm_topk_prob": True, "attention_bias": False},
     "gpt-oss": {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}},
+    "yarn, its own numbers": scaled("yarn", **own_yarn | {"beta_slow": 1.0}),
 }
 
 
 def write_tokenizer(path: Path) -> None:
     """Tokens of letters, so that llama.cpp holds none back until the rest of a character comes."""
     step = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-    vocabulary = {f"w{index}": index for index in range(sizes["vocab_size"])}
+    vocabulary = {f"w{index}": index for index in range(sizes["vocab_size"] - spare_rows)}
     model = {"type": "BPE", "vocab": vocabulary, "merges": []}
     (path / "tokenizer.json").write_text(json.dumps({"pre_tokenizer": step, "model": model}))
 

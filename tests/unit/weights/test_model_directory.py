@@ -234,6 +234,19 @@ def test_the_tokenizer_gives_the_ids_of_its_own_library(
     assert tokenizer.chat_template is not None
 
 
+def test_every_row_of_the_embedding_has_a_token(write: Write) -> None:
+    path = write()
+    write_tokenizer(path, qwen2_pattern)
+    with open_model(path) as file:
+        texts, kinds = (file.metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type"))
+        assert isinstance(texts, list)
+        assert isinstance(kinds, np.ndarray)
+        assert len(texts) == len(kinds) == config["vocab_size"]
+        assert (texts[-1], kinds[-1]) == ("[PAD299]", 5)
+        tokenizer = Tokenizer.from_gguf_metadata(file.metadata)
+    assert 299 not in tokenizer.encode("[PAD299]", parse_special=True)
+
+
 def test_letters_and_their_marks_become_one_where_the_tokenizer_does_that(write: Write) -> None:
     path = write()
     oracle = write_tokenizer(path, qwen2_pattern)

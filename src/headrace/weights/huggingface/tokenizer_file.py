@@ -55,7 +55,7 @@ def read_tokenizer_metadata(path: Path, config: Mapping[str, object]) -> dict[st
     if not isinstance(model, dict) or model.get("type") not in ("BPE", "Unigram"):
         kind = model.get("type") if isinstance(model, dict) else model
         _fail(path, "model", f"{kind!r} is not supported; headrace reads BPE and Unigram")
-    texts, kinds = _vocabulary(path, file, model)
+    texts, kinds = _vocabulary(path, file, model, _row_count(path, config))
     special = _special_tokens(path, config, file)
     settings = read_json_object(path / "tokenizer_config.json")
     template = _chat_template(path, settings)
@@ -78,10 +78,19 @@ def read_tokenizer_metadata(path: Path, config: Mapping[str, object]) -> dict[st
     }
 
 
+def _row_count(path: Path, config: Mapping[str, object]) -> int:
+    """How many tokens the embedding has a row for; often more than the tokenizer has."""
+    inner = config.get("text_config")
+    found = (inner if isinstance(inner, dict) else config).get("vocab_size", 0)
+    return _token_id(path, found)
+
+
 def _vocabulary(
-    path: Path, file: Mapping[str, object], model: Mapping[str, object]
+    path: Path, file: Mapping[str, object], model: Mapping[str, object], row_count: int
 ) -> tuple[list[str], list[int]]:
-    """Token texts and kinds by id; an id without a token is unused."""
+    """Token texts and kinds by id; an id without a token is unused.
+
+    Every row of the embedding has one, as llama.cpp wants it of GGUF files."""
     vocab, added = model.get("vocab"), file.get("added_tokens", [])
     if model.get("type") == "Unigram" and isinstance(vocab, list):
         vocab = {_scored_text(path, entry): index for index, entry in enumerate(vocab)}
@@ -97,9 +106,8 @@ def _vocabulary(
         named[_token_id(path, token.get("id"))] = (token["content"], kind)
     if not named:
         _fail(path, "vocab", "is empty")
-    every = [
-        named.get(token_id, (f"[PAD{token_id}]", unused)) for token_id in range(max(named) + 1)
-    ]
+    count = max(max(named) + 1, row_count)
+    every = [named.get(token_id, (f"[PAD{token_id}]", unused)) for token_id in range(count)]
     return [text for text, _ in every], [kind for _, kind in every]
 
 
