@@ -61,6 +61,7 @@ class DeploymentView(msgspec.Struct, frozen=True):
     upstream: dict[str, object] | None
     generation: int
     rollout_state: str
+    rolled_back: str | None
     scale_reason: str | None
     hedging: dict[str, float | None] | None
     resources: dict[str, object]
@@ -153,7 +154,7 @@ def list_all(
             f"{deployment.model}@{deployment.version}",
             deployment.engine,
             _ready(deployment),
-            "; ".join(deployment.reasons) or "-",
+            "; ".join(_notes(deployment)) or "-",
         ),
         empty="no deployments yet; create one with `headrace deployments create MODEL`",
     )
@@ -266,6 +267,7 @@ def _fields(deployment: DeploymentView) -> list[tuple[str, str]]:
         ("ready", _ready(deployment)),
         ("threads", "an equal share" if deployment.threads is None else str(deployment.threads)),
         ("generation", f"{deployment.generation}, rollout {deployment.rollout_state}"),
+        *([("rolled back", deployment.rolled_back)] if deployment.rolled_back else []),
         *([("scales", _scales(deployment.autoscaling))] if deployment.autoscaling else []),
         *([("scaled", deployment.scale_reason)] if deployment.scale_reason else []),
         *([("split", _split(deployment.disaggregation))] if deployment.disaggregation else []),
@@ -284,6 +286,12 @@ def _words(fields: Mapping[str, object]) -> str:
         for name, value in fields.items()
         if value is not None and value is not False
     )
+
+
+def _notes(deployment: DeploymentView) -> list[str]:
+    """Why it is not as it was asked for."""
+    taken_back = deployment.rolled_back
+    return [*deployment.reasons, *([f"rolled back, {taken_back}"] if taken_back else [])]
 
 
 def _ready(deployment: DeploymentView) -> str:

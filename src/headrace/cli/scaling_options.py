@@ -1,5 +1,6 @@
 """The options of scaling, rollouts, hedging and splits, once for `create` and `update`."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -41,6 +42,37 @@ class ScalingOptions:
         int | None, typer.Option(min=0, help="Higher gets devices first, and may end lower ones.")
     ] = None
     devices: Annotated[int | None, typer.Option(min=0, help="Accelerators of one replica.")] = None
+    schedule: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Other bounds at times of the day (UTC), as 'mon-fri 08:00-18:00=2-8', or without "
+            "the days; repeatable."
+        ),
+    ] = None
+
+
+weekday_names = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+schedule_pattern = re.compile(
+    r"(?:(?P<first>[a-z]{3})(?:-(?P<last>[a-z]{3}))? )?"
+    r"(?P<begins>\d\d:\d\d)-(?P<ends>\d\d:\d\d)=(?P<min>\d+)-(?P<max>\d+)"
+)
+
+
+def scheduled_bounds(text: str) -> dict[str, object]:
+    """Bounds at a time of the day; ConfigurationError if they are not written so."""
+    found = schedule_pattern.fullmatch(text.strip().lower())
+    days = [] if found is None else [day for day in (found["first"], found["last"]) if day]
+    if found is None or not set(days) <= set(weekday_names):
+        raise ConfigurationError(
+            f"--schedule {text!r}: write it as 'mon-fri 08:00-18:00=2-8', or '22:00-06:00=0-1' for "
+            "every day"
+        )
+    bounds: dict[str, object] = {"begins": found["begins"], "ends": found["ends"]}
+    bounds |= {"min": int(found["min"]), "max": int(found["max"])}
+    if days:
+        first, last = weekday_names.index(days[0]), weekday_names.index(days[-1])
+        bounds["weekdays"] = [(first + day) % 7 for day in range((last - first) % 7 + 1)]
+    return bounds
 
 
 def autoscaling_body(options: ScalingOptions) -> dict[str, object] | None:
@@ -57,6 +89,7 @@ def autoscaling_body(options: ScalingOptions) -> dict[str, object] | None:
         "down_after_s": options.down_after,
         "priority": options.priority,
         "devices": options.devices,
+        "schedule": [scheduled_bounds(text) for text in options.schedule or ()] or None,
     }
     given = {name: value for name, value in values.items() if value is not None}
     if not given.keys() - {"priority", "devices"}:  # those are of placement as well

@@ -13,6 +13,7 @@ from headrace.cli.scaling_options import (
     ScalingOptions,
     autoscaling_body,
     rollout_body,
+    scheduled_bounds,
 )
 from headrace.cli.version_options import chat_format, targets_body
 from headrace.sim.model_on_disk import write_model_file
@@ -102,6 +103,22 @@ def test_options_become_policies() -> None:
     }
     with pytest.raises(ConfigurationError, match="--max"):
         autoscaling_body(ScalingOptions(min=1))
+
+
+def test_other_bounds_at_times_of_the_day_are_written_as_people_say_them() -> None:
+    body = autoscaling_body(
+        ScalingOptions(max=4, schedule=["mon-fri 08:00-18:00=2-8", "22:00-06:00=0-1"])
+    )
+    assert body is not None
+    assert body["schedule"] == [
+        {"begins": "08:00", "ends": "18:00", "min": 2, "max": 8, "weekdays": [0, 1, 2, 3, 4]},
+        {"begins": "22:00", "ends": "06:00", "min": 0, "max": 1},
+    ]
+    assert scheduled_bounds("sat-mon 00:00-23:59=1-1")["weekdays"] == [5, 6, 0]
+    assert scheduled_bounds("Sun 00:00-23:59=1-1")["weekdays"] == [6]
+    for wrong in ("08:00-18:00", "montag 08:00-18:00=1-2", "xyz 08:00-18:00=1-2", "8-18=1-2"):
+        with pytest.raises(ConfigurationError, match="mon-fri 08:00"):
+            scheduled_bounds(wrong)
     assert rollout_body(RolloutOptions(canary_step=["10:5", "50"])) == {
         "strategy": "canary",
         "steps": [{"weight": 10, "pause_s": 5.0}, {"weight": 50, "pause_s": 60.0}],

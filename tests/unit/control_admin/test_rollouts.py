@@ -13,6 +13,7 @@ from headrace.http.client import WholeAnswer
 from headrace.sim.clock import ManualClock
 from headrace.spec.deployments import Deployment
 from headrace.spec.models import Model
+from headrace.spec.rollout import RolloutVerdict
 from headrace.storage import Database
 
 token = "another-admin-token-of-30-chars"
@@ -62,6 +63,18 @@ def test_a_rollout_is_paused_and_goes_on(
     assert admin.post("/rollouts/small", json={"action": "pause"}).json()["state"] == "paused"
     assert admin.get("/rollouts/small").json()["state"] == "paused"
     assert admin.post("/rollouts/small", json={"action": "resume"}).json()["state"] == "progressing"
+
+
+def test_a_deployment_tells_what_was_taken_back_until_something_newer_comes(
+    admin: TestClient, database: Database, deployment: Deployment
+) -> None:
+    assert admin.get("/deployments/small").json()["rolled_back"] is None
+    verdict = RolloutVerdict(generation=2, succeeded=False, reason="it did not start", time=1.0)
+    database.store.update(msgspec.structs.replace(stored(database, deployment), verdict=verdict))
+    told = admin.get("/deployments/small").json()["rolled_back"]
+    assert told == "generation 2: it did not start"
+    admin.patch("/deployments/small", json={"version": "v2"})
+    assert admin.get("/deployments/small").json()["rolled_back"] is None
 
 
 def test_nothing_before_the_first_generation(admin: TestClient, deployment: Deployment) -> None:

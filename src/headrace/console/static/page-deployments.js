@@ -163,6 +163,7 @@ function notes(row) {
   const lines = [
     row.rollout_state && row.rollout_state !== "idle"
       ? `rollout to generation ${row.generation}: ${row.rollout_state}` : "",
+    row.rolled_back ? `rolled back, ${row.rolled_back}` : "",
     row.scale_reason ? `scaled: ${row.scale_reason}` : "",
   ].filter(Boolean);
   return lines.length === 0 ? null

@@ -60,6 +60,7 @@ class DeploymentView(BaseModel):
     generation: int
     rollout: Policy | None
     rollout_state: str
+    rolled_back: str | None  # what was taken back last, and why; null: the last rollout was not
     autoscaling: Policy | None
     scale_reason: str | None  # of the last change by the autoscaler
     hedging: Policy | None
@@ -106,6 +107,7 @@ class DeploymentViews:
             generation=deployment.generation,
             rollout=shown(deployment.rollout),
             rollout_state=state_of(deployment),
+            rolled_back=rolled_back(deployment),
             autoscaling=shown(deployment.autoscaling),
             scale_reason=None if deployment.scale is None else deployment.scale.reason,
             hedging=shown(deployment.hedging),
@@ -114,6 +116,14 @@ class DeploymentViews:
             placement=shown(deployment.placement),
             create_time=moment(deployment.create_time),
         )
+
+
+def rolled_back(deployment: Deployment) -> str | None:
+    """What became of the newest change, where it was taken back."""
+    verdict, progress = deployment.verdict, deployment.progress
+    if verdict is None or verdict.succeeded or (progress is not None and not progress.is_rollback):
+        return None  # or a newer one is on its way
+    return f"generation {verdict.generation}: {verdict.reason}"
 
 
 def _is_ready(replica: Replica, deployment: Deployment) -> bool:
