@@ -89,7 +89,10 @@ def test_the_guides_commands_do_what_their_pages_say(
     for page in guides():
         for name, content in re.findall(named_file, page.read_text(), re.MULTILINE | re.DOTALL):
             (tmp_path / name).write_text(content)
-    known = {"/var/lib/headrace-new": str(tmp_path / "restored")}
+    known = {
+        "/var/lib/headrace-new": str(tmp_path / "restored"),
+        "/var/lib/headrace": str(tmp_path / "parts"),
+    }
     last = ("headrace keys revoke", "headrace deployments delete")  # when all is done
     postponed = []
     for page in guides():

@@ -145,6 +145,7 @@ def read_secrets(data_dir: Path) -> tuple[str, bytes]:
         pepper = PlatformFiles(data_dir).pepper.read_bytes()
     except (OSError, ValueError, KeyError) as error:
         raise ConfigurationError(
-            f"{data_dir} has no platform that was started ({error}); start it with `headrace up`."
+            f"{data_dir} has no secrets of a platform ({error}); start it with `headrace up`, or "
+            "make them once with `headrace init` and copy them to each machine."
         ) from None
     return str(token), pepper

@@ -36,6 +36,7 @@ entries = (
     CommandEntry(("check",), "Whether a model is whole and sound.", "check"),
     CommandEntry(("cache",), "Model files and packed weights on this disk: list, prune.", "cache"),
     CommandEntry(("up",), "Start the platform: gateway, control plane and replicas.", "up"),
+    CommandEntry(("init",), "Write the secrets that gateways and control planes share.", "init"),
     CommandEntry(
         ("bench", "serve"), "Load an OpenAI-compatible server, and time it.", "bench_serve"
     ),

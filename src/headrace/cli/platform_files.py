@@ -42,7 +42,7 @@ class PlatformFiles:
         except OSError as error:
             raise ConfigurationError(
                 f"{self.pepper} cannot be read ({error.strerror}); start the platform with "
-                "`headrace up`."
+                "`headrace up`, or make it once with `headrace init` and copy it to each machine."
             ) from None
         if len(pepper) < pepper_bytes:
             raise ConfigurationError(
