@@ -108,6 +108,12 @@ def download(
             return
 
 
+def words_of(error: Exception) -> str:
+    """What the system says of a connection that failed."""
+    cause = error.reason if isinstance(error, urllib.error.URLError) else error
+    return str(getattr(cause, "strerror", None) or cause)
+
+
 def probe(url: str, headers: Mapping[str, str]) -> Message:
     """The headers that answer a HEAD request, a redirect's own included; SourceError if refused."""
     check_url(url)
@@ -123,7 +129,9 @@ def probe(url: str, headers: Mapping[str, str]) -> Message:
                 return error.headers
             raise _refused(url, error.code) from error
     except (OSError, http.client.HTTPException) as error:
-        raise SourceError(f"{_public(url)}: {error}; check the network and try again.") from error
+        raise SourceError(
+            f"{_public(url)}: {words_of(error)}; check the network and try again."
+        ) from error
 
 
 def read_whole(url: str, headers: Mapping[str, str], bytes_max: int) -> bytes:
@@ -137,7 +145,9 @@ def read_whole(url: str, headers: Mapping[str, str], bytes_max: int) -> bytes:
         with error:
             raise _refused(url, error.code) from error
     except (OSError, http.client.HTTPException) as error:
-        raise SourceError(f"{_public(url)}: {error}; check the network and try again.") from error
+        raise SourceError(
+            f"{_public(url)}: {words_of(error)}; check the network and try again."
+        ) from error
     if len(data) > bytes_max:
         raise SourceError(f"{_public(url)}: the answer has over {bytes_max} bytes.")
     return data
@@ -165,7 +175,7 @@ class _Fetch:
             with error:
                 self._answer_error(error.code)
         except (OSError, http.client.HTTPException) as error:
-            raise _Interrupted(f"the connection failed ({error})") from error
+            raise _Interrupted(f"the connection failed ({words_of(error)})") from error
 
     def forget_validator(self) -> None:
         """The file is whole."""

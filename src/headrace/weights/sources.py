@@ -136,7 +136,8 @@ def _resolve_path(
         name = path.name
     elif path.is_file():
         files = files_of_parts(path, fetcher.cache, fetcher.progress)
-        if files:  # of one file the digest below is all there is to say
+        # Of one file the digest below is all there is to say, and all that was once written down.
+        if files and len(expected) > 1:
             check_files(str(path.parent), files, expected, "It was left as it is.")
         sha256 = digest_of_path(path, fetcher.cache, fetcher.progress)
         name = reference.name

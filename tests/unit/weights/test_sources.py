@@ -81,6 +81,7 @@ def test_each_part_of_a_split_file_is_known_by_its_digest(resolve: Resolve, tmp_
     assert {file.name: file.sha256 for file in found.files} == {
         part.name: hashlib.sha256(part.read_bytes()).hexdigest() for part in parts
     }
+    assert resolve(str(parts[0]), tmp_path / "cache", expected=found.files[:1]) == found
     parts[1].write_bytes(b"other weights")
     with pytest.raises(DigestMismatch, match=r"the SHA-256 of m-00002-of-00003\.gguf is"):
         resolve(str(parts[0]), tmp_path / "cache", expected=found.files)
