@@ -9,20 +9,22 @@ little:
 import argparse
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from kernels import Case, Variant, batch_of, load
 
 from headrace import kernels
+from headrace.engine.runner import activation_bits_default
 
 rows_max = 32
 context_tokens = 128
 steps = 3  # of one round
 
 
-def measure(model: Path, isa: str, rounds: int) -> list[float]:
+def measure(model: Path, variant: Variant, rounds: int) -> list[float]:
     """Milliseconds of a step with 1, 2, ... rows."""
-    runner, _ = load(model, Variant(isa), threads=1)
+    runner, _ = load(model, variant, threads=1)
     batches = [
         batch_of(Case("", rows, 1, context_tokens), runner.info.vocab_size)
         for rows in range(1, rows_max + 1)
@@ -56,20 +58,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--isa", default="avx2", choices=kernels.isa_choices)
+    parser.add_argument(
+        "--activation-bits", type=int, default=activation_bits_default, choices=(8, 16)
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
-    step_ms = measure(arguments.model, arguments.isa, arguments.rounds)
+    variant = Variant(arguments.isa, arguments.activation_bits)
+    step_ms = measure(arguments.model, variant, arguments.rounds)
     for rows, ms in enumerate(step_ms, 1):
         extra = ms - step_ms[rows - 2] if rows > 1 else ms
         print(f"{rows:3} rows {ms:8.2f} ms, {ms / rows:6.2f} a row, {extra:+6.2f} for the last")
     if arguments.json:
         rows_ms = [round(ms, 3) for ms in step_ms]
-        result = {"model": arguments.model.name, "isa": arguments.isa, "step_ms": rows_ms}
+        result = {"model": arguments.model.name, **asdict(variant), "step_ms": rows_ms}
         arguments.json.write_text(json.dumps(result) + "\n")
     if arguments.plot:
-        plot(step_ms, f"{arguments.model.stem}, {arguments.isa}, one thread", arguments.plot)
+        title = f"{arguments.model.stem}, {variant.isa}, {variant.activation_bits}-bit activations"
+        plot(step_ms, f"{title}, one thread", arguments.plot)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ class Need:
     sizes: RunnerSizes
     plan: MemoryPlan
     parts: tuple[Part, ...] = ()  # of the plan, where there are several or it is bound to a node
+    ranks: int = 1
 
 
 def check_memory(
@@ -200,7 +201,7 @@ def _need(
     named = runner_tensors(spec, tensors)
     parts = _parts(config, placement, named, sizes)
     plan = sum_of([part.plan for part in parts]) if parts else plan_memory(spec, named, sizes)
-    return Need(placement.spec, named, sizes, plan, parts)
+    return Need(placement.spec, named, sizes, plan, parts, config.tensor_parallel)
 
 
 def _parts(
@@ -244,7 +245,9 @@ def _would_fit(need: Need, given_adapters: int, available: int) -> Iterator[str]
 def _fewer_adapters(need: Need, over: int) -> int | None:
     """How many adapter slots would fit with all else as it is; None where none does."""
     for count in range(need.sizes.adapters_max - 1, -1, -1):
-        taken = adapters_bytes(need.spec, replace(need.sizes, adapters_max=count))
+        sizes = replace(need.sizes, adapters_max=count)
+        each = (adapters_bytes(need.spec, sizes, rank, need.ranks) for rank in range(need.ranks))
+        taken = sum(each)
         if need.plan.adapters_bytes - taken >= over:
             return count
     return None

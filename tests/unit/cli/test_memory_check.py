@@ -118,14 +118,22 @@ def test_swapped_kv_that_is_too_much_is_refused_with_what_would_fit(model: Path)
         check_memory(config(model, 1024, swap_tokens=tokens + 64), available_bytes=160 * mib)
 
 
-def test_adapters_that_are_too_many_are_refused_with_how_many_would_fit(model: Path) -> None:
+@pytest.mark.parametrize(("ranks", "available_mib"), [(1, 160), (2, 280)])
+def test_adapters_that_are_too_many_are_refused_with_how_many_would_fit(
+    model: Path, ranks: int, available_mib: int
+) -> None:
+    def check(slots: int) -> None:
+        wanted = config(model, 1024, slots=slots)
+        wanted = msgspec.structs.replace(wanted, tensor_parallel=ranks)
+        check_memory(wanted, available_bytes=available_mib * mib, nodes=nodes)
+
     with pytest.raises(ConfigurationError) as raised:
-        check_memory(config(model, 1024, slots=256), available_bytes=160 * mib)
+        check(256)
     count = int(raised.value.message.partition("--max-loras ")[2].split()[0])
     assert 0 < count < 256
-    check_memory(config(model, 1024, slots=count), available_bytes=160 * mib)
+    check(count)
     with pytest.raises(ConfigurationError):
-        check_memory(config(model, 1024, slots=count + 1), available_bytes=160 * mib)
+        check(count + 1)
 
 
 def test_adapters_that_are_given_are_not_advised_away(model: Path) -> None:
