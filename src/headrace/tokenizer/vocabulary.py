@@ -145,6 +145,10 @@ def _strings(metadata: Mapping[str, object], key: str) -> list[str]:
     value = metadata.get(key)
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         fail(key, "is missing" if value is None else "is not a list of strings")
+    try:
+        "".join(value).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can have
+        fail(key, "has a text that is not Unicode")
     return value
 
 

@@ -16,6 +16,7 @@ from headrace.weights.layout import optional_shapes, required_shapes, runner_ten
 from headrace.weights.tensor import Tensor
 
 layers_max = 1_024
+number_end = 1e300  # past any model's: what is computed with a number stays finite
 width_max = 1 << 22  # hidden, ffn and vocabulary sizes
 heads_max = 4_096
 head_dim_max = 1_024
@@ -147,7 +148,7 @@ class _Header:
             self.fail(key, f"{value} is not between {least} and {most}")
         return value
 
-    def number(self, key: str, default: float | None = None, below: float = math.inf) -> float:
+    def number(self, key: str, default: float | None = None, below: float = number_end) -> float:
         """A number over 0."""
         value = self._file.metadata.get(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool):

@@ -21,6 +21,7 @@ from headrace.kernels.reference.transformer import forward
 from headrace.sim.progress import SilentProgress
 from headrace.weights.architecture import ArchitectureSpec
 from headrace.weights.architecture_reader import read_architecture
+from headrace.weights.huggingface.config import read_config
 from headrace.weights.huggingface.tensor_map import as_float
 from headrace.weights.layout import runner_tensors
 from headrace.weights.model_file import ModelFile, open_model
@@ -104,6 +105,17 @@ cases = {
     "yarn, its own numbers": Case(
         "LlamaConfig",
         scaled("yarn", **own_yarn),
+        prompt_tokens=70,
+    ),
+    "yarn, two magnitudes": Case(
+        "LlamaConfig",
+        scaled(
+            "yarn",
+            factor=4.0,
+            original_max_position_embeddings=32,
+            mscale=0.7,
+            mscale_all_dim=1.2,
+        ),
         prompt_tokens=70,
     ),
     "mistral": Case("MistralConfig", {"sliding_window": 7}),
@@ -325,6 +337,33 @@ def test_a_family_computes_what_transformers_does(name: str, tmp_path: Path) -> 
     np.testing.assert_allclose(logits, expected[count - 1], atol=2e-2 * scale)
     np.testing.assert_allclose(written, logits, atol=4e-2 * scale)
     assert found == expected[count - 1 : -1].argmax(axis=-1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("Qwen2Config", {"max_window_layers": 2}),
+        ("Qwen3Config", {"max_window_layers": 2}),
+        ("Qwen2MoeConfig", {"max_window_layers": 4}),
+        ("Qwen2Config", {"use_sliding_window": False}),
+        ("Qwen3Config", {"use_sliding_window": None}),
+    ],
+)
+def test_windows_that_no_list_of_layers_names_are_where_transformers_has_them(
+    kind: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = sizes | {"num_hidden_layers": 6, "sliding_window": 7, "use_sliding_window": True}
+    settings = {key: value for key, value in (settings | changes).items() if value is not None}
+    config = getattr(transformers, kind)(**settings)
+    written = settings | {"model_type": config.model_type}
+    if config.model_type == "qwen2_moe":
+        written |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+    reading = read_config(written, tmp_path / "config.json")
+    prefix = f"{reading.family.name}.attention.sliding_window"
+    flags = reading.metadata.get(f"{prefix}_pattern", [False] * 6)
+    assert isinstance(flags, list)
+    assert flags == [layer == "sliding_attention" for layer in config.layer_types]
+    assert reading.metadata.get(prefix) == (7 if any(flags) else None)
 
 
 def test_dynamic_scaling_is_that_of_the_served_context(tmp_path: Path) -> None:

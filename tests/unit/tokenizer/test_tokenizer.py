@@ -130,6 +130,7 @@ def test_a_long_text_is_encoded_while_another_thread_runs(tokenizer: Tokenizer) 
         ("tokenizer.ggml.tokens", None),
         ("tokenizer.ggml.tokens", []),
         ("tokenizer.ggml.tokens", np.arange(3)),
+        ("tokenizer.ggml.tokens", ["\ud800"]),
         ("tokenizer.ggml.token_type", np.ones(3, np.int32)),
         ("tokenizer.ggml.token_type", np.ones(265, np.float32)),
         ("tokenizer.ggml.token_type", "normal"),

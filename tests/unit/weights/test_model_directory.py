@@ -177,18 +177,21 @@ def test_what_is_no_safetensors_file_is_refused(write: Write, data: bytes) -> No
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config"),
         ({"rope_theta": 10**400}, "rope_theta"),
         ({"rope_theta": 0}, "rope_theta"),
+        ({"rms_norm_eps": 10**400}, "qwen2.attention.layer_norm_rms_epsilon"),
+        ({"num_key_value_heads": True}, "heads"),
         ({"rope_parameters": {"full_attention": 3}}, "full_attention"),
         (scaling("llama3", low_freq_factor=0), "low_freq_factor"),
         (scaling("llama3", low_freq_factor=4), "high_freq_factor"),
         (scaling("linear", factor=-2), "factor"),
         (scaling("yarn", original_max_position_embeddings=0), "original_max_position_embeddings"),
+        (scaling("yarn", factor=2, truncate=False), "truncate"),
         (scaling("longrope", factor=2, long_factor=["", 1]), "long_factor"),
         ({"model_type": "llama", "num_attention_heads": 3}, "tensor blk.0.attn_q.weight"),
     ],
 )
 def test_what_is_not_computed_is_named(write: Write, changes: dict[str, Any], field: str) -> None:
-    with pytest.raises(ModelFileError) as raised, open_model(write(**changes)):
-        pass
+    with pytest.raises(ModelFileError) as raised, open_model(write(**changes)) as file:
+        read_architecture(file)
     assert raised.value.fields["field"] == field
 
 

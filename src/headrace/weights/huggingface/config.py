@@ -5,7 +5,7 @@ both inside `rope_parameters`, by kind of layer where these differ (Gemma 3).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeAlias
@@ -46,6 +46,12 @@ plain_numbers = {
 }
 most = 1e300  # of a number, past any model's: what is computed with it stays finite
 least_context = 2
+# Which layers have a window where a configuration does not list them, of those that say one number.
+window_layers: Mapping[str, Callable[[int, int], bool]] = {
+    "qwen2": lambda layer, limit: layer >= limit,
+    "qwen3": lambda layer, limit: layer >= limit,
+    "qwen2moe": lambda layer, limit: layer % 2 == 0 and layer < limit,
+}
 softcaps = ("attn_logit_softcapping", "final_logit_softcapping")
 
 
@@ -149,9 +155,14 @@ class _Reader:
         found: dict[str, object] = {}
         window = self.config.get("sliding_window")
         kinds = self.config.get("layer_types")
-        used = self.config.get("use_sliding_window", family.name != "qwen2moe")
+        used = bool(self.config.get("use_sliding_window", not family.name.startswith("qwen")))
+        flags: list[bool] | None = None
         if isinstance(kinds, list):
             flags = [kind == "sliding_attention" for kind in kinds]
+        elif used and family.name in window_layers:
+            limit = int(self.number("max_window_layers", 28.0))
+            flags = [window_layers[family.name](layer, limit) for layer in range(count)]
+        if flags is not None:
             used = any(flags)
             found[f"{family.name}.attention.sliding_window_pattern"] = flags
         if window is not None and used:
@@ -185,7 +196,7 @@ class _Reader:
         elif "rope_local_base_freq" in self.config:
             found[f"{prefix}freq_base_swa"] = self.number("rope_local_base_freq", 10_000.0)
         kind = str(main.get("rope_type", main.get("type", "default")))
-        scaling, divisors = self._scaling(kind, main, theta, int(head_dim * partial))
+        scaling, divisors = self._scaling(family, kind, main, theta, int(head_dim * partial))
         found |= {f"{prefix}scaling.{key}": value for key, value in scaling.items()}
         return found, divisors
 
@@ -197,14 +208,15 @@ class _Reader:
         return {}
 
     def _scaling(
-        self, kind: str, rope: Config, theta: float, dimensions: int
+        self, family: Family, kind: str, rope: Config, theta: float, dimensions: int
     ) -> tuple[dict[str, object], dict[str, list[float]]]:
         context = self.integer("max_position_embeddings")
         given = self.number("original_max_position_embeddings", context)
         original = int(self.number("original_max_position_embeddings", given, rope))
         if original < least_context:
             self.fail("original_max_position_embeddings", f"{original} is no context's length")
-        factor = self.positive("factor", 1.0, rope)
+        usual = context / original if kind in ("yarn", "longrope", "su") else 1.0
+        factor = self.positive("factor", usual, rope)
         match kind:
             case "linear":
                 return {"type": "linear", "factor": factor}, {}
@@ -215,9 +227,8 @@ class _Reader:
             case "llama3":
                 return {}, {"rope_freqs.weight": self._llama3(rope, theta, dimensions, original)}
             case "yarn":
-                return self._yarn(rope, factor, original), {}
+                return self._yarn(family, rope, factor, original), {}
             case "longrope" | "su":
-                factor = self.positive("factor", context / original, rope)
                 return self._longrope(rope, factor, original, dimensions)
         if kind != "default":
             self.fail("rope_scaling", f"{kind!r} is not supported")
@@ -241,15 +252,22 @@ class _Reader:
                 divisors.append(1 / ((1 - smooth) / factor + smooth))
         return divisors
 
-    def _yarn(self, rope: Config, factor: float, original: int) -> dict[str, object]:
-        usual = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+    def _yarn(
+        self, family: Family, rope: Config, factor: float, original: int
+    ) -> dict[str, object]:
+        if bool(rope.get("truncate", True)) is not family.yarn_whole_pairs:
+            self.fail("truncate", f"{rope.get('truncate')} is not supported for {family.name}")
+        usual = given = _magnitude(factor)
+        scales = [self.number(key, 0.0, rope) for key in ("mscale", "mscale_all_dim")]
+        if all(scales):
+            given = _magnitude(factor, scales[0]) / _magnitude(factor, scales[1])
         return {
             "type": "yarn",
             "factor": factor,
             "original_context_length": original,
-            "attn_factor": self.number("attention_factor", usual, rope) / usual,
-            "yarn_beta_fast": self.number("beta_fast", 32.0, rope),
-            "yarn_beta_slow": self.number("beta_slow", 1.0, rope),
+            "attn_factor": self.number("attention_factor", given, rope) / usual,
+            "yarn_beta_fast": self.number("beta_fast", 32.0, rope) or 32.0,
+            "yarn_beta_slow": self.number("beta_slow", 1.0, rope) or 1.0,
         }
 
     def _longrope(
@@ -271,3 +289,8 @@ class _Reader:
                 self.positive(f"{name}_factor", 1.0, {f"{name}_factor": value}) for value in values
             ]
         return found, divisors
+
+
+def _magnitude(factor: float, scale: float = 1.0) -> float:
+    """What YaRN multiplies cosines and sines with."""
+    return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -112,8 +112,8 @@ def _head_counts(reading: ConfigReading) -> dict[str, int]:
     prefix = f"{reading.family.name}.attention."
     heads = reading.metadata.get(f"{prefix}head_count")
     kv_heads = reading.metadata.get(f"{prefix}head_count_kv", heads)
-    if not isinstance(heads, int) or not isinstance(kv_heads, int) or min(heads, kv_heads) < 1:
-        raise ModelFileError("config.json: num_attention_heads is not a count.")
+    if type(heads) is not int or type(kv_heads) is not int or min(heads, kv_heads) < 1:
+        raise ModelFileError("config.json: num_attention_heads is not a count.", field="heads")
     return {"attn_q": heads, "attn_k": kv_heads}
 
 
