@@ -12,9 +12,12 @@ few come in time. Never from what replicas were seen to do: those that are half 
 would be believed to be able to do no more. The first evidence that is not late is worth at least
 what devices and model let guess (`first_guess`).
 
+First tokens may be late as long as enough were in time over all of the last `budget_s`: a burst
+that is over when replicas come asks for none, and proves nothing of the load.
+
 Up at once, by at most twice what there is; down only to the most that was needed during
-`down_after_s`, so that a short lull costs nothing. To zero after `idle_s` without a request; from
-zero on the first request that waits.
+`down_after_s`, by what a replica is believed to do now, so that a short lull costs nothing. To
+zero after `idle_s` without a request; from zero on the first request that waits.
 """
 
 import math
@@ -42,9 +45,11 @@ evidence_requests = 100  # whose first tokens are judged together; fewer prove n
 evidence_s_max = 300.0  # then fewer must do, because older ones tell of another load
 evidence_requests_min = 20
 late_cut = 0.93  # of the load that was too much
-blame_share = 0.9  # of the believed load is too much at least: what is late was asked before
+blame_share = 0.95  # of the believed load is too much at least: what is late was asked before
 retry_s = 1800.0  # until then no load near the one that was too much is tried again
 retry_share = 0.95  # of it
+retry_replicas_factor = 1.5  # so many more bear it together: bursts even out over them
+budget_s = 600.0  # of requests, of which the share that may be late has to suffice
 up_factor_max = 2.0
 up_step_min = 4
 lead_s_default = 60.0  # until a start was measured
@@ -81,6 +86,21 @@ class Average:
         self.lag_s = (1.0 - weight) * (self.lag_s + elapsed_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one look asked for: work by what a replica was believed to do, or replicas as such."""
+
+    time_s: float
+    work_tokens_per_s: float
+    replicas: int  # of targets that no belief changes
+
+    def wanted(self, bearable_tokens_per_s: float | None) -> int:
+        """Replicas, by what one is believed to bear now; None: nothing is."""
+        if not bearable_tokens_per_s:
+            return self.replicas
+        return max(self.replicas, math.ceil(self.work_tokens_per_s / bearable_tokens_per_s - 1e-9))
+
+
 @dataclass(slots=True)
 class Outlook:
     """What is remembered of one deployment between two looks."""
@@ -88,14 +108,18 @@ class Outlook:
     level: Average = field(default_factory=lambda: Average(level_s))
     past: Average = field(default_factory=lambda: Average(past_s))
     bearable_tokens_per_s: float | None = None  # a replica's load while first tokens are in time
-    missed: float = 0.0  # of the target share, by the last judgement
+    missed: float = 0.0  # of the target share, by the last judgement, beyond what the budget bears
+    asked: float = 0.0  # requests of the last `budget_s`, the older the less
+    late: float = 0.0  # of them
+    judge_s: float = 0.0  # when they were counted last
     evidence: Evidence | None = None
     cut_s: float = 0.0  # when a load was last found too much
     too_much_tokens_per_s: float | None = None  # that load
+    too_much_replicas: int = 0  # that it was too much for
     last_time_s: float | None = None
     last_request_s: float | None = None
     waiting_since_s: float | None = None  # somebody waits at the gateways; None: nobody does
-    needs: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=samples_max))
+    demands: deque[Demand] = field(default_factory=lambda: deque(maxlen=samples_max))
 
     def learn(self, policy: Autoscaling, sample: Sample, lead_s: float) -> None:
         """Follow the level, its trend, and what a replica bears."""
@@ -139,17 +163,40 @@ class Outlook:
         load = evidence.load_tokens_per_s
         borne = self.bearable_tokens_per_s
         self.missed = 0.0
+        has_budget = self._count(policy, evidence, now_s)
         if evidence.proves_lateness(policy):
+            if has_budget:
+                return
             self.missed = policy.target_attainment - evidence.attained(policy)
             if now_s - self.cut_s >= lead_s:  # until then what was started for it is not there
                 blamed = max(load, blame_share * (borne or load))
                 self.cut_s, self.too_much_tokens_per_s = now_s, blamed
+                self.too_much_replicas = evidence.replicas
                 self.bearable_tokens_per_s = late_cut * min(borne or blamed, blamed)
         else:
             raised = max(borne or load, load) * earliness(policy, evidence)
-            raised = min(raised, most_to_try(evidence), self._most_to_retry(policy, now_s))
+            most = math.inf
+            if not (has_budget and evidence.replicas >= self._replicas_to_retry):
+                most = self._most_to_retry(policy, now_s)
+            raised = min(raised, most_to_try(evidence), most)
             known = sample.guess_tokens_per_s if borne is None else borne
             self.bearable_tokens_per_s = max(known or 0.0, raised)
+
+    def _count(self, policy: Autoscaling, evidence: Evidence, now_s: float) -> bool:
+        """Add to the requests of the last minutes; whether no more of them are late than may be.
+
+        A burst that is over when replicas come is paid from what quiet minutes left."""
+        fade = math.exp((self.judge_s - now_s) / budget_s)
+        self.judge_s = now_s
+        count = sum(evidence.first_tokens)
+        self.asked = self.asked * fade + count
+        self.late = self.late * fade + count * (1.0 - evidence.attained(policy))
+        return self.late <= (1.0 - policy.target_attainment) * self.asked
+
+    @property
+    def _replicas_to_retry(self) -> float:
+        """From so many on what was too much is tried again at once."""
+        return retry_replicas_factor * self.too_much_replicas
 
     def _most_to_retry(self, policy: Autoscaling, now_s: float) -> float:
         """Not the load again that was too much lately, as far as it is known well.
@@ -183,7 +230,9 @@ def propose(
         wanted, reason = 1, "requests came lately"
     if sample.waiting_requests and wanted == 0:
         wanted, reason = 1, "requests wait"
-    outlook.needs.append((sample.time_s, wanted))
+    is_by_work = name == "tokens" and wanted == math.ceil(need - 1e-9)
+    work = need * (borne_by(policy, outlook) or 0.0) if is_by_work else 0.0
+    outlook.demands.append(Demand(sample.time_s, work, 0 if work else wanted))
     steady, why = stabilised(policy, outlook, sample.time_s, wanted, replicas)
     reason = why or reason
     bounded = min(upper, max(lower, steady))
@@ -197,6 +246,12 @@ def capacity_of(policy: Autoscaling, outlook: Outlook) -> float | None:
     if policy.target_tokens_per_s is not None or outlook.bearable_tokens_per_s is None:
         return policy.target_tokens_per_s
     return outlook.bearable_tokens_per_s / policy.target_utilisation
+
+
+def borne_by(policy: Autoscaling, outlook: Outlook) -> float | None:
+    """Tokens a second that are asked of a replica; None until something is known."""
+    capacity = capacity_of(policy, outlook)
+    return None if capacity is None else capacity * policy.target_utilisation
 
 
 def needs_of(
@@ -227,13 +282,17 @@ def needs_of(
 def stabilised(
     policy: Autoscaling, outlook: Outlook, now_s: float, wanted: int, replicas: int
 ) -> tuple[int, str]:
-    """The number to go to now, and why it is not the wanted one; empty if it is."""
+    """The number to go to now, and why it is not the wanted one; empty if it is.
+
+    What was asked before counts by what replicas are believed to bear now."""
     if wanted > replicas:
         limit = max(math.ceil(replicas * up_factor_max), replicas + up_step_min)
         return (limit, f"at most {limit} in one step") if wanted > limit else (wanted, "")
     window_s = min(memory_s, policy.down_after_s)
-    recent = [need for time_s, need in outlook.needs if time_s > now_s - window_s]
-    is_known = bool(outlook.needs) and outlook.needs[0][0] <= now_s - window_s
+    borne = borne_by(policy, outlook)
+    demands = outlook.demands
+    recent = [demand.wanted(borne) for demand in demands if demand.time_s > now_s - window_s]
+    is_known = bool(demands) and demands[0].time_s <= now_s - window_s
     most = max(recent, default=wanted)
     if not is_known:
         most = max(most, replicas)

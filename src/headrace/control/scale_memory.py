@@ -32,6 +32,7 @@ class ScaleMemory:
         if load.cut_time is not None:
             age_s = max(0.0, self._clock.wall_s() - load.cut_time)
             outlook.too_much_tokens_per_s = load.too_much_tokens_per_s
+            outlook.too_much_replicas = deployment.replicas  # about as many as it was found with
             outlook.cut_s = self._clock.monotonic_s() - age_s
         return outlook
 

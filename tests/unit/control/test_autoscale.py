@@ -183,16 +183,95 @@ def test_what_a_replica_bears_is_lowered_once_a_start_where_too_many_come_late()
     assert trace.replicas > 4
 
 
-def test_one_bad_moment_takes_back_no_more_than_a_sixth() -> None:
-    """What is late now was asked before: the load of a quiet moment is not to blame alone."""
+def after_good_minutes() -> tuple[Trace, float]:
+    """A deployment whose first tokens were all early for a while, and what it believes."""
     trace = Trace(learning, replicas=4)
     for _ in range(40):
         busy = {"tokens_per_s": 1000.0 * trace.replicas, "in_flight_requests": 40}
         early = trace.look(**busy, first_tokens=first_tokens(early=100))
-    quiet_moment = {"tokens_per_s": 100.0 * trace.replicas, "in_flight_requests": 40}
-    for _ in range(3):
-        late = trace.look(**quiet_moment, first_tokens=first_tokens(early=90, late=10))
-    assert borne_at(late) == pytest.approx(0.93 * 0.9 * borne_at(early))
+    return trace, borne_at(early)
+
+
+def late_until_cut(trace: Trace, borne: float, tokens_per_s: float) -> tuple[int, float]:
+    """How many looks with a tenth late it takes until less is believed, and what."""
+    for looks in range(1, 50):
+        load = {"tokens_per_s": tokens_per_s * trace.replicas, "in_flight_requests": 40}
+        late = trace.look(**load, first_tokens=first_tokens(early=90, late=10))
+        if borne_at(late) < borne:
+            return looks, borne_at(late)
+    raise AssertionError("never cut")
+
+
+def test_one_bad_moment_takes_back_no_more_than_an_eighth() -> None:
+    """What is late now was asked before: the load of a quiet moment is not to blame alone."""
+    trace, borne = after_good_minutes()
+    _, left = late_until_cut(trace, borne, tokens_per_s=100.0)
+    assert left == pytest.approx(0.93 * 0.95 * borne)
+
+
+def test_a_burst_is_paid_from_what_good_minutes_left_and_a_longer_one_is_not() -> None:
+    trace, borne = after_good_minutes()
+    replicas = trace.replicas
+    for _ in range(2):  # 20 late of some 3,500 lately, of which 35 may be
+        burst = trace.look(
+            tokens_per_s=1000.0 * replicas,
+            in_flight_requests=40,
+            first_tokens=first_tokens(early=90, late=10),
+        )
+    assert borne_at(burst) == pytest.approx(borne)
+    assert trace.replicas == replicas
+    assert "slo" not in dict(burst.needs)
+    looks, _ = late_until_cut(trace, borne, tokens_per_s=1000.0)
+    assert looks <= 4
+    unproven = Trace(learning, replicas=4)
+    unproven.look(**crowded_and_late)
+    assert "slo" in dict(unproven.look(**crowded_and_late).needs), "nothing was saved before"
+
+
+crowded_and_late = {
+    "tokens_per_s": 4000.0,
+    "in_flight_requests": 40,
+    "first_tokens": first_tokens(early=180, late=20),
+}
+
+
+def test_what_was_held_for_an_old_belief_is_given_back_with_it() -> None:
+    """Replicas that a low belief asked for are not kept for five minutes once more is borne."""
+    outlook = Outlook(bearable_tokens_per_s=500.0)
+    work = {name: getattr(quiet, name) for name in quiet.__dataclass_fields__}
+    work |= {"tokens_per_s": 4000.0, "in_flight_requests": 40, "active_replicas": 8}
+
+    def look(time_s: float, replicas: int) -> int:
+        sample = Sample(**work | {"time_s": time_s, "active_replicas": replicas})
+        return propose(learning, outlook, sample, replicas, 0.0).replicas
+
+    for step in range(70):
+        assert look(5.0 * step, 8) == 8
+    outlook.bearable_tokens_per_s = 1000.0
+    assert look(350.0, 8) == 4
+
+
+def test_many_replicas_try_again_what_was_too_much_for_few() -> None:
+    timed = msgspec.structs.replace(learning, target_inter_token_s=0.15)
+
+    def believed(replicas: int) -> float:
+        outlook = Outlook(
+            bearable_tokens_per_s=900.0, too_much_tokens_per_s=1000.0, too_much_replicas=4
+        )
+        trace = Trace(timed, replicas)
+        trace.outlook = outlook
+        for _ in range(6):
+            proposal = trace.look(
+                tokens_per_s=950.0 * replicas,
+                in_flight_requests=10 * replicas,
+                active_replicas=replicas,
+                first_tokens=first_tokens(early=50),
+                inter_tokens=streams(steady=50),
+            )
+        return borne_at(proposal)
+
+    assert believed(5) == pytest.approx(950.0)
+    assert believed(6) > 1000.0
 
 
 @pytest.mark.parametrize(("guess", "borne"), [(2400.0, 2400.0), (50.0, 1176.0), (None, 1176.0)])
