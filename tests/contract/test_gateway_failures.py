@@ -423,7 +423,8 @@ async def test_a_full_journal_disk_refuses_requests_before_they_reach_an_engine(
         disk.free_bytes = 10**9
         while (await chat(client))[0] != 200:
             pass  # until the writer has found the space
-        assert len(await site.settlements(reached + 1)) == reached + 1
+        await site.booked(reached + 1)  # so small a journal forgets what is in the ledger
+        assert site.database.ledger.settlement_count() == reached + 1
 
 
 async def test_many_requests_of_every_outcome_settle_once_each(tmp_path: Path) -> None:

@@ -213,6 +213,7 @@ def test_a_start_without_demo_serves_what_the_store_has_and_tells_no_old_secret(
     assert f"Admin token  {admin_token}\n" in first.output
 
     with PlatformProcess.start(tmp_path) as platform:
+        wait_until(lambda: "Ctrl-C stops everything" in platform.output)  # after the ready file
         said = platform.output + platform.errors
         assert said.count(platform.admin_token) == 1
         assert not any(secret in said + first.errors for secret in (admin_token, api_key))
