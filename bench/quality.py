@@ -4,8 +4,7 @@ Makes a file of each type out of one file of float weights, by `headrace quantiz
 same text with both engines from that same file, and compares each one's next-token distributions
 with those of the float forward pass in NumPy over the unquantized weights. What a type loses by
 rounding is in both; what differs is how the engines compute. Ours does so twice: with activations
-of 16 bits, and with those of 8 that weights of 4 bits can be multiplied with
-(`--activation-bits 8`).
+of 16 bits, and with those of 8 that weights of 4 bits are multiplied with as it comes.
 
     pip install xllamacpp
     python bench/quality.py MODEL-F16.gguf --json docs/benchmarks/quality.json

@@ -65,7 +65,7 @@ struct QuantizedRow {
 
 // The rows of a matrix product's input, in one or more forms. Sixteen bits lose nothing that shows
 // (KL to float activations about 1e-6); eight, however grouped, let single prompts stray to 1e-3, and
-// are multiplied with weights of 4 bits where somebody chose that (KernelTable::activation_bits).
+// are multiplied with weights of 4 bits unless somebody wants 16 (KernelTable::activation_bits).
 struct ActivationRows {
   const std::int16_t* values = nullptr;  // (rows, inputs)
   const GroupScale* scales = nullptr;    // (rows, inputs / 32)
