@@ -35,7 +35,7 @@ from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.event_loop import EventLoop
 from headrace.sim.fleet.exact_engine import ExactEngine
 from headrace.sim.fleet.histogram import Histogram
-from headrace.sim.fleet.request import Segment, SimRequest
+from headrace.sim.fleet.request import Segment, SimRequest, prefix_keys
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.gguf import open_gguf
 
@@ -222,7 +222,10 @@ def run_simulated(
     engine = kind(loop, device, listener, Histogram(), prefix_cache=False)
     for number in range(batch):
         segments = (Segment(number + 1, prompt),)
-        request = SimRequest(number, 0, 0, 0.0, segments, prompt, output_tokens, output_tokens)
+        keys = prefix_keys(segments, 0)
+        request = SimRequest(
+            number, 0, 0, 0.0, segments, keys, prompt, output_tokens, output_tokens
+        )
         engine.submit(Attempt(request, 1))
     loop.run()
     return listener.served

@@ -9,6 +9,7 @@
 #include "binding/bindings.hpp"
 #include "binding/sim_engine.hpp"
 #include "binding/sim_loop.hpp"
+#include "sim/shapes.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -97,6 +98,39 @@ void bind_histogram(nb::module_& module) {
       .def_prop_ro("mean", &Histogram::mean);
 }
 
+LengthRule length_of(nb::handle given) {
+  const nb::object p99 = given.attr("p99");
+  return {field<double>(given, "median"), field<double>(given, "p90"),
+          p99.is_none() ? 0.0 : nb::cast<double>(p99), field<std::int64_t>(given, "minimum"),
+          field<std::int64_t>(given, "maximum")};
+}
+
+// `state` is the second part of what `getstate` gives of a generator: its words and its place.
+void init_shapes(Shapes* made, nb::tuple state, nb::handle fresh, nb::handle output) {
+  if (state.size() != twister_words + 1)
+    throw nb::value_error("the state of a random.Random is 624 words and a place");
+  std::array<std::uint32_t, twister_words> words;
+  for (std::size_t at = 0; at < twister_words; ++at)
+    words[at] = nb::cast<std::uint32_t>(state[at]);
+  new (made) Shapes(words, nb::cast<std::size_t>(state[twister_words]), length_of(fresh),
+                    length_of(output));
+}
+
+void bind_shapes(nb::module_& module) {
+  nb::class_<Shapes>(module, "SimShapes")
+      .def("__init__", &init_shapes, "state"_a, "fresh"_a, "output"_a)
+      .def("fresh_tokens", &Shapes::fresh_tokens)
+      .def("output_tokens", &Shapes::output_tokens)
+      .def("below",
+           [](Shapes& shapes, std::uint32_t count) {
+             if (count == 0 || count > (1u << 31))
+               throw nb::value_error("a number is drawn of 1 to 2**31");
+             return shapes.below(count);
+           },
+           "count"_a)
+      .def("random", &Shapes::random);
+}
+
 int visit_engines(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   if (!nb::inst_ready(self)) return 0;
@@ -166,6 +200,7 @@ void bind_engines(nb::module_& module) {
 void bind_simulation(nb::module_& module) {
   bind_loop(module);
   bind_histogram(module);
+  bind_shapes(module);
   bind_engines(module);
 }
 

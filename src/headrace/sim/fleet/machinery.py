@@ -2,10 +2,12 @@
 
 `compiled` is what simulations run on. `plain` is written independently of it and does the same to
 the last bit, which `test_machinery.py` demands of every scenario: a rule that changes is changed in
-Python first (`event_loop`, `aggregate_engine`, `prefix_cache`, `device`, `histogram`), then in
+Python first (`event_loop`, `aggregate_engine`, `prefix_cache`, `device`, `histogram`,
+`lengths`, `shapes`), then in
 `csrc/sim/`.
 """
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -14,12 +16,14 @@ from typing import NamedTuple, Protocol
 from headrace.engine import growth
 from headrace.engine.scheduler import deferred_max
 from headrace.kernels._native import SimEngine as CompiledEngine
-from headrace.kernels._native import SimEngines, SimHistogram, SimLoop
+from headrace.kernels._native import SimEngines, SimHistogram, SimLoop, SimShapes
 from headrace.sim.fleet.aggregate_engine import AggregateEngine
 from headrace.sim.fleet.attempt import Listener, SimEngine
 from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.event_loop import EventLoop, Loop, wall_start_s
 from headrace.sim.fleet.histogram import Histogram, WeightedTimes
+from headrace.sim.fleet.lengths import Length
+from headrace.sim.fleet.shapes import DrawnShapes, Shapes
 
 
 class MakeEngines(Protocol):
@@ -40,10 +44,11 @@ class MakeEngines(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Machinery:
-    """Which clock, histogram and aggregate engine a simulation has."""
+    """Which clock, histogram, draws and aggregate engine a simulation has."""
 
     new_loop: Callable[[float], Loop]  # of the delay that most calls have
     new_gaps: Callable[[], WeightedTimes]
+    new_shapes: Callable[[random.Random, Length, Length], Shapes]  # of prompts, of answers
     aggregate_engines: MakeEngines
 
 
@@ -83,6 +88,9 @@ def _plain_engines(
 
 
 compiled = Machinery(
-    lambda message_delay_s: SimLoop(message_delay_s, wall_start_s), SimHistogram, _compiled_engines
+    lambda message_delay_s: SimLoop(message_delay_s, wall_start_s),
+    SimHistogram,
+    lambda rng, fresh, output: SimShapes(rng.getstate()[1], fresh, output),
+    _compiled_engines,
 )
-plain = Machinery(EventLoop, Histogram, _plain_engines)
+plain = Machinery(EventLoop, Histogram, DrawnShapes, _plain_engines)

@@ -41,6 +41,7 @@ class SimRequest(msgspec.Struct, eq=False):
     tenant: int  # index
     arrival_s: float
     segments: tuple[Segment, ...]
+    keys: tuple[int, ...]  # of its prompt's beginnings, a segment each; see `prefix_keys`
     prompt_tokens: int
     output_tokens: int  # what the model will say
     max_tokens: int  # what the caller allows; all that anybody but the engine knows
@@ -53,10 +54,6 @@ class SimRequest(msgspec.Struct, eq=False):
     outcome: Outcome | None = None
     session: object = None  # of a traffic source that waits for the answer
     priority: Priority = Priority.STANDARD
-    keys: tuple[int, ...] = ()  # of its prompt's beginnings, a segment each; see `prefix_keys`
-
-    def __post_init__(self) -> None:
-        self.keys = prefix_keys(self.segments, self.tenant)
 
 
 answer_content = 0  # of the segment that a conversation's next prompt has for an answer

@@ -49,6 +49,7 @@ class Simulation:
         self.scenario = scenario
         self.seed = seed
         self.name = name
+        self._machinery = machinery
         self.loop = machinery.new_loop(scenario.network.latency_s)
         self.invariants = Invariants()
         fleet = scenario.fleet
@@ -84,7 +85,9 @@ class Simulation:
 
         Checks of the whole fleet come every `check_interval_events`; None: so seldom that they
         cost little."""
-        begin_traffic(self.scenario, self.seed, self.loop, self.gateway.arrive)
+        begin_traffic(
+            self.scenario, self.seed, self.loop, self.gateway.arrive, self._machinery.new_shapes
+        )
         if self.scaler is not None:
             self._start_scaler(self.scaler)
         injector = FaultInjector(

@@ -13,9 +13,17 @@ import random
 from collections.abc import Callable
 
 from headrace.sim.fleet.event_loop import EventLoop, Loop
+from headrace.sim.fleet.lengths import Length
 from headrace.sim.fleet.randomness import stream
-from headrace.sim.fleet.request import Outcome, Segment, SimRequest, answer_content
+from headrace.sim.fleet.request import (
+    Outcome,
+    Segment,
+    SimRequest,
+    answer_content,
+    prefix_keys,
+)
 from headrace.sim.fleet.scenario import Scenario, Traffic
+from headrace.sim.fleet.shapes import DrawnShapes, Shapes
 from headrace.spec.priority import priorities_by_word
 
 fresh_content_first = 1_000_000  # identities below are the groups'
@@ -23,20 +31,15 @@ groups_per_stream_max = 100_000
 variants_offset = 50_000  # of their identities after the groups'
 
 
+NewShapes = Callable[[random.Random, Length, Length], Shapes]
+
+
 class Identities:
     """Numbers that no other has."""
 
     def __init__(self) -> None:
-        self._requests = itertools.count()
-        self._contents = itertools.count(fresh_content_first)
-
-    def request(self) -> int:
-        """Of a request."""
-        return next(self._requests)
-
-    def content(self) -> int:
-        """Of a text."""
-        return next(self._contents)
+        self.requests = itertools.count()
+        self.contents = itertools.count(fresh_content_first)  # of texts
 
 
 class TrafficSource:
@@ -52,19 +55,23 @@ class TrafficSource:
         seed: int,
         identities: Identities,
         arrive: Callable[[SimRequest], None],
+        new_shapes: NewShapes,
     ) -> None:
         self._loop = loop
         self._spec = spec
         self._arrive = arrive
         self._identities = identities
         self._arrivals = stream(seed, f"traffic/{spec.name}/arrivals")
-        self._shapes = stream(seed, f"traffic/{spec.name}/shapes")
+        self._shapes = new_shapes(
+            stream(seed, f"traffic/{spec.name}/shapes"), spec.fresh, spec.output
+        )
         self._deployments = scenario.fleet.deployments
         self._end_s = scenario.duration_s if spec.until_s is None else spec.until_s
         self._first_group = index * groups_per_stream_max + 1
         self._first_variant = self._first_group + variants_offset
         self._group_ends = zipf_ends(spec.groups, spec.group_skew)
         self._priority = priorities_by_word[spec.priority]
+        self._rounds_left = spec.depth if spec.children else spec.turns - 1
         self._left_count = 0  # of a job's requests, not asked yet
 
     def start(self) -> None:
@@ -107,8 +114,9 @@ class TrafficSource:
             self._loop.at(arrival_s, self._on_arrival, None)
 
     def _on_arrival(self, _: None) -> None:
-        self._arrive(self._root(self._loop.now_s))
-        self._next_after(self._loop.now_s)
+        now_s = self._loop.now_s
+        self._arrive(self._root(now_s))
+        self._next_after(now_s)
 
     def _gap_s(self, time_s: float) -> float:
         spec, rng = self._spec, self._arrivals
@@ -117,7 +125,7 @@ class TrafficSource:
             return rng.gammavariate(shape, 1.0 / (shape * spec.rate_per_s))
         if spec.arrivals == "diurnal":
             return self._diurnal_gap_s(time_s)
-        return rng.expovariate(spec.rate_per_s)
+        return -math.log(1.0 - rng.random()) / spec.rate_per_s  # `rng.expovariate`
 
     def _diurnal_gap_s(self, time_s: float) -> float:
         """Thinning: candidates at the peak rate, each kept with the share of the moment."""
@@ -131,26 +139,23 @@ class TrafficSource:
                 return at_s - time_s
 
     def _root(self, arrival_s: float) -> SimRequest:
-        spec, rng = self._spec, self._shapes
+        spec, shapes = self._spec, self._shapes
         segments: tuple[Segment, ...] = (self._fresh(),)
         if spec.groups:
-            group = bisect.bisect(self._group_ends, rng.random() * self._group_ends[-1])
+            group = bisect.bisect(self._group_ends, shapes.random() * self._group_ends[-1])
             if spec.variants:
-                content = self._first_variant + group * spec.variants + rng.randrange(spec.variants)
-                segments = (Segment(content, round(spec.fresh.median)),)
+                variant = group * spec.variants + shapes.below(spec.variants)
+                segments = (Segment(self._first_variant + variant, round(spec.fresh.median)),)
             segments = (Segment(self._first_group + group, spec.group_tokens), *segments)
-        deployment = below(self._deployments, rng) if self._deployments > 1 else 0
-        tenant = below(spec.tenants, rng) if spec.tenants > 1 else 0
-        left = spec.depth if spec.children else spec.turns - 1
-        return self._request(segments, arrival_s, deployment, tenant, left)
+        deployment = shapes.below(self._deployments) if self._deployments > 1 else 0
+        tenant = shapes.below(spec.tenants) if spec.tenants > 1 else 0
+        return self._request(segments, arrival_s, deployment, tenant, self._rounds_left)
 
-    def _session(self, left: int) -> "Level | JobPlace | None":
-        if left:
-            return Level(self, left)
-        return JobPlace(self) if self._spec.at_once else None
+    def _session(self, left: int) -> "Level | JobPlace":
+        return Level(self, left) if left else JobPlace(self)
 
     def _fresh(self) -> Segment:
-        return Segment(self._identities.content(), self._spec.fresh.draw(self._shapes))
+        return Segment(next(self._identities.contents), self._shapes.fresh_tokens())
 
     def _request(
         self,
@@ -162,21 +167,26 @@ class TrafficSource:
     ) -> SimRequest:
         spec = self._spec
         return SimRequest(
-            id=self._identities.request(),
-            deployment=deployment,
-            tenant=tenant,
-            arrival_s=arrival_s,
-            segments=segments,
-            prompt_tokens=sum([tokens for _, tokens in segments]),
-            output_tokens=min(spec.max_tokens, spec.output.draw(self._shapes)),
-            max_tokens=spec.max_tokens,
-            session=self._session(left),
+            next(self._identities.requests),
+            deployment,
+            tenant,
+            arrival_s,
+            segments,
+            prefix_keys(segments, tenant),
+            sum([tokens for _, tokens in segments]),
+            min(spec.max_tokens, self._shapes.output_tokens()),
+            spec.max_tokens,
+            session=self._session(left) if left or spec.at_once else None,
             priority=self._priority,
         )
 
 
 def begin_traffic(
-    scenario: Scenario, seed: int, loop: Loop, arrive: Callable[[SimRequest], None]
+    scenario: Scenario,
+    seed: int,
+    loop: Loop,
+    arrive: Callable[[SimRequest], None],
+    new_shapes: NewShapes,
 ) -> None:
     """Ask the loop for the arrivals of all streams."""
     identities = Identities()
@@ -189,6 +199,7 @@ def begin_traffic(
             seed=seed,
             identities=identities,
             arrive=arrive,
+            new_shapes=new_shapes,
         ).start()
 
 
@@ -200,7 +211,7 @@ def arrivals_of(scenario: Scenario, seed: int) -> list[tuple[float, int]]:
         found.append((request.arrival_s, request.prompt_tokens + request.output_tokens))
 
     loop = EventLoop()
-    begin_traffic(scenario, seed, loop, note)
+    begin_traffic(scenario, seed, loop, note, DrawnShapes)
     loop.run()
     return found
 
@@ -237,14 +248,6 @@ def follow_up(request: SimRequest) -> None:
         session.source.follow_up(request)
     elif isinstance(session, JobPlace):
         session.source.next_of_job(request.end_s)
-
-
-def below(count: int, rng: random.Random) -> int:
-    """What `rng.randrange(count)` draws, without its checks of arguments."""
-    bits = count.bit_length()
-    while (drawn := rng.getrandbits(bits)) >= count:
-        pass
-    return drawn
 
 
 def draw_some(rng: random.Random, count: int, wanted: int) -> list[int]:

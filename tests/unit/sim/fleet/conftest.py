@@ -5,7 +5,7 @@ import pytest
 from headrace.sim.fleet.attempt import Attempt
 from headrace.sim.fleet.device import DeviceModel
 from headrace.sim.fleet.event_loop import EventLoop
-from headrace.sim.fleet.request import Segment, SimRequest
+from headrace.sim.fleet.request import Segment, SimRequest, prefix_keys
 
 
 class Recorder:
@@ -48,7 +48,15 @@ def attempt_of() -> Callable[..., Attempt]:
         parts = tuple(Segment(*segment) for segment in segments)
         prompt = sum(part.tokens for part in parts)
         request = SimRequest(
-            number, 0, 0, arrival_s, parts, prompt, output_tokens, output_tokens * 2
+            number,
+            0,
+            0,
+            arrival_s,
+            parts,
+            prefix_keys(parts, 0),
+            prompt,
+            output_tokens,
+            output_tokens * 2,
         )
         return Attempt(request, 1)
 

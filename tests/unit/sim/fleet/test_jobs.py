@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from headrace.sim.fleet.event_loop import EventLoop
+from headrace.sim.fleet.machinery import compiled
 from headrace.sim.fleet.request import Outcome, SimRequest
 from headrace.sim.fleet.scenario import Scenario, load
 from headrace.sim.fleet.simulation import Simulation
@@ -50,7 +51,7 @@ def test_a_job_has_so_many_requests_out_at_a_time_until_all_were_asked(outcome: 
         most, asked = max(most, len(out)), asked + 1
         loop.after(0.1 + request.output_tokens / 1000, end, request)
 
-    begin_traffic(scenario, 1, loop, arrive)
+    begin_traffic(scenario, 1, loop, arrive, compiled.new_shapes)
     loop.run()
     assert (most, asked, len(out)) == (at_once, job_requests, 0)
 

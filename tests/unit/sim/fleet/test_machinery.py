@@ -171,7 +171,8 @@ def test_what_a_listener_raises_comes_out_of_the_run(
 def test_a_simulation_that_nobody_has_any_more_is_collected(machinery: Machinery) -> None:
     """Clock, engines, requests and gateway refer to each other, in C++ and Python."""
     simulation = Simulation(short("faults"), 1, machinery=machinery)
-    begin_traffic(simulation.scenario, 1, simulation.loop, simulation.gateway.arrive)
+    arrive = simulation.gateway.arrive
+    begin_traffic(simulation.scenario, 1, simulation.loop, arrive, machinery.new_shapes)
     simulation.loop.run(until_s=3.0)
     assert simulation.loop.pending_count
     assert any(replica.engine.load() != (0, 0) for replica in simulation.replicas.all)
