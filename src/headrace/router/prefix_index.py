@@ -99,10 +99,11 @@ class PrefixIndex:
         end = ends[-1]
         # The deepest first, so that it is forgotten first; without a call, as there may be 200.
         for key, start in zip(keys[::-1], (*ends[-2::-1], 0), strict=True):
-            if key in known:
+            holding = holders.get(key, 0)
+            if holding & bit:
                 known.move_to_end(key)
             else:
-                holders[key] = holders.get(key, 0) | bit
+                holders[key] = holding | bit
                 beliefs.tokens += end - start
             known[key] = (end - start, now_s)
             end = start

@@ -62,4 +62,8 @@ answer_content = 0  # of the segment that a conversation's next prompt has for a
 def prefix_keys(segments: tuple[Segment, ...], tenant: int) -> tuple[int, ...]:
     """A key for each prefix that ends with a segment: equal for a tenant's equal beginnings."""
     key = tenant  # hashes of integers are the same in each run
-    return tuple([key := hash((key, content, tokens)) for content, tokens in segments])
+    keys = []
+    for content, tokens in segments:
+        key = hash((key, content, tokens))
+        keys.append(key)
+    return tuple(keys)

@@ -11,6 +11,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable
+from operator import itemgetter
 
 from headrace.sim.fleet.event_loop import EventLoop, Loop
 from headrace.sim.fleet.lengths import Length
@@ -29,6 +30,7 @@ from headrace.spec.priority import priorities_by_word
 fresh_content_first = 1_000_000  # identities below are the groups'
 groups_per_stream_max = 100_000
 variants_offset = 50_000  # of their identities after the groups'
+tokens_of = itemgetter(1)  # of a segment
 
 
 NewShapes = Callable[[random.Random, Length, Length], Shapes]
@@ -155,7 +157,9 @@ class TrafficSource:
         return Level(self, left) if left else JobPlace(self)
 
     def _fresh(self) -> Segment:
-        return Segment(next(self._identities.contents), self._shapes.fresh_tokens())
+        # Without the named tuple's own constructor, which is a call more with each request.
+        content = next(self._identities.contents)
+        return tuple.__new__(Segment, (content, self._shapes.fresh_tokens()))
 
     def _request(
         self,
@@ -173,7 +177,7 @@ class TrafficSource:
             arrival_s,
             segments,
             prefix_keys(segments, tenant),
-            sum([tokens for _, tokens in segments]),
+            sum(map(tokens_of, segments)),
             min(spec.max_tokens, self._shapes.output_tokens()),
             spec.max_tokens,
             session=self._session(left) if left or spec.at_once else None,

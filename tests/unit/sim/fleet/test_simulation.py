@@ -1,3 +1,4 @@
+import gc
 from pathlib import Path
 
 import msgspec
@@ -41,6 +42,19 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_other_ones(policy: 
     first, again, other = (msgspec.json.encode(run(scenario, seed)) for seed in (1, 1, 2))
     assert first == again
     assert first != other
+
+
+@pytest.mark.parametrize("name", ["faults", "faults-network", "agents", "batch"])
+def test_a_run_leaves_no_cycles_of_garbage(name: str) -> None:
+    """Nobody looks for them while it lasts, so that they would fill the memory."""
+    simulation = Simulation(short(name, seconds=20.0), 1)
+    gc.collect()
+    gc.disable()
+    try:
+        simulation.run()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_policies_meet_the_same_requests() -> None:
