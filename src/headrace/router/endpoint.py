@@ -88,7 +88,7 @@ class Endpoint:
         "held_fresh_tokens",
         "in_flight_requests",
         "in_flight_tokens",
-        "kv_room_tokens",
+        "kv_tokens",
         "leases_total",
         "name_hash",
         "pool_load",
@@ -129,7 +129,7 @@ class Endpoint:
     def take(self, spec: EndpointSpec) -> None:
         """Be what the store says now of the same process."""
         self.spec = spec
-        self.kv_room_tokens = spec.kv_tokens or kv_tokens_prior
+        self.kv_tokens = spec.kv_tokens  # beside the load, with which it is asked for
 
     def is_available(self, now_s: float) -> bool:
         """Whether a request may go there now."""
@@ -142,14 +142,14 @@ class Endpoint:
     def kv_share(self, more_tokens: int = 0) -> float:
         """The share of its KV that its requests hold, by estimate; bounded below one."""
         held = self.held_fresh_tokens + self.in_flight_requests * answer_tokens_held + more_tokens
-        share = held / self.kv_room_tokens
+        share = held / (self.kv_tokens or kv_tokens_prior)
         return share if share < kv_share_max else kv_share_max
 
     def follow(self) -> None:
         """Keep up with a change of load or health; leases call it, twice a request."""
         requests = self.in_flight_requests
         held = self.held_fresh_tokens + requests * answer_tokens_held
-        share = held / self.kv_room_tokens  # `kv_share`, without a call
+        share = held / (self.kv_tokens or kv_tokens_prior)  # `kv_share`, without a call
         share = share if share < kv_share_max else kv_share_max
         self.pressure_s = pressure_s = kv_pressure_s * share / (1.0 - share)
         queue_s = self.queued_prefill_tokens * self.rate.seconds_per_token

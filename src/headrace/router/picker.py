@@ -225,7 +225,7 @@ class Picker:
             pool, slot, now_s = search.pool, endpoint.slot, search.now_s
             if known := search.matched[slot]:
                 predicted = min(int(known), work.prefill_tokens)
-            pool.index.sent(slot, work.prefix, now_s, endpoint.spec.kv_tokens)
+            pool.index.sent(slot, work.prefix, now_s, endpoint.kv_tokens)
             if pool.blocks.telling:
                 told = pool.blocks.held_tokens(slot, work.prefix)
                 pool.blocks.sent(slot, work.prefix, now_s)

@@ -26,7 +26,7 @@ from headrace.sim.fleet.books import Books
 from headrace.sim.fleet.event_loop import Loop
 from headrace.sim.fleet.invariants import Invariants
 from headrace.sim.fleet.replicas import Replicas
-from headrace.sim.fleet.request import Outcome, SimRequest
+from headrace.sim.fleet.request import Outcome, SimRequest, finished
 from headrace.sim.fleet.signals import TrafficSignals
 from headrace.sim.fleet.traffic import follow_up
 from headrace.sim.fleet.waiting_line import WaitingLine
@@ -129,7 +129,7 @@ class SimGateway:
         is_ejected = endpoint.breaker.state is not closed
         is_last_resort = is_ejected and not self._has_better(request, endpoint)
         self._invariants.sent(endpoint, now_s, is_last_resort=is_last_resort)
-        replica = self._replicas.by_name[endpoint.spec.id]
+        replica = self._replicas.by_endpoint[endpoint]
         if self._has_limits:
             if endpoint.capacity.is_near(endpoint.in_flight_requests):
                 self._busy[replica.index] = None
@@ -179,7 +179,7 @@ class SimGateway:
             streamed_s = self._loop.now_s - request.first_token_s
             self.signals[request.deployment].streamed(streamed_s, request.output_tokens)
         self._release(attempt)
-        self._finish(request, attempt, Outcome.FINISHED)
+        self._finish(request, attempt, finished)
 
     def failed(self, attempt: Attempt, *, is_down: bool) -> None:
         """Eject the endpoint, and try another if the caller saw nothing yet."""

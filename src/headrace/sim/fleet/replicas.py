@@ -35,7 +35,8 @@ class Replicas:
         self.all: list[Replica] = []  # ever, by index
         self.pools: dict[int, tuple[WeightedPool, ...]] = {}  # the only one, by deployment
         self._present: dict[int, Replica] = {}
-        self.by_name: dict[str, Replica] = {}  # all, ever; an endpoint has its replica's name
+        self._by_name: dict[str, Replica] = {}  # all, ever
+        self.by_endpoint: dict[Endpoint, Replica] = {}  # those that the gateway knows
         self.endpoints = EndpointSet()
         self.departed: list[Endpoint] = []  # one a relaunch
         self.on_broken: Callable[[Attempt], None] | None = None  # connections that a crash cuts
@@ -72,7 +73,7 @@ class Replicas:
     def _take(self, replica: Replica) -> None:
         self.all.append(replica)
         self._present[replica.index] = replica
-        self.by_name[replica.name] = replica
+        self._by_name[replica.name] = replica
         self.pools.setdefault(replica.deployment, ((f"pool-{replica.deployment}", 1),))
 
     def drain(self, replica: Replica) -> None:
@@ -137,6 +138,9 @@ class Replicas:
         for name, endpoint in before.items():
             if endpoint is not self.endpoints.find(name):
                 self.departed.append(endpoint)
+        self.by_endpoint = {
+            endpoint: self._by_name[endpoint.spec.id] for endpoint in self.endpoints
+        }
 
     def all_endpoints(self) -> Iterator[Endpoint]:
         """Those there are, and those of processes that are gone, whose leases may still end."""

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.sim.fleet.histogram import WeightedTimes
-from headrace.sim.fleet.request import Outcome, SimRequest
+from headrace.sim.fleet.request import Outcome, SimRequest, finished
 from headrace.sim.fleet.scenario import Objective
 from headrace.spec.priority import Priority
 
 digits = 6
+batch = Priority.BATCH
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,10 +73,10 @@ class Recorder:
         """A request ended."""
         outcome = request.outcome
         assert outcome is not None
-        is_awaited = request.priority is not Priority.BATCH
+        is_awaited = request.priority is not batch
         self.counts[outcome] += 1
         self.awaited_count += is_awaited
-        if outcome is not Outcome.FINISHED:
+        if outcome is not finished:
             return
         self.output_tokens += request.output_tokens
         self.prompt_tokens += request.prompt_tokens

@@ -33,6 +33,9 @@ class Outcome(StrEnum):
     LEFT = "left"  # the caller went away
 
 
+finished = Outcome.FINISHED  # found sooner than an enum's member
+
+
 class SimRequest(msgspec.Struct, eq=False):
     """What a caller asks, and what became of it."""
 

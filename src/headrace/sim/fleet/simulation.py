@@ -160,7 +160,7 @@ class Simulation:
             return None
 
         def known_tokens(endpoint: Endpoint, work: Work) -> int:
-            return self.replicas.by_name[endpoint.spec.id].engine.known_tokens(work.prefix)
+            return self.replicas.by_endpoint[endpoint].engine.known_tokens(work.prefix)
 
         make = policies[self.scenario.policy]
         return make(PolicyContext(stream(self.seed, "policy"), known_tokens))
