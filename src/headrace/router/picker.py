@@ -7,6 +7,7 @@ endpoint goes before the cost, and a cost before chance.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import msgspec
 
@@ -43,7 +44,8 @@ class Saturated(Unavailable):
     """Endpoints could take the request, and all of them are full."""
 
 
-WeightedPool = tuple[str, int]  # a pool's name and its share
+WeightedPool = tuple[str, int]  # a pool's name and its share, 0 or more
+weight_of = itemgetter(1)
 
 
 @dataclass(slots=True)
@@ -112,7 +114,7 @@ class Picker:
         Saturated if those that could take it are full, which `over_capacity` ignores, or nearly so
         where it `leaves_spare`.
         Unavailable, with the time to wait, if no endpoint of any pool may be used."""
-        left = [pool for pool in pools if pool[1] > 0]
+        left = list(filter(weight_of, pools))
         while left:
             drawn = left[0] if len(left) == 1 else self._draw(left)
             search = self._search(drawn[0], work, now_s, excluded)

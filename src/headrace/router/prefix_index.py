@@ -12,7 +12,7 @@ reported of each prompt: one that had less than was predicted is believed to kee
 import math
 from collections import OrderedDict
 
-from headrace.router.by_slot import TokensBySlot, no_tokens, set_tokens
+from headrace.router.by_slot import TokensBySlot, many, no_tokens, set_tokens
 from headrace.router.prompt_prefix import PromptPrefix
 
 keys_max = 262_144  # of all slots together; about 60 MB
@@ -56,10 +56,10 @@ class PrefixIndex:
 
     def match(self, prefix: PromptPrefix, slot_count: int) -> TokensBySlot:
         """Tokens from the start on that each slot should have."""
-        matched = no_tokens(slot_count)
         holders, keys = self._holders, prefix.keys
         if not keys or keys[0] not in holders:
-            return matched
+            return [0] * slot_count if slot_count < many else no_tokens(slot_count)
+        matched = no_tokens(slot_count)
         alive = -1  # every slot
         depth = 0
         for key in keys:

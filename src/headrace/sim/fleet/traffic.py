@@ -72,6 +72,7 @@ class TrafficSource:
         self._first_group = index * groups_per_stream_max + 1
         self._first_variant = self._first_group + variants_offset
         self._group_ends = zipf_ends(spec.groups, spec.group_skew)
+        self._is_poisson = spec.arrivals == "poisson"
         self._priority = priorities_by_word[spec.priority]
         self._rounds_left = spec.depth if spec.children else spec.turns - 1
         self._left_count = 0  # of a job's requests, not asked yet
@@ -111,7 +112,11 @@ class TrafficSource:
             self._loop.after(pause_s, self._arrive, child)
 
     def _next_after(self, time_s: float) -> None:
-        arrival_s = time_s + self._gap_s(time_s)
+        if self._is_poisson:  # `rng.expovariate`, without a call for each request
+            gap_s = -math.log(1.0 - self._arrivals.random()) / self._spec.rate_per_s
+        else:
+            gap_s = self._gap_s(time_s)
+        arrival_s = time_s + gap_s
         if arrival_s < self._end_s:
             self._loop.at(arrival_s, self._on_arrival, None)
 
@@ -125,9 +130,7 @@ class TrafficSource:
         if spec.arrivals == "gamma":
             shape = 1.0 / spec.burstiness
             return rng.gammavariate(shape, 1.0 / (shape * spec.rate_per_s))
-        if spec.arrivals == "diurnal":
-            return self._diurnal_gap_s(time_s)
-        return -math.log(1.0 - rng.random()) / spec.rate_per_s  # `rng.expovariate`
+        return self._diurnal_gap_s(time_s)
 
     def _diurnal_gap_s(self, time_s: float) -> float:
         """Thinning: candidates at the peak rate, each kept with the share of the moment."""
