@@ -24,7 +24,7 @@ pytestmark = pytest.mark.e2e
 
 model = "smollm2-135m-instruct"
 run_command = (sys.executable, "-m", "headrace.cli.main", "run", model)
-question = [{"role": "user", "content": "What is the capital of France?"}]
+question = [{"role": "user", "content": "Name the capital of France."}]
 options = {"num_predict": 8, "temperature": 0}
 
 
@@ -88,7 +88,7 @@ def test_the_api_is_there_while_a_person_types() -> None:
         assert url is not None, shown
         with ollama.Client(host=url[1]) as client:
             assert client.chat(model=model, messages=question, options=options).eval_count
-        os.write(master, b"What is the capital of France?\n")
+        os.write(master, b"Name the capital of France.\n")
         shown = ""
         while "Paris" not in shown:
             shown += os.read(master, 4096).decode(errors="replace")

@@ -28,7 +28,7 @@ def run(*arguments: str, piped: str | None = None) -> subprocess.CompletedProces
 
 
 def test_one_prompt_is_answered_on_standard_output_alone() -> None:
-    ended = run("-p", "What is the capital of France?", "--temperature", "0", "--max-tokens", "20")
+    ended = run("-p", "Name the capital of France.", "--temperature", "0", "--max-tokens", "20")
     assert ended.returncode == 0
     assert "Paris" in ended.stdout
     assert ended.stderr == ""
@@ -40,12 +40,12 @@ def test_a_seed_repeats_an_answer() -> None:
 
 
 def test_piped_input_is_the_prompt() -> None:
-    ended = run("--temperature", "0", "--max-tokens", "20", piped="What is the capital of France?")
+    ended = run("--temperature", "0", "--max-tokens", "20", piped="Name the capital of France.")
     assert "Paris" in ended.stdout
 
 
 def test_piped_input_follows_the_prompt() -> None:
-    ended = run("-p", "Answer this:", "--temperature", "0", piped="What is the capital of France?")
+    ended = run("-p", "Answer this:", "--temperature", "0", piped="Name the capital of France.")
     assert "Paris" in ended.stdout
 
 
@@ -108,7 +108,7 @@ def test_ctrl_c_stops_the_answer_and_at_the_prompt_it_leaves() -> None:
     typist.read_until(" ")  # the answer has begun
     typist.interrupt()
     typist.read_until(">>> ")
-    typist.type("What is the capital of France?\n")
+    typist.type("Name the capital of France.\n")
     typist.read_until("\n")
     typist.read_until(">>> ")
     assert typist.leave() == 0
