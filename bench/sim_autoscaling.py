@@ -3,8 +3,8 @@
     python bench/sim_autoscaling.py RESULTS.jsonl --seeds 1,2,3 --plot OUT.svg > table.md
 
 Every rule is run with several settings of its one number, so that none is judged by a bad one.
-`headrace` is run with nothing told, as it is by default (with its first guess, with none and with
-one twice as high), and with what a replica can do declared.
+`headrace` is run with nothing told, as it is by default (with its first guess, with none, with one
+that is too low and with some that are too high), and with what a replica can do declared.
 A run that RESULTS.jsonl already has is not repeated, so it may be interrupted and gone on with.
 Simulated time only: the same results on any machine.
 """
@@ -48,6 +48,8 @@ settings = (
     Setting("clairvoyant", "clairvoyant", 10_500.0),
     Setting("headrace, nothing told", "headrace", None),
     Setting("headrace, nothing told, no guess", "headrace", None, None, 0.0),
+    Setting("headrace, nothing told, 1.6 times the guess", "headrace", None, None, 1.6),
+    Setting("headrace, nothing told, 0.6 times the guess", "headrace", None, None, 0.6),
     Setting("headrace, nothing told, twice the guess", "headrace", None, None, 2.0),
     Setting("HPA", "hpa", 8.0),
     Setting("KPA", "kpa", 8.0),

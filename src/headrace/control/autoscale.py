@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from headrace.control.load_evidence import (
     Evidence,
     Sample,
+    busy_share,
     earliness,
     most_to_try,
     tolerance,
@@ -46,6 +47,7 @@ evidence_s_max = 300.0  # then fewer must do, because older ones tell of another
 evidence_requests_min = 20
 late_cut = 0.93  # of the load that was too much
 blame_share = 0.95  # of the believed load is too much at least: what is late was asked before
+blame_share_guess = 0.8  # of a guess that no replica has borne yet
 retry_s = 1800.0  # until then no load near the one that was too much is tried again
 retry_share = 0.95  # of it
 retry_replicas_factor = 1.5  # so many more bear it together: bursts even out over them
@@ -109,6 +111,7 @@ class Outlook:
     past: Average = field(default_factory=lambda: Average(past_s))
     bearable_tokens_per_s: float | None = None  # a replica's load while first tokens are in time
     missed: float = 0.0  # of the target share, by the last judgement, beyond what the budget bears
+    is_guess: bool = False  # no replica has borne about the load that is believed
     asked: float = 0.0  # requests of the last `budget_s`, the older the less
     late: float = 0.0  # of them
     judge_s: float = 0.0  # when they were counted last
@@ -169,7 +172,8 @@ class Outlook:
                 return
             self.missed = policy.target_attainment - evidence.attained(policy)
             if now_s - self.cut_s >= lead_s:  # until then what was started for it is not there
-                blamed = max(load, blame_share * (borne or load))
+                share = blame_share_guess if self.is_guess else blame_share
+                blamed = max(load, share * (borne or load))
                 self.cut_s, self.too_much_tokens_per_s = now_s, blamed
                 self.too_much_replicas = evidence.replicas
                 self.bearable_tokens_per_s = late_cut * min(borne or blamed, blamed)
@@ -179,8 +183,12 @@ class Outlook:
             if not (has_budget and evidence.replicas >= self._replicas_to_retry):
                 most = self._most_to_retry(policy, now_s)
             raised = min(raised, most_to_try(evidence), most)
-            known = sample.guess_tokens_per_s if borne is None else borne
-            self.bearable_tokens_per_s = max(known or 0.0, raised)
+            known = (sample.guess_tokens_per_s or 0.0) if borne is None else borne
+            self.bearable_tokens_per_s = max(known, raised)
+            if borne is None:
+                self.is_guess = known > raised
+            elif load >= busy_share * borne:
+                self.is_guess = False
 
     def _count(self, policy: Autoscaling, evidence: Evidence, now_s: float) -> bool:
         """Add to the requests of the last minutes; whether no more of them are late than may be.

@@ -300,6 +300,18 @@ def test_a_guess_that_was_too_high_is_taken_back() -> None:
     assert borne_at(late) < 1000.0
 
 
+def test_a_guess_that_nobody_has_borne_yet_is_taken_back_in_larger_steps() -> None:
+    trace = Trace(learning, replicas=4)
+    loaded = {"tokens_per_s": 4000.0, "in_flight_requests": 40, "active_replicas": 4}
+    for _ in range(3):
+        trace.look(**loaded, guess_tokens_per_s=3000.0, first_tokens=first_tokens(early=60))
+    for _ in range(12):
+        late = trace.look(**loaded, first_tokens=first_tokens(early=70, late=50))
+        if borne_at(late) < 3000.0:
+            break
+    assert borne_at(late) == pytest.approx(0.93 * 0.8 * 3000.0)
+
+
 def test_requests_that_are_late_by_themselves_ask_for_nothing() -> None:
     """A prompt that takes too long on an idle replica takes as long on any other."""
     trace = Trace(learning, replicas=4)
