@@ -242,3 +242,28 @@ async def test_the_wall_clock_of_a_gateway_counts_for_nothing(gateway: Gateway) 
     held = reserve(gateway, "late", ScopeLimits(), 1)
     ended = gateway.admission.settle(held, TokenUsage(1), Outcome.FINISHED)
     assert (held.reserve_time, ended.settle_time) == (store_s, store_s)
+
+
+@pytest.mark.parametrize("off_s", [-40.0, 40.0, 3600.0])
+async def test_gateways_whose_clocks_differ_share_one_minute(off_s: float) -> None:
+    """The one's clock is in another minute, or hour; the store's minute ends for both at once."""
+    store_clock = ManualClock(1_800_014_400.0 + 50.0)
+    store = MemoryLimits(store_clock.wall_s)
+    clocks = [store_clock, ManualClock(store_clock.wall_s() + off_s)]
+    both = [Gateway(f"g{number}", store, clock) for number, clock in enumerate(clocks)]
+    wanted = ScopeLimits(key=Limits(tokens_per_minute=100))
+    for minute in range(2):
+        used = 0
+        for number in range(30):
+            one = both[number % 2]
+            if await lease(one, wanted, 10):
+                held = reserve(one, f"r{minute}.{number}", wanted, 10)
+                one.admission.settle(held, TokenUsage(10), Outcome.FINISHED)
+                used += 10
+            await one.keeper.exchange_once()
+        assert used == 100
+        with pytest.raises(RateLimited) as refused:
+            reserve(both[1], "late", wanted, 10)
+        assert refused.value.retry_after_s == 60.0 - (store_clock.wall_s() % 60.0)
+        for clock in clocks:
+            clock.advance(10.0)

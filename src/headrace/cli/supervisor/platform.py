@@ -36,7 +36,7 @@ from headrace.spec.deployments import Replica, ReplicaState
 from headrace.storage.store import Store
 
 drain_timeout_s = 30.0  # for requests that run when the platform is stopped
-drain_margin_s = 5.0  # for the gateway to settle and write them down
+drain_margin_s = 8.0  # for the gateway to cut what still runs, settle it and write it down
 control_grace_s = 5.0
 replica_grace_s = 10.0
 hurried_grace_s = 1.0
