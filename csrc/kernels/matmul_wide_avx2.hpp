@@ -14,7 +14,7 @@ namespace {
 
 // From here on it pays; bytes without minimums are cheap to widen each time.
 constexpr int wide_rows_min(WeightType type) { return type == WeightType::q8_0 ? 32 : 24; }
-constexpr int wide_byte_rows_min = 12;
+constexpr int wide_byte_rows_min = 8;
 constexpr int wide_rows_max = 128;   // of one pass: their sums are kept beside the weights
 constexpr int wide_rows = 4;         // of a register block
 constexpr int wide_groups = 16;      // 16 KiB of weights at most, half of the first cache
