@@ -79,10 +79,11 @@ def may_be_chosen(
 
 def check_choice(picker: Picker, endpoints: EndpointSet, work: Work, excluded: set[str]) -> None:
     able = may_be_chosen(endpoints, work, 1.0, excluded)
-    costs = {
-        e.spec.id: sum(picker.policy.terms(e, work, believed(e, work, endpoints)).values())
-        for e in able
-    }
+    matched = [0] * (1 + max(endpoint.slot for endpoint in endpoints))
+    for endpoint in endpoints:
+        matched[endpoint.slot] = believed(endpoint, work, endpoints)
+    terms = picker.policy.terms(able, range(len(able)), work, matched)
+    costs = {e.spec.id: sum(parts.values()) for e, parts in zip(able, terms, strict=True)}
     try:
         lease = picker.lease(pools, work, 1.0, excluded)
     except Unavailable:

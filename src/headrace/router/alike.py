@@ -4,7 +4,6 @@ Such are most pools while all is well, as long as no rollout or second kind of d
 Their prompts cost the same a token, and what is known by slot lies beside them in the same order.
 """
 
-from array import array
 from collections.abc import Collection, Iterable
 
 import numpy as np
@@ -17,7 +16,7 @@ from headrace.router.endpoint import Endpoint, PoolLoad
 class Alike(tuple[Endpoint, ...]):
     """At least one endpoint, and all have one rate; a whole pool has the slots 0, 1, 2, ..."""
 
-    by_slot: "array[float]"  # the load in seconds of each, and of slots that it has not perhaps
+    load: PoolLoad  # what each says, and slots that it has not perhaps
     slots: NDArray[np.intp] | slice  # its own
 
     def without(self, gone: Collection[Endpoint]) -> "Alike | list[Endpoint]":
@@ -38,13 +37,13 @@ class Alike(tuple[Endpoint, ...]):
 
     def tokens(self, matched: TokensBySlot) -> TokensBySlot:
         """What each has of a prompt, in their order."""
-        if len(self.by_slot) < many:
+        if len(self.load.loads_s) < many:
             return as_list(matched)[: len(self)]
         return np.asarray(matched)[self.slots]
 
     def costs(self, whole_s: float, per_token_s: float, matched: TokensBySlot) -> Costs:
         """Of each its load and `whole_s`, less what it has of the prompt."""
-        by_slot = self.by_slot
+        by_slot = self.load.loads_s
         if len(by_slot) >= many:
             tokens = np.asarray(matched)[self.slots]
             return np.frombuffer(by_slot)[self.slots] + whole_s - tokens * per_token_s
@@ -56,9 +55,34 @@ class Alike(tuple[Endpoint, ...]):
             for load_s, known in zip(loads_s, as_list(matched), strict=False)
         ]
 
+    def crowded_costs(
+        self, prompt_tokens: int, per_token_s: float, per_request_s: float, matched: TokensBySlot
+    ) -> Costs:
+        """Of each its load and what is new of the prompt, which costs more by each request."""
+        load = self.load
+        if len(load.loads_s) >= many:
+            weights_s = np.frombuffer(load.requests)[self.slots] * per_request_s
+            weights_s += per_token_s
+            weights_s *= prompt_tokens - np.asarray(matched)[self.slots]
+            weights_s += np.frombuffer(load.loads_s)[self.slots]
+            return weights_s
+        return [
+            load_s + (per_token_s + per_request_s * requests) * (prompt_tokens - known)
+            for _, load_s, requests, known in zip(
+                self, load.loads_s, load.requests, as_list(matched), strict=False
+            )
+        ]
+
+    def requests_total(self) -> float:
+        """How many are in flight at all of them."""
+        requests = self.load.requests
+        if len(requests) < many:
+            return sum(requests[: len(self)])
+        return float(np.add.reduce(np.frombuffer(requests)[self.slots]))
+
     def _of(self, endpoints: Iterable[Endpoint], slots: NDArray[np.intp]) -> "Alike":
         made = Alike(endpoints)
-        made.by_slot, made.slots = self.by_slot, slots
+        made.load, made.slots = self.load, slots
         return made
 
 
@@ -72,5 +96,5 @@ def alike(endpoints: Iterable[Endpoint], load: PoolLoad) -> tuple[Endpoint, ...]
     if not is_alike:
         return found
     made = Alike(found)
-    made.by_slot, made.slots = load.loads_s, slice(len(found))
+    made.load, made.slots = load, slice(len(found))
     return made

@@ -101,11 +101,16 @@ def last_resort(
     ]
 
 
+def owner_tokens_min(work: Work) -> float:
+    """Tokens of a prompt that make who has them its owner."""
+    return max(1.0, owner_share_min * work.prefill_tokens)
+
+
 def overbooked_owners(
     pool: Pool, work: Work, matched: TokensBySlot, now_s: float, excluded: Collection[str]
 ) -> list[Endpoint]:
     """Full endpoints that have most of the prompt, and are not beyond their overbooking."""
-    enough = max(1.0, owner_share_min * work.prefill_tokens)
+    enough = owner_tokens_min(work)
     if most_tokens(matched) < enough:
         return []
     return [

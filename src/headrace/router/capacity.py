@@ -17,7 +17,7 @@ Work that can wait leaves some places free, so that who cannot finds one without
 
 from dataclasses import dataclass
 
-limit_start = 32
+limit_start = 64
 limit_max = 1_000_000  # "no limit", for engines that report nothing
 waiting_aim_min = 1  # so that a place that gets free is filled without a round trip
 waiting_aim_share = 8  # an eighth of what runs

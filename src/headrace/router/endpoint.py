@@ -69,11 +69,12 @@ class PoolLoad:
 
     Each keeps its own part up with every change."""
 
-    __slots__ = ("impaired", "loads_s")
+    __slots__ = ("impaired", "loads_s", "requests")
 
     def __init__(self) -> None:
         self.impaired: set[Endpoint] = set()  # full or ejected
         self.loads_s = array("d")  # by slot; side by side, as a thousand are read at once
+        self.requests = array("d")  # in flight, by slot
 
 
 class Endpoint:
@@ -153,7 +154,9 @@ class Endpoint:
         share = share if share < kv_share_max else kv_share_max
         self.pressure_s = pressure_s = kv_pressure_s * share / (1.0 - share)
         queue_s = self.queued_prefill_tokens * self.rate.seconds_per_token
-        self.pool_load.loads_s[self.slot] = queue_s + pressure_s
+        load, slot = self.pool_load, self.slot
+        load.loads_s[slot] = queue_s + pressure_s
+        load.requests[slot] = requests
         is_impaired = requests >= self.capacity.requests_max or self.breaker.state is not closed
         if is_impaired is not self._is_impaired:
             self._turn(is_impaired=is_impaired)
@@ -181,8 +184,9 @@ class Endpoint:
         self.pool_load.impaired.discard(self)
         self._is_impaired = False
         self.pool_load = pool_load
-        missing = self.slot + 1 - len(pool_load.loads_s)
-        pool_load.loads_s.extend([0.0] * missing)
+        missing = [0.0] * (self.slot + 1 - len(pool_load.loads_s))
+        pool_load.loads_s.extend(missing)
+        pool_load.requests.extend(missing)
         self.follow()
 
     def report_load(self, *, running: int, waiting: int, now_s: float) -> None:

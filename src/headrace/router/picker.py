@@ -31,7 +31,7 @@ from headrace.router.decision_log import CandidateView, Decision, DecisionLog, c
 from headrace.router.endpoint import Endpoint
 from headrace.router.endpoint_set import EndpointSet, Pool
 from headrace.router.lease import Lease, Work
-from headrace.router.policy import RoutingPolicy
+from headrace.router.policy import RoutingPolicy, Terms
 from headrace.router.prompt_prefix import PromptPrefix
 from headrace.router.rng import Rng
 from headrace.router.stickiness import preferred
@@ -259,8 +259,12 @@ class Picker:
         if choice.at not in kept:
             kept.append(choice.at)
         views = [
-            self._view(endpoints[at], float(costs[at]), work, matched, is_chosen=at == choice.at)
-            for at in kept
+            view_of(
+                endpoints[at], float(costs[at]), terms, work, matched, is_chosen=at == choice.at
+            )
+            for at, terms in zip(
+                kept, self.policy.terms(endpoints, kept, work, matched), strict=True
+            )
         ]
         is_whole = len(endpoints) == len(pool.members)
         assert self.log is not None
@@ -277,29 +281,6 @@ class Picker:
             prompt_tokens=work.prefill_tokens,
             candidates=tuple(views),
             chosen_id=endpoints[choice.at].spec.id,
-        )
-
-    def _view(
-        self,
-        endpoint: Endpoint,
-        cost: float,
-        work: Work,
-        matched: TokensBySlot,
-        *,
-        is_chosen: bool,
-    ) -> CandidateView:
-        tokens = int(matched[endpoint.slot]) if len(matched) else 0
-        terms = dict(self.policy.terms(endpoint, work, tokens))
-        if work.adapter and not has_adapter(endpoint, work.adapter):
-            terms["adapter_s"] = adapter_load_s
-        return CandidateView(
-            endpoint_id=endpoint.spec.id,
-            cost=cost,
-            terms=terms,
-            matched_tokens=tokens,
-            in_flight_requests=endpoint.in_flight_requests,
-            kv_share=endpoint.kv_share(),
-            is_chosen=is_chosen,
         )
 
     def _has_available(self, pool: str, now_s: float, excluded: Collection[str]) -> bool:
@@ -335,6 +316,29 @@ def match(pool: Pool, prefix: PromptPrefix) -> TokensBySlot:
         return index.match(prefix, slot_count)
     return pool.blocks.match(
         prefix, pool.slot_bits, slot_count, lambda: index.match(prefix, slot_count)
+    )
+
+
+def view_of(
+    endpoint: Endpoint,
+    cost: float,
+    terms: Terms,
+    work: Work,
+    matched: TokensBySlot,
+    *,
+    is_chosen: bool,
+) -> CandidateView:
+    """A candidate as it was when it was chosen or not."""
+    if work.adapter and not has_adapter(endpoint, work.adapter):
+        terms = {**terms, "adapter_s": adapter_load_s}
+    return CandidateView(
+        endpoint_id=endpoint.spec.id,
+        cost=cost,
+        terms=terms,
+        matched_tokens=int(matched[endpoint.slot]) if len(matched) else 0,
+        in_flight_requests=endpoint.in_flight_requests,
+        kv_share=endpoint.kv_share(),
+        is_chosen=is_chosen,
     )
 
 

@@ -21,6 +21,8 @@ from headrace.router.endpoint import Endpoint
 from headrace.router.lease import Work
 from headrace.router.rng import Rng
 
+Terms = Mapping[str, float]  # parts of a cost by what causes them
+
 
 class RoutingPolicy(Protocol):
     """Prefers endpoints."""
@@ -39,8 +41,14 @@ class RoutingPolicy(Protocol):
         """The cost of each endpoint; `matched` are tokens by slot, empty if none are needed."""
         ...
 
-    def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
-        """What the cost of an endpoint is made of, for people."""
+    def terms(
+        self,
+        endpoints: Sequence[Endpoint],
+        places: Sequence[int],
+        work: Work,
+        matched: TokensBySlot,
+    ) -> list[Terms]:
+        """What the costs of those at `places` are made of, for people."""
         ...
 
 
@@ -60,9 +68,15 @@ class RoundRobin:
         self._turn += 1
         return [float((position - turn) % count) for position in range(count)]
 
-    def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
+    def terms(
+        self,
+        endpoints: Sequence[Endpoint],
+        places: Sequence[int],
+        work: Work,
+        matched: TokensBySlot,
+    ) -> list[Terms]:
         """Nothing but the turn."""
-        return {}
+        return [{} for _ in places]
 
 
 class LeastRequests:
@@ -75,9 +89,15 @@ class LeastRequests:
         """Requests in flight."""
         return [float(endpoint.in_flight_requests) for endpoint in endpoints]
 
-    def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
+    def terms(
+        self,
+        endpoints: Sequence[Endpoint],
+        places: Sequence[int],
+        work: Work,
+        matched: TokensBySlot,
+    ) -> list[Terms]:
         """Requests in flight."""
-        return {"requests": float(endpoint.in_flight_requests)}
+        return [{"requests": float(endpoints[at].in_flight_requests)} for at in places]
 
 
 class TwoChoices(LeastRequests):
@@ -109,9 +129,15 @@ class LeastTokens:
         """Tokens in flight."""
         return [float(endpoint.in_flight_tokens) for endpoint in endpoints]
 
-    def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
+    def terms(
+        self,
+        endpoints: Sequence[Endpoint],
+        places: Sequence[int],
+        work: Work,
+        matched: TokensBySlot,
+    ) -> list[Terms]:
         """Tokens in flight."""
-        return {"tokens": float(endpoint.in_flight_tokens)}
+        return [{"tokens": float(endpoints[at].in_flight_tokens)} for at in places]
 
 
 class PrefixAffinity:
@@ -127,9 +153,16 @@ class PrefixAffinity:
         tokens = as_list(matched)
         return [float(work.prefill_tokens - tokens[endpoint.slot]) for endpoint in endpoints]
 
-    def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
+    def terms(
+        self,
+        endpoints: Sequence[Endpoint],
+        places: Sequence[int],
+        work: Work,
+        matched: TokensBySlot,
+    ) -> list[Terms]:
         """Tokens that it would have to compute."""
-        return {"fresh_tokens": float(work.prefill_tokens - matched_tokens)}
+        fresh = costs_of(work.prefill_tokens, matched)
+        return [{"fresh_tokens": float(fresh[endpoints[at].slot])} for at in places]
 
 
 PolicyFactory = Callable[[Rng], RoutingPolicy]

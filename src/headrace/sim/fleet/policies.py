@@ -9,7 +9,7 @@ of a queue, a KV and a prefix score with its default weights 2, 2, 3.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from headrace.router.by_slot import Costs, TokensBySlot, as_list
@@ -17,7 +17,7 @@ from headrace.router.cost_policy import least_harm, least_work
 from headrace.router.endpoint import Endpoint
 from headrace.router.lease import Work
 from headrace.router.policies import policies as router_policies
-from headrace.router.policy import LeastRequests, PolicyFactory, RoutingPolicy
+from headrace.router.policy import LeastRequests, PolicyFactory, RoutingPolicy, Terms
 
 cache_threshold = 0.5  # share of a prompt that must match, sglang's default
 imbalance_absolute, imbalance_relative = 32, 1.1  # sglang's defaults
@@ -44,9 +44,15 @@ class RandomChoice:
         """All the same: ties are drawn."""
         return [0.0] * len(endpoints)
 
-    def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
+    def terms(
+        self,
+        endpoints: Sequence[Endpoint],
+        places: Sequence[int],
+        work: Work,
+        matched: TokensBySlot,
+    ) -> list[Terms]:
         """None."""
-        return {}
+        return [{} for _ in places]
 
 
 class CacheAware(LeastRequests):
@@ -91,9 +97,15 @@ class Scored:
 
         return [-score(endpoint) for endpoint in endpoints]
 
-    def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
+    def terms(
+        self,
+        endpoints: Sequence[Endpoint],
+        places: Sequence[int],
+        work: Work,
+        matched: TokensBySlot,
+    ) -> list[Terms]:
         """The KV score alone; the others are relative to the rest."""
-        return {"kv_score": 1.0 - endpoint.kv_share()}
+        return [{"kv_score": 1.0 - endpoints[at].kv_share()} for at in places]
 
 
 class Blind:
@@ -107,12 +119,17 @@ class Blind:
 
     def costs(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Costs:
         """As if every prompt were new everywhere."""
-        nothing = [0] * (1 + max(endpoint.slot for endpoint in endpoints))
-        return self._policy.costs(endpoints, work, nothing)
+        return self._policy.costs(endpoints, work, no_tokens_of(endpoints))
 
-    def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
+    def terms(
+        self,
+        endpoints: Sequence[Endpoint],
+        places: Sequence[int],
+        work: Work,
+        matched: TokensBySlot,
+    ) -> list[Terms]:
         """The same."""
-        return self._policy.terms(endpoint, work, 0)
+        return self._policy.terms(endpoints, places, work, no_tokens_of(endpoints))
 
 
 class Precise:
@@ -127,14 +144,28 @@ class Precise:
 
     def costs(self, endpoints: Sequence[Endpoint], work: Work, matched: TokensBySlot) -> Costs:
         """With what the engines say in the place of beliefs."""
-        told = [0] * (1 + max(endpoint.slot for endpoint in endpoints))
+        return self._policy.costs(endpoints, work, self._told(endpoints, work))
+
+    def terms(
+        self,
+        endpoints: Sequence[Endpoint],
+        places: Sequence[int],
+        work: Work,
+        matched: TokensBySlot,
+    ) -> list[Terms]:
+        """The same."""
+        return self._policy.terms(endpoints, places, work, self._told(endpoints, work))
+
+    def _told(self, endpoints: Sequence[Endpoint], work: Work) -> list[int]:
+        told = no_tokens_of(endpoints)
         for endpoint in endpoints:
             told[endpoint.slot] = self._known_tokens(endpoint, work)
-        return self._policy.costs(endpoints, work, told)
+        return told
 
-    def terms(self, endpoint: Endpoint, work: Work, matched_tokens: int) -> Mapping[str, float]:
-        """The same."""
-        return self._policy.terms(endpoint, work, self._known_tokens(endpoint, work))
+
+def no_tokens_of(endpoints: Sequence[Endpoint]) -> list[int]:
+    """Zero at every slot that they have."""
+    return [0] * (1 + max(endpoint.slot for endpoint in endpoints))
 
 
 def of_router(make: PolicyFactory) -> Callable[[PolicyContext], RoutingPolicy]:
