@@ -232,11 +232,12 @@ async def test_the_limit_is_learnt_from_what_waits_inside_the_engine(
     engine = FakeEngine(default=Behaviour(gate=gate))
     engine.places = 8
     async with gateway_site(tmp_path, [engine]) as site:
+        (endpoint,) = site.gateway.endpoints
+        endpoint.capacity.requests_max = 32  # so few that their prompts are soon computed
         headers = {"Authorization": f"Bearer {site.api_key}"}
         async with aiohttp.ClientSession(site.url, headers=headers) as client:
             tasks = [asyncio.create_task(chat(client, f"w{n}")) for n in range(60)]
             await engine.wait_for(32)
-            (endpoint,) = site.gateway.endpoints
             assert endpoint.in_flight_requests == 32
             clock = ManualClock()
             monkeypatch.setattr(site.gateway.loads, "_clock", clock)
