@@ -29,6 +29,7 @@ end_id, comma_id, four_id = (
     1876,
 )  # <|im_end|>, "," and " four" in the demo model's vocabulary
 asking = [{"role": "user", "content": "Count from one to twenty in words."}]
+in_a_sentence = [{"role": "user", "content": "Name the capital of France."}]
 paths = {
     "chat": "/v1/chat/completions",
     "completions": "/v1/completions",
@@ -99,7 +100,8 @@ only = {"allowed_token_ids": [comma_id, four_id]}
 few = {"allowed_token_ids": [comma_id, four_id, 30, 338, 827]}  # which come again and again
 random = {"temperature": 1.0, "seed": 7}
 hot = {"temperature": 5.0, "seed": 7}
-commas = {"stop_token_ids": [comma_id], "logit_bias": {str(comma_id): 100}}
+says_commas = {"logit_bias": {str(comma_id): 100}}
+commas = {"stop_token_ids": [comma_id], **says_commas}
 ends = {"allowed_token_ids": [end_id]}
 schema = {"type": "object", "properties": {}, "additionalProperties": False}
 function = {"name": "f", "parameters": schema}
@@ -132,7 +134,7 @@ of_openai: dict[str, Shown] = {
     "guided_regex": Shown({"guided_regex": "[xy]{3}"}, matches("[xy]{3}$")),
     "ignore_eos": Shown({"ignore_eos": True, **ends}, makes(6), ends),
     "include_stop_str_in_output": Shown(
-        {"include_stop_str_in_output": True, "stop": [" f", " n"]}, matches(".* [fn]$")
+        {"include_stop_str_in_output": True, "stop": [",,"], **says_commas}, matches(",,$")
     ),
     "kv_transfer_params": Shown(
         {"kv_transfer_params": {"do_remote_decode": True}},
@@ -156,7 +158,7 @@ of_openai: dict[str, Shown] = {
     "skip_special_tokens": Shown(
         {"skip_special_tokens": False, "ignore_eos": True, **ends}, matches(r"(<\|im_end\|>){6}$")
     ),
-    "stop": Shown({"stop": [" f", " n"]}, lambda one, _: one.ended_by == "stop"),
+    "stop": Shown({"stop": [",,"], **says_commas}, lambda one, _: one.ended_by == "stop"),
     "stop_token_ids": Shown(
         {"stop_token_ids": [comma_id], **only, "logit_bias": {str(four_id): -100}}, matches("$")
     ),
@@ -278,7 +280,8 @@ shown: dict[str, dict[str, Shown]] = {
         ),
         "service_tier": Shown({"service_tier": "auto"}, same),
         "stop_sequences": Shown(
-            {"stop_sequences": [" n"]}, lambda one, _: one.body["stop_sequence"] == " n"
+            {"stop_sequences": [" "], "messages": in_a_sentence},
+            lambda one, _: one.body["stop_sequence"] == " ",
         ),
         "stream": Shown({"stream": True}, is_stream),
         "system": Shown({"system": "Answer in French, please, and with some wit."}, differs),
