@@ -37,39 +37,41 @@ class Alike(tuple[Endpoint, ...]):
 
     def tokens(self, matched: TokensBySlot) -> TokensBySlot:
         """What each has of a prompt, in their order."""
-        if len(self.load.loads_s) < many:
+        if len(self.load.requests) < many:
             return as_list(matched)[: len(self)]
         return np.asarray(matched)[self.slots]
 
-    def costs(self, whole_s: float, per_token_s: float, matched: TokensBySlot) -> Costs:
-        """Of each its load and `whole_s`, less what it has of the prompt."""
-        by_slot = self.load.loads_s
-        if len(by_slot) >= many:
-            tokens = np.asarray(matched)[self.slots]
-            return np.frombuffer(by_slot)[self.slots] + whole_s - tokens * per_token_s
-        loads_s = by_slot if len(by_slot) == len(self) else by_slot[: len(self)]
-        if not any(matched):
-            return [load_s + whole_s for load_s in loads_s]
-        return [
-            load_s + whole_s - known * per_token_s
-            for load_s, known in zip(loads_s, as_list(matched), strict=False)
-        ]
-
-    def crowded_costs(
-        self, prompt_tokens: int, per_token_s: float, per_request_s: float, matched: TokensBySlot
+    def costs(
+        self,
+        prompt_tokens: int,
+        weight: float,
+        per_request: float,
+        per_token_s: float,
+        matched: TokensBySlot,
     ) -> Costs:
-        """Of each its load and what is new of the prompt, which costs more by each request."""
+        """Of each its load and what is new of the prompt, which weighs more by each request."""
         load = self.load
-        if len(load.loads_s) >= many:
-            weights_s = np.frombuffer(load.requests)[self.slots] * per_request_s
-            weights_s += per_token_s
-            weights_s *= prompt_tokens - np.asarray(matched)[self.slots]
-            weights_s += np.frombuffer(load.loads_s)[self.slots]
-            return weights_s
+        if len(load.requests) >= many:
+            fresh = prompt_tokens - np.asarray(matched)[self.slots]
+            costs = np.frombuffer(load.queued_tokens)[self.slots] * per_token_s
+            costs += np.frombuffer(load.pressures_s)[self.slots]
+            if per_request:
+                weights = np.frombuffer(load.requests)[self.slots] * (per_request * per_token_s)
+                weights += weight * per_token_s
+                costs += weights * fresh
+            else:
+                costs += fresh * (weight * per_token_s)
+            return costs
         return [
-            load_s + (per_token_s + per_request_s * requests) * (prompt_tokens - known)
-            for _, load_s, requests, known in zip(
-                self, load.loads_s, load.requests, as_list(matched), strict=False
+            (queued + (weight + per_request * requests) * (prompt_tokens - known)) * per_token_s
+            + pressure_s
+            for _, queued, pressure_s, requests, known in zip(
+                self,
+                load.queued_tokens,
+                load.pressures_s,
+                load.requests,
+                as_list(matched),
+                strict=False,
             )
         ]
 

@@ -47,12 +47,7 @@ class LeastCost:
         weight, per_request = self._weights(endpoints, work, matched)
         if isinstance(endpoints, Alike):
             per_token_s = endpoints[0].rate.seconds_per_token
-            if per_request:
-                return endpoints.crowded_costs(
-                    prompt, weight * per_token_s, per_request * per_token_s, matched
-                )
-            per_token_s *= weight
-            return endpoints.costs(prompt * per_token_s, per_token_s, matched)
+            return endpoints.costs(prompt, weight, per_request, per_token_s, matched)
         tokens = as_list(matched)
         return [
             (

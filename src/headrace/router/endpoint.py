@@ -69,12 +69,14 @@ class PoolLoad:
 
     Each keeps its own part up with every change."""
 
-    __slots__ = ("impaired", "loads_s", "requests")
+    __slots__ = ("impaired", "pressures_s", "queued_tokens", "requests")
 
     def __init__(self) -> None:
         self.impaired: set[Endpoint] = set()  # full or ejected
-        self.loads_s = array("d")  # by slot; side by side, as a thousand are read at once
-        self.requests = array("d")  # in flight, by slot
+        # by slot; side by side, as a thousand are read at once
+        self.queued_tokens = array("d")  # of prompts, in no seconds: their speed is being learnt
+        self.pressures_s = array("d")
+        self.requests = array("d")  # in flight
 
 
 class Endpoint:
@@ -153,9 +155,9 @@ class Endpoint:
         share = held / (self.kv_tokens or kv_tokens_prior)  # `kv_share`, without a call
         share = share if share < kv_share_max else kv_share_max
         self.pressure_s = pressure_s = kv_pressure_s * share / (1.0 - share)
-        queue_s = self.queued_prefill_tokens * self.rate.seconds_per_token
         load, slot = self.pool_load, self.slot
-        load.loads_s[slot] = queue_s + pressure_s
+        load.queued_tokens[slot] = self.queued_prefill_tokens
+        load.pressures_s[slot] = pressure_s
         load.requests[slot] = requests
         is_impaired = requests >= self.capacity.requests_max or self.breaker.state is not closed
         if is_impaired is not self._is_impaired:
@@ -163,8 +165,7 @@ class Endpoint:
 
     def follow_queue(self) -> None:
         """The same where only the prompts that are queued changed."""
-        queue_s = self.queued_prefill_tokens * self.rate.seconds_per_token
-        self.pool_load.loads_s[self.slot] = queue_s + self.pressure_s
+        self.pool_load.queued_tokens[self.slot] = self.queued_prefill_tokens
 
     def follow_health(self) -> None:
         """Be among the impaired ones, or not."""
@@ -184,8 +185,9 @@ class Endpoint:
         self.pool_load.impaired.discard(self)
         self._is_impaired = False
         self.pool_load = pool_load
-        missing = [0.0] * (self.slot + 1 - len(pool_load.loads_s))
-        pool_load.loads_s.extend(missing)
+        missing = [0.0] * (self.slot + 1 - len(pool_load.requests))
+        pool_load.queued_tokens.extend(missing)
+        pool_load.pressures_s.extend(missing)
         pool_load.requests.extend(missing)
         self.follow()
 
