@@ -226,7 +226,7 @@ def run_simulated(
         request = SimRequest(
             number, 0, 0, 0.0, segments, keys, prompt, output_tokens, output_tokens
         )
-        engine.submit(Attempt(request, 1))
+        loop.at(0.0, engine.submit, Attempt(request, 1))  # all of one moment, so of one step
     loop.run()
     return listener.served
 
