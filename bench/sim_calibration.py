@@ -27,7 +27,7 @@ from headrace import kernels
 from headrace.engine.core import EngineCore
 from headrace.engine.cpu_runner import CpuRunner
 from headrace.engine.request import EngineRequest, SamplingParams
-from headrace.engine.runner import StepBatch, StepResult
+from headrace.engine.runner import StepBatch, StepResult, activation_bits_default
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.sim.fleet.aggregate_engine import AggregateEngine
 from headrace.sim.fleet.attempt import Attempt
@@ -263,6 +263,7 @@ def load_runner(path: Path) -> WatchedRunner:
             rows_max=step_rows,
             sequences_max=sequences_max,
             threads=1,
+            activation_bits=activation_bits_default,
         )
     return WatchedRunner(runner)
 
