@@ -63,12 +63,14 @@ def http_rows(document: dict[str, Any]) -> Iterator[str]:
         peers = {name: rates[name] for name in aim.peers if name in rates}
         peer = max(peers, key=peers.__getitem__) if peers else None
         best = None if peer is None else peers[peer]
+        ratios = {
+            name: times(rates[name] / best if best and name in rates else None, aim.bar)
+            for name in (ours, plain, exact)
+        }
         yield (
             f"| {document['model']}, {row['question']} (output tok/s) | {rates[ours]:.0f} "
             f"| {'-' if peer is None else f'{best:.0f} ({peer})'} "
-            f"| {times(None if best is None else rates[ours] / best, aim.bar)} "
-            f"| {times(None if best is None else rates[plain] / best, aim.bar)} "
-            f"| {times(None if best is None else rates[exact] / best, aim.bar)} "
+            f"| {ratios[ours]} | {ratios[plain]} | {ratios[exact]} "
             f"| {aim.bar:g} | {aim.aim:g} |"
         )
 
