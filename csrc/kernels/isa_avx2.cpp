@@ -1,10 +1,10 @@
 // The kernel table of AVX2, FMA and F16C; compiled with that ISA's flags.
 #include "kernels/attention.hpp"
 #include "kernels/attention_families.hpp"
+#include "kernels/dot_avx2.hpp"
 #include "kernels/elementwise.hpp"
 #include "kernels/elementwise_families.hpp"
 #include "kernels/kernel_table.hpp"
-#include "kernels/matmul_bytes_avx2.hpp"
 #include "kernels/matmul_float.hpp"
 #include "kernels/matmul_wide_avx2.hpp"
 #include "kernels/simd_avx2.hpp"
@@ -13,14 +13,10 @@ namespace headrace {
 
 const KernelTable& avx2_kernels(int activation_bits) {
   using S = SimdAvx2;
-  static constexpr KernelTable table{
-      .name = "avx2",
+  static constexpr KernelTable floats{
+      .name = DotAvx2::name,
       .matmul = {matmul_float<S, WeightType::f32>, matmul_float<S, WeightType::f16>,
-                 matmul_float<S, WeightType::bf16>, matmul_avx2<WeightType::q4_0>,
-                 matmul_avx2<WeightType::q4_1>, matmul_avx2<WeightType::q8_0>,
-                 matmul_avx2<WeightType::q4_k>, matmul_avx2<WeightType::q5_k>,
-                 matmul_avx2<WeightType::q6_k>, matmul_avx2<WeightType::grid8>,
-                 matmul_avx2<WeightType::grid4_halves>},
+                 matmul_float<S, WeightType::bf16>},
       .rms_norm = rms_norm<S>,
       .quantize = quantize<S>,
       .quantize_bytes = quantize_bytes<S>,
@@ -37,9 +33,8 @@ const KernelTable& avx2_kernels(int activation_bits) {
       .peak = peak<S>,
       .exponentials = exponentials<S>,
   };
-  static constexpr KernelTable bytes = with_bytes(
-      table, matmul_bytes_avx2<WeightType::q4_0>, matmul_bytes_avx2<WeightType::q4_1>,
-      matmul_bytes_avx2<WeightType::q4_k>, matmul_bytes_avx2<WeightType::grid4_halves>);
+  static constexpr KernelTable table = with_products<DotAvx2>(floats);
+  static constexpr KernelTable bytes = with_byte_products<DotAvx2>(table);
   return activation_bits == 8 ? bytes : table;
 }
 

@@ -1,12 +1,10 @@
-// Rows of 8-bit activations times one tile of 4-bit weights with AVX2: vpmaddubsw of nibbles (0..15)
-// and four bytes of a row, broadcast. A sum of two products is at most 2 * 15 * 127, so the eight of a
-// group stay in 16 bits together, and one vpmaddwd by ones ends the group: all sums are exact.
+// Rows of 8-bit activations times one tile of 4-bit weights with registers of 256 bits: nibbles (0..15)
+// meet four bytes of a row, broadcast (dot_avx2.hpp). All sums are exact. D: DotAvx2 or DotAvxVnni.
 #pragma once
 
 #include <immintrin.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/matmul_integer_avx2.hpp"
 
@@ -17,13 +15,7 @@ constexpr int group_fours = group_values / 4;
 constexpr int byte_rows = 6;           // of a register block
 constexpr int kept_byte_groups = 16;   // whose integer sums come before their floats (kept_groups)
 
-static_assert(group_fours * 2 * 15 * byte_peak <= 32767, "a group fits 16 bits");
-
-inline __m256i broadcast_four(const std::int8_t* x) {
-  std::int32_t four;
-  std::memcpy(&four, x, 4);
-  return _mm256_set1_epi32(four);
-}
+static_assert(group_fours * 2 * 15 * byte_peak <= 32767, "a group fits DotAvx2's 16 bits");
 
 // Inputs 4q..4q+3 of a group as bytes, for half h of the columns (tile_layout.hpp).
 template <int q>
@@ -35,26 +27,19 @@ template <int q>
   return _mm256_and_si256(raw, _mm256_set1_epi8(15));
 }
 
-// dots = the 16-bit sums of fours [q, end) of a group: of inputs 0 and 1 and of inputs 2 and 3 of each.
-template <int rows, int q, int end, bool first = true>
+// dots = the sums of fours [q, end) of a group, which D::join ends.
+template <class D, int rows, int q, int end, bool first = true>
 [[gnu::always_inline]] inline void dot_fours(const std::uint8_t* quants,
                                              const std::int8_t* const* x, RowDots<rows>& dots) {
   if constexpr (q < end) {
     const __m256i weights[2] = {unpack_four<q>(quants, 0), unpack_four<q>(quants, 1)};
-    for (int r = 0; r < rows; ++r) {
-      const __m256i inputs = broadcast_four(x[r] + 4 * q);
-      __m256i products[2];
-      for (int h = 0; h < 2; ++h) products[h] = _mm256_maddubs_epi16(weights[h], inputs);
-      for (int h = 0; h < 2; ++h)
-        dots[r][h] = first ? products[h] : _mm256_add_epi16(dots[r][h], products[h]);
-      for (int h = 0; h < 2; ++h) settle(dots[r][h]);
-    }
-    dot_fours<rows, q + 1, end, false>(quants, x, dots);
+    for (int r = 0; r < rows; ++r) D::add(weights, x[r] + 4 * q, first, dots[r]);
+    dot_fours<D, rows, q + 1, end, false>(quants, x, dots);
   }
 }
 
-// The 16-bit sums of `count` groups, a part with a scale of its own after the other; moves `x` on.
-template <WeightType type, int rows>
+// The sums of `count` groups, a part with a scale of its own after the other; moves `x` on.
+template <class D, WeightType type, int rows>
 [[gnu::always_inline]] inline void dot_byte_groups(const std::uint8_t* quants, int count,
                                                    bool prefetch, const std::int8_t** x,
                                                    RowDots<rows>* kept) {
@@ -62,25 +47,23 @@ template <WeightType type, int rows>
   for (int g = 0; g < count; ++g, quants += quant_bytes(type)) {
     if (prefetch) prefetch_group(quants, quant_bytes(type));
     RowDots<rows> dots;
-    dot_fours<rows, 0, fours>(quants, x, dots);
+    dot_fours<D, rows, 0, fours>(quants, x, dots);
     keep_dots<rows>(dots, *kept++);
     if constexpr (scale_parts(type) == 2) {
-      dot_fours<rows, fours, 2 * fours>(quants, x, dots);
+      dot_fours<D, rows, fours, 2 * fours>(quants, x, dots);
       keep_dots<rows>(dots, *kept++);
     }
     for (int r = 0; r < rows; ++r) x[r] += group_values;
   }
 }
 
-// 32-bit sums a column out of two 16-bit ones.
-template <int rows>
+template <class D, int rows>
 [[gnu::always_inline]] inline void join_dots(RowDots<rows>& dots) {
   for (int r = 0; r < rows; ++r)
-    for (int h = 0; h < 2; ++h)
-      dots[r][h] = _mm256_madd_epi16(dots[r][h], _mm256_set1_epi16(1));
+    for (int h = 0; h < 2; ++h) dots[r][h] = D::join(dots[r][h]);
 }
 
-template <WeightType type, int rows>
+template <class D, WeightType type, int rows>
 inline void byte_block_avx2(const std::uint8_t* tile, const ActivationRows& input,
                             std::size_t row_first, int out_row, bool prefetch,
                             const TileOutput& output) {
@@ -98,11 +81,11 @@ inline void byte_block_avx2(const std::uint8_t* tile, const ActivationRows& inpu
   }
   for (int first = 0; first < groups; first += kept_byte_groups) {
     const int count = std::min(kept_byte_groups, groups - first);
-    dot_byte_groups<type, rows>(quants, count, prefetch, x, kept);
+    dot_byte_groups<D, type, rows>(quants, count, prefetch, x, kept);
     quants += static_cast<std::size_t>(count) * quant_bytes(type);
     for (int i = 0; i < count * parts; ++i) {
       const int g = first + i / parts;
-      join_dots<rows>(kept[i]);
+      join_dots<D, rows>(kept[i]);
       scale_part<type, rows>(kept[i], scales, g, i % parts, scales_of<type>(tile, g), sums);
     }
   }
@@ -111,12 +94,12 @@ inline void byte_block_avx2(const std::uint8_t* tile, const ActivationRows& inpu
       store_tile_vector<SimdAvx2>(sums[r][h], output, out_row + r, h * 8);
 }
 
-template <WeightType type>
+template <class D, WeightType type>
 inline void matmul_narrow_bytes_avx2(const std::uint8_t* tile, const ActivationRows& input,
                                      int row_first, int row_count, const TileOutput& output) {
   for_row_blocks<byte_rows>(row_count, [&](auto rows, int first) {
-    byte_block_avx2<type, rows()>(tile, input, static_cast<std::size_t>(row_first + first), first,
-                                  first == 0, output);
+    byte_block_avx2<D, type, rows()>(tile, input, static_cast<std::size_t>(row_first + first),
+                                     first, first == 0, output);
   });
 }
 

@@ -1,13 +1,13 @@
-// Rows times one tile of quantized weights with AVX2: vpmaddwd of weights widened to 16 bits and
-// 16-bit activations, a pair of inputs a column. The sums are exact: 32 products of at most
-// 128 * 32767 stay under 2^31.
+// Rows times one tile of quantized weights with registers of 256 bits: weights widened to 16 bits meet
+// 16-bit activations, a pair of inputs a column (dot_avx2.hpp). The sums are exact: 32 products of at
+// most 128 * 32767 stay under 2^31. D: DotAvx2 or DotAvxVnni.
 #pragma once
 
 #include <immintrin.h>
 
 #include <algorithm>
-#include <cstring>
 
+#include "kernels/dot_avx2.hpp"
 #include "kernels/kernel_table.hpp"
 #include "kernels/matmul_float.hpp"
 #include "kernels/row_blocks.hpp"
@@ -24,19 +24,6 @@ constexpr int block_rows(WeightType type) { return weight_bits(type) == 4 ? 5 : 
 // registers, and multiplications of floats do not come between those of integers. With bytes, whose
 // unpacking takes the loads that keeping would, it does not pay.
 constexpr int kept_groups(WeightType type) { return weight_bits(type) == 4 ? 16 : 1; }
-
-inline __m256i broadcast_pair(const std::int16_t* x) {
-  std::int32_t pair;
-  std::memcpy(&pair, x, 4);
-  return _mm256_set1_epi32(pair);
-}
-
-// Keeps the compiler from gathering many sums' additions at the end, which spills every product.
-inline void settle(__m256i& sum) {
-#if defined(__GNUC__)
-  asm volatile("" : "+x"(sum));
-#endif
-}
 
 // Pair p of a group's inputs as 16-bit weights, for half h of the columns (tile_layout.hpp). Nibbles
 // are read anew for each pair: a load is cheaper than the registers that unpacked pairs would take.
@@ -56,30 +43,23 @@ template <WeightType type, int p>
 }
 
 // dots = or += one pair of inputs, for `rows` rows and both halves of the 16 columns.
-template <WeightType type, int rows, int p, bool first>
+template <class D, WeightType type, int rows, int p, bool first>
 [[gnu::always_inline]] inline void add_pair(const std::uint8_t* quants, const std::int16_t* const* x,
                      __m256i (&dots)[rows][2]) {
   const __m256i weights[2] = {unpack_pair<type, p>(quants, 0), unpack_pair<type, p>(quants, 1)};
-  for (int r = 0; r < rows; ++r) {
-    const __m256i inputs = broadcast_pair(x[r] + 2 * p);
-    __m256i products[2];
-    for (int h = 0; h < 2; ++h) products[h] = _mm256_madd_epi16(weights[h], inputs);
-    for (int h = 0; h < 2; ++h)
-      dots[r][h] = first ? products[h] : _mm256_add_epi32(dots[r][h], products[h]);
-    for (int h = 0; h < 2; ++h) settle(dots[r][h]);
-  }
+  for (int r = 0; r < rows; ++r) D::add(weights, x[r] + 2 * p, first, dots[r]);
 }
 
 // The exact sums of pairs [p, end) of a group, as stored. A call left standing would put the sums
 // into memory.
-template <WeightType type, int rows, int p, int end, bool first = true>
+template <class D, WeightType type, int rows, int p, int end, bool first = true>
 [[gnu::always_inline]] inline void dot_pairs(const std::uint8_t* quants, const std::int16_t* const* x,
                       __m256i (&dots)[rows][2]) {
   if constexpr (p < end) {
     constexpr bool nibbles = weight_bits(type) == 4 && scale_parts(type) == 1;
     constexpr int at = nibbles ? p / 4 * 2 + p % 2 + p / 2 % 2 * 8 : p;   // a vector's pairs together
-    add_pair<type, rows, at, first>(quants, x, dots);
-    dot_pairs<type, rows, p + 1, end, false>(quants, x, dots);
+    add_pair<D, type, rows, at, first>(quants, x, dots);
+    dot_pairs<D, type, rows, p + 1, end, false>(quants, x, dots);
   }
 }
 
@@ -93,17 +73,17 @@ template <int rows>
 }
 
 // The exact sums of `count` groups, a part with a scale of its own after the other; moves `x` on.
-template <WeightType type, int rows>
+template <class D, WeightType type, int rows>
 [[gnu::always_inline]] inline void dot_groups(const std::uint8_t* quants, int count, bool prefetch,
                                               const std::int16_t** x, RowDots<rows>* kept) {
   constexpr int pairs = group_pairs / scale_parts(type);
   for (int g = 0; g < count; ++g, quants += quant_bytes(type)) {
     if (prefetch) prefetch_group(quants, quant_bytes(type));
     __m256i dots[rows][2];
-    dot_pairs<type, rows, 0, pairs>(quants, x, dots);
+    dot_pairs<D, type, rows, 0, pairs>(quants, x, dots);
     keep_dots<rows>(dots, *kept++);
     if constexpr (scale_parts(type) == 2) {
-      dot_pairs<type, rows, pairs, 2 * pairs>(quants, x, dots);
+      dot_pairs<D, type, rows, pairs, 2 * pairs>(quants, x, dots);
       keep_dots<rows>(dots, *kept++);
     }
     for (int r = 0; r < rows; ++r) x[r] += group_values;
@@ -135,7 +115,7 @@ template <WeightType type, int rows>
   }
 }
 
-template <WeightType type, int rows>
+template <class D, WeightType type, int rows>
 inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& input,
                               std::size_t row_first, int out_row, bool prefetch,
                               const TileOutput& output) {
@@ -153,7 +133,7 @@ inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& in
   }
   for (int first = 0; first < groups; first += kept_groups(type)) {
     const int count = std::min(kept_groups(type), groups - first);
-    dot_groups<type, rows>(quants, count, prefetch, x, kept);
+    dot_groups<D, type, rows>(quants, count, prefetch, x, kept);
     quants += static_cast<std::size_t>(count) * quant_bytes(type);
     for (int i = 0; i < count * parts; ++i) {
       const int g = first + i / parts;
@@ -165,12 +145,12 @@ inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& in
       store_tile_vector<SimdAvx2>(sums[r][h], output, out_row + r, h * 8);
 }
 
-template <WeightType type>
+template <class D, WeightType type>
 inline void matmul_narrow_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                                int row_count, const TileOutput& output) {
   for_row_blocks<block_rows(type)>(row_count, [&](auto rows, int first) {
-    matmul_block_avx2<type, rows()>(tile, input, static_cast<std::size_t>(row_first + first), first,
-                                    first == 0, output);
+    matmul_block_avx2<D, type, rows()>(tile, input, static_cast<std::size_t>(row_first + first),
+                                       first, first == 0, output);
   });
 }
 

@@ -1,10 +1,11 @@
-// Many rows times one tile of quantized weights with AVX2: the weights of up to 16 groups are unpacked
-// once, to as many bits as the rows have (16 or 8), and their scales to floats, then every row meets
-// them. From a few dozen rows on that is cheaper than unpacking them for each register block; the
-// numbers are the same to the bit.
+// Many rows times one tile of quantized weights with registers of 256 bits: the weights of up to 16
+// groups are unpacked once, to as many bits as the rows have (16 or 8), and their scales to floats, then
+// every row meets them. From a few dozen rows on that is cheaper than unpacking them for each register
+// block; the numbers are the same to the bit. D: DotAvx2 or DotAvxVnni.
 #pragma once
 
 #include <algorithm>
+#include <iterator>
 
 #include "kernels/matmul_bytes_avx2.hpp"
 #include "kernels/matmul_integer_avx2.hpp"
@@ -97,24 +98,8 @@ inline void widen_groups(const std::uint8_t* tile, int groups, int first, int co
   }
 }
 
-[[gnu::always_inline]] inline __m256i broadcast(const std::int16_t* x) { return broadcast_pair(x); }
-[[gnu::always_inline]] inline __m256i broadcast(const std::int8_t* x) { return broadcast_four(x); }
-
-template <class Integer>
-[[gnu::always_inline]] inline __m256i multiply(__m256i weights, __m256i inputs) {
-  if constexpr (sizeof(Integer) == 2) return _mm256_madd_epi16(weights, inputs);
-  return _mm256_maddubs_epi16(weights, inputs);
-}
-
-template <class Integer>
-[[gnu::always_inline]] inline __m256i add(__m256i sum, __m256i products) {
-  if constexpr (sizeof(Integer) == 2) return _mm256_add_epi32(sum, products);
-  return _mm256_add_epi16(sum, products);
-}
-
-// The exact sums of a part of a group, for `rows` rows and both halves of the 16 columns: a column's
-// in 32 bits, or of bytes in two times 16.
-template <int rows, int part_values, class Integer>
+// The exact sums of a part of a group, for `rows` rows and both halves of the 16 columns.
+template <class D, int rows, int part_values, class Integer>
 [[gnu::always_inline]] inline void dot_wide(const Integer* weights, const Integer* const* x,
                                             RowDots<rows>& dots) {
   constexpr int inputs = WideInput<Integer>::inputs;
@@ -124,29 +109,22 @@ template <int rows, int part_values, class Integer>
     __m256i halves[2] = {_mm256_load_si256(at), _mm256_load_si256(at + 1)};
     for (int h = 0; h < 2; ++h) settle(halves[h]);   // loaded once, not for each row
 #pragma GCC unroll 4
-    for (int r = 0; r < rows; ++r) {
-      const __m256i row_inputs = broadcast(x[r] + k);
-      __m256i products[2];
-      for (int h = 0; h < 2; ++h) products[h] = multiply<Integer>(halves[h], row_inputs);
-      for (int h = 0; h < 2; ++h)
-        dots[r][h] = k == 0 ? products[h] : add<Integer>(dots[r][h], products[h]);
-      for (int h = 0; h < 2; ++h) settle(dots[r][h]);
-    }
+    for (int r = 0; r < rows; ++r) D::add(halves, x[r] + k, k == 0, dots[r]);
   }
 }
 
 // A column's sum of one part of a group, of weights without their offset.
-template <WeightType type, class Integer>
+template <class D, WeightType type, class Integer>
 [[gnu::always_inline]] inline __m256i finish_dot(__m256i dot, const GroupScale& scale, int part) {
   if constexpr (sizeof(Integer) == 2) return dot;
-  dot = _mm256_madd_epi16(dot, _mm256_set1_epi16(1));
+  dot = D::join(dot);
   if constexpr (weight_offset(type) != 0)
     dot = _mm256_add_epi32(dot, _mm256_set1_epi32(offset_correction<type>(scale, part)));
   return dot;
 }
 
 // sums += what `count` groups' integer sums are worth: of each part of a group, part after part.
-template <WeightType type, int rows, class Integer>
+template <class D, WeightType type, int rows, class Integer>
 inline void scale_wide(const WideGroups<type, Integer>& wide, int count, const RowDots<rows>* kept,
                        const GroupScale* const* row_scales, float (*sums)[tile_columns]) {
   using S = SimdAvx2;
@@ -162,7 +140,7 @@ inline void scale_wide(const WideGroups<type, Integer>& wide, int count, const R
       const GroupScale& row_scale = row_scales[r][i / parts];
       const __m256 scale = S::set1(row_scale.scale);
       for (int h = 0; h < 2; ++h) {
-        const __m256i dot = finish_dot<type, Integer>(kept[i][r][h], row_scale, i % parts);
+        const __m256i dot = finish_dot<D, type, Integer>(kept[i][r][h], row_scale, i % parts);
         const __m256 factor = S::mul(column_scales[h], scale);
         totals[r][h] = S::fma(_mm256_cvtepi32_ps(dot), factor, totals[r][h]);
         if constexpr (has_minimum(type))
@@ -176,7 +154,7 @@ inline void scale_wide(const WideGroups<type, Integer>& wide, int count, const R
 }
 
 // sums += `count` groups, for `rows` rows: the integer sums of all groups first, then the floats.
-template <WeightType type, int rows, class Integer>
+template <class D, WeightType type, int rows, class Integer>
 inline void multiply_wide(const WideGroups<type, Integer>& wide, int count,
                           const Integer* const* row_values, const GroupScale* const* row_scales,
                           float (*sums)[tile_columns]) {
@@ -187,16 +165,16 @@ inline void multiply_wide(const WideGroups<type, Integer>& wide, int count,
   for (int r = 0; r < rows; ++r) x[r] = row_values[r];
   for (int i = 0; i < count * parts; ++i) {
     RowDots<rows> dots;
-    dot_wide<rows, group_values / parts>(weights, x, dots);
+    dot_wide<D, rows, group_values / parts>(weights, x, dots);
     keep_dots<rows>(dots, kept[i]);
     weights += group_values / parts * tile_columns;
     for (int r = 0; r < rows; ++r) x[r] += group_values / parts;
   }
-  scale_wide<type, rows>(wide, count, kept, row_scales, sums);
+  scale_wide<D, type, rows>(wide, count, kept, row_scales, sums);
 }
 
 // Up to wide_rows_max rows.
-template <WeightType type, class Integer>
+template <class D, WeightType type, class Integer>
 inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& input,
                              std::size_t row_first, int row_count, int out_row,
                              const TileOutput& output) {
@@ -221,7 +199,7 @@ inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& inp
         x[r] = rows_in.values + row * static_cast<std::size_t>(input.inputs) + first * group_values;
         scales[r] = rows_in.scales + row * static_cast<std::size_t>(groups) + first;
       }
-      multiply_wide<type, rows()>(wide, count, x, scales, sums + block);
+      multiply_wide<D, type, rows()>(wide, count, x, scales, sums + block);
     });
   }
   for (int r = 0; r < row_count; ++r)
@@ -229,32 +207,53 @@ inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& inp
       store_tile_vector<SimdAvx2>(SimdAvx2::load(sums[r] + h * 8), output, out_row + r, h * 8);
 }
 
-template <WeightType type, class Integer>
+template <class D, WeightType type, class Integer>
 inline void matmul_many_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                              int row_count, const TileOutput& output) {
   for (int done = 0; done < row_count; done += wide_rows_max)
-    matmul_wide_avx2<type, Integer>(tile, input, static_cast<std::size_t>(row_first + done),
+    matmul_wide_avx2<D, type, Integer>(tile, input, static_cast<std::size_t>(row_first + done),
                                     std::min(wide_rows_max, row_count - done), done, output);
 }
 
-template <WeightType type>
+template <class D, WeightType type>
 void matmul_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                  int row_count, const TileOutput& output) {
   if (row_count < wide_rows_min(type)) {
-    matmul_narrow_avx2<type>(tile, input, row_first, row_count, output);
+    matmul_narrow_avx2<D, type>(tile, input, row_first, row_count, output);
   } else {
-    matmul_many_avx2<type, std::int16_t>(tile, input, row_first, row_count, output);
+    matmul_many_avx2<D, type, std::int16_t>(tile, input, row_first, row_count, output);
   }
 }
 
-template <WeightType type>
+template <class D, WeightType type>
 void matmul_bytes_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                        int row_count, const TileOutput& output) {
   if (row_count < wide_byte_rows_min) {
-    matmul_narrow_bytes_avx2<type>(tile, input, row_first, row_count, output);
+    matmul_narrow_bytes_avx2<D, type>(tile, input, row_first, row_count, output);
   } else {
-    matmul_many_avx2<type, std::int8_t>(tile, input, row_first, row_count, output);
+    matmul_many_avx2<D, type, std::int8_t>(tile, input, row_first, row_count, output);
   }
+}
+
+// The table with D's products of quantized weights and 16-bit activations.
+template <class D>
+constexpr KernelTable with_products(KernelTable table) {
+  table.name = D::name;
+  const MatmulTile products[] = {
+      matmul_avx2<D, WeightType::q4_0>,  matmul_avx2<D, WeightType::q4_1>,
+      matmul_avx2<D, WeightType::q8_0>,  matmul_avx2<D, WeightType::q4_k>,
+      matmul_avx2<D, WeightType::q5_k>,  matmul_avx2<D, WeightType::q6_k>,
+      matmul_avx2<D, WeightType::grid8>, matmul_avx2<D, WeightType::grid4_halves>};
+  std::copy(std::begin(products), std::end(products), table.matmul + static_cast<int>(WeightType::q4_0));
+  return table;
+}
+
+// The same table with D's products of 4-bit weights and 8-bit activations.
+template <class D>
+constexpr KernelTable with_byte_products(const KernelTable& table) {
+  return with_bytes(table, matmul_bytes_avx2<D, WeightType::q4_0>,
+                    matmul_bytes_avx2<D, WeightType::q4_1>, matmul_bytes_avx2<D, WeightType::q4_k>,
+                    matmul_bytes_avx2<D, WeightType::grid4_halves>);
 }
 
 }  // namespace

@@ -1,0 +1,65 @@
+// How sums of products grow with AVX2: products of neighbours by one instruction, their addition by
+// another. The seam of the matrix kernels with registers of 256 bits; DotAvxVnni has the same vocabulary.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace headrace {
+namespace {
+
+inline __m256i broadcast(const std::int16_t* pair) {
+  std::int32_t both;
+  std::memcpy(&both, pair, 4);
+  return _mm256_set1_epi32(both);
+}
+
+inline __m256i broadcast(const std::int8_t* four) {
+  std::int32_t all;
+  std::memcpy(&all, four, 4);
+  return _mm256_set1_epi32(all);
+}
+
+// Keeps the compiler from gathering many sums' additions at the end, which spills every product.
+inline void settle(__m256i& sum) {
+#if defined(__GNUC__)
+  asm volatile("" : "+x"(sum));
+#endif
+}
+
+struct DotAvx2 {
+  static constexpr const char* name = "avx2";
+
+  // sums = (first) or += the products of both halves of the 16 columns with a pair of inputs, in 32 bits.
+  [[gnu::always_inline]] static inline void add(const __m256i (&weights)[2],
+                                                const std::int16_t* pair, bool first,
+                                                __m256i (&sums)[2]) {
+    const __m256i inputs = broadcast(pair);
+    __m256i products[2];
+    for (int h = 0; h < 2; ++h) products[h] = _mm256_madd_epi16(weights[h], inputs);
+    for (int h = 0; h < 2; ++h) sums[h] = first ? products[h] : _mm256_add_epi32(sums[h], products[h]);
+    for (int h = 0; h < 2; ++h) settle(sums[h]);
+  }
+
+  // The same of bytes, weights unsigned, with four inputs: two sums a column, in 16 bits. Those of two
+  // products are at most 2 * 15 * 127, so the eight of a group fit.
+  [[gnu::always_inline]] static inline void add(const __m256i (&weights)[2],
+                                                const std::int8_t* four, bool first,
+                                                __m256i (&sums)[2]) {
+    const __m256i inputs = broadcast(four);
+    __m256i products[2];
+    for (int h = 0; h < 2; ++h) products[h] = _mm256_maddubs_epi16(weights[h], inputs);
+    for (int h = 0; h < 2; ++h) sums[h] = first ? products[h] : _mm256_add_epi16(sums[h], products[h]);
+    for (int h = 0; h < 2; ++h) settle(sums[h]);
+  }
+
+  // A column's sum in 32 bits out of what `add` made of bytes.
+  static inline __m256i join(__m256i sum) {
+    return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+  }
+};
+
+}  // namespace
+}  // namespace headrace
