@@ -1,4 +1,4 @@
-"""What the control plane's port serves: /admin/, /node/, /metrics, and the console elsewhere.
+"""What the control plane's port serves: /admin/, /node/, metrics, probes, and else the console.
 
 The admin API and the console don't know each other. The split by path gives nothing away: the
 admin API, the nodes' and the metrics authenticate all that reaches them, and the console holds no
@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.console.playground import Playground
 from headrace.console.playground import prefix as playground_prefix
 from headrace.control.metrics_site import MetricsSite
+from headrace.control.probe_site import ProbeSite
 from headrace.http.client import HttpClient
 
 admin_path_prefix = "/admin/"
@@ -25,6 +26,7 @@ def create_admin_site(
     gateway_url: str | None = None,
     client: HttpClient | None = None,
     metrics: MetricsSite | None = None,
+    probes: ProbeSite | None = None,
     node_app: ASGIApp | None = None,
 ) -> ASGIApp:
     """Join the applications on one port; without a gateway there is no playground."""
@@ -39,6 +41,9 @@ def create_admin_site(
             return
         if is_http and metrics and metrics.serves(scope):
             await metrics(scope, receive, send)
+            return
+        if is_http and probes and probes.serves(scope):
+            await probes(scope, receive, send)
             return
         if is_http and node_app and scope["path"].startswith(node_path_prefix):
             await node_app(scope, receive, send)

@@ -4,10 +4,12 @@ import asyncio
 import os
 import socket
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from headrace.adapters.registry import all_adapters
 from headrace.base.clock import SystemClock
+from headrace.base.loops import Loop, LoopKeeper
 from headrace.cli.admin_site import create_admin_site
 from headrace.cli.fleet import (
     Fleet,
@@ -37,6 +39,7 @@ from headrace.control.model_files import ModelFiles
 from headrace.control.nodes.standing import NodeTimes
 from headrace.control.observer import Observer
 from headrace.control.probe import EngineProbe
+from headrace.control.probe_site import ProbeSite
 from headrace.control.reconciler import Reconciler
 from headrace.control.scale_loop import ScaleLoop
 from headrace.control.scaler import Scaler
@@ -105,6 +108,7 @@ def make_reconciler(
     *,
     fleet: Fleet | None,
     seen: Store,
+    loops: LoopKeeper,
 ) -> Reconciler:
     """The reconciler over what the launcher runs; it looks at `seen`, and writes to the store."""
     clock = SystemClock()
@@ -133,7 +137,7 @@ def make_reconciler(
         kv_events_offset=plane.kv_events_offset,
         transaction=plane.database.transaction,
     )
-    return Reconciler(observer, applier, clock, times, seen.revision, leader=leader)
+    return Reconciler(observer, applier, clock, times, seen.revision, leader=leader, loops=loops)
 
 
 def make_sampler(
@@ -165,6 +169,7 @@ class Parts:
     management: Management
     launcher: Launcher
     fleet: Fleet | None
+    loops: LoopKeeper
     closing: asyncio.Event  # set when the server drains
 
 
@@ -192,31 +197,42 @@ async def make_parts(plane: ControlPlane) -> Parts:
         management=Management(read_management_settings(), plane.database, plane.pepper, clock),
         launcher=launcher if fleet is None else fleet.launcher,
         fleet=fleet,
+        loops=LoopKeeper(clock),
         closing=asyncio.Event(),
     )
 
 
 def start_loops(plane: ControlPlane, parts: Parts, stop: asyncio.Event) -> list[asyncio.Task[None]]:
-    """Whatever runs until `stop` is set."""
+    """Whatever runs until `stop` is set; what fails of it is started again."""
     leader, fleet, clock = parts.leader, parts.fleet, parts.clock
     reconciler = make_reconciler(
-        plane, parts.launcher, parts.client, leader, parts.book, fleet=fleet, seen=parts.seen
-    )
+        plane, parts.launcher, parts.client, leader, parts.book,
+        fleet=fleet, seen=parts.seen, loops=parts.loops,
+    )  # fmt: skip
+
+    def leads() -> bool:
+        return leader.leads
+
     kept_days = parts.management.settings.engine_samples_days
     sampler = make_sampler(plane, parts.seen, parts.client, clock, kept_days)
-    running = [
-        reconciler.run(stop),
-        ScaleLoop(parts.poll, parts.scaler, clock, lambda: leader.leads).run(stop),
-        parts.live.run(stop),
-        sampler.run(stop, lambda: leader.leads),
-        HourlyReconciliation(plane.database, clock).run(stop, lambda: leader.leads),
-        parts.management.run(stop, lambda: leader.leads),
-    ]
+    scaling = ScaleLoop(parts.poll, parts.scaler, clock, leads)
+    reconciliation = HourlyReconciliation(plane.database, clock)
+    running: dict[str, Loop] = {
+        "deployments": partial(reconciler.run, stop),
+        "scaling": partial(scaling.run, stop),
+        "live_history": partial(parts.live.run, stop),
+        "engine_samples": partial(sampler.run, stop, leads),
+        "reconciliation": partial(reconciliation.run, stop, leads),
+        **parts.management.loops(stop, leads),
+    }
     if fleet is not None:
-        running.append(fleet.loop.run(stop))
-        if plane.nodes.listener is not None:
-            running.append(plane.nodes.listener.serve(fleet.reports, stop))
-    return [asyncio.create_task(each) for each in running]
+        running["nodes"] = partial(fleet.loop.run, stop)
+        listener = plane.nodes.listener
+        if listener is not None:
+            running["node_listener"] = partial(listener.serve, fleet.reports, stop)
+            if listener.certificate is not None:
+                running["node_certificate"] = partial(listener.certificate.follow, stop)
+    return [parts.loops.start(name, loop, stop) for name, loop in running.items()]
 
 
 def make_site(plane: ControlPlane, parts: Parts) -> App:
@@ -241,6 +257,7 @@ def make_site(plane: ControlPlane, parts: Parts) -> App:
         parts.clock,
         lambda: parts.leader.leads,
         lambda: fleet is not None and fleet.loop.frozen_reason != "",
+        parts.loops.totals,
     )
     return create_admin_site(
         admin,
@@ -248,6 +265,7 @@ def make_site(plane: ControlPlane, parts: Parts) -> App:
         gateway_url=next(iter(plane.gateway_addresses), plane.gateway_url),
         client=parts.client,
         node_app=None if fleet is None else fleet.reports,
+        probes=ProbeSite(parts.loops.complaint),
         metrics=MetricsSite(
             figures.text,
             store=parts.seen,
@@ -268,5 +286,6 @@ async def reconcile_and_serve(plane: ControlPlane, sock: socket.socket) -> None:
     finally:
         stop.set()
         await asyncio.gather(*loops)
+        await parts.management.close()
         await parts.client.close()
         await asyncio.to_thread(parts.launcher.close)

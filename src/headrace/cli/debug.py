@@ -27,11 +27,11 @@ import msgspec
 import typer
 
 from headrace.base.errors import ConfigurationError, HeadraceError
+from headrace.base.redaction import Redactor
 from headrace.cli.admin_client import AdminClient, find_address
 from headrace.cli.doctor import examine
 from headrace.cli.output import note
 from headrace.cli.platform_files import PlatformFiles
-from headrace.cli.redaction import Redactor
 from headrace.cli.settings import AdminToken, AdminUrl, CacheDir, DataDir
 from headrace.spec.deployments import Replica
 from headrace.spec.engine_key import engine_key_of

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ import msgspec
 
 from headrace.base.clock import Clock
 from headrace.base.errors import ConfigurationError
+from headrace.base.loops import Loop
 from headrace.cli.settings import Setting
 from headrace.cli.views import comma_list
 from headrace.control import device_meter
@@ -178,21 +180,29 @@ class Management:
             self._provider_client = EgressClient(EgressPolicy.allowing(hosts))
             self.single_sign_on = SingleSignOn(provider, self._provider_client, clock)
 
-    async def run(self, stop: asyncio.Event, leads: Callable[[], bool]) -> None:
-        """Watch and tell until told to stop, while `leads` says that it is this process's part."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                for look, interval_s, what in (
-                    (self._watch.look, look_interval_s, "alerts"),
-                    (self._wallets.expire, look_interval_s, "grants that expire"),
-                    (self._payments.look, look_interval_s, "payments"),
-                    (self._meter.look, device_meter.look_interval_s, "sums of device hours"),
-                ):
-                    group.create_task(
-                        look_again(look, stop, leads, interval_s=interval_s, what=what)
-                    )
-                group.create_task(self._sender.run(stop, leads))
-        finally:
-            await self._client.close()
-            if self._provider_client is not None:
-                await self._provider_client.close()
+    def loops(self, stop: asyncio.Event, leads: Callable[[], bool]) -> dict[str, Loop]:
+        """What watches and tells until `stop` is set, by name; it acts while `leads` says that it
+        is this process's part."""
+        looks: tuple[tuple[str, Callable[[], object], float, str], ...] = (
+            ("alerts", self._watch.look, look_interval_s, "alerts"),
+            ("wallets", self._wallets.expire, look_interval_s, "grants that expire"),
+            ("payments", self._payments.look, look_interval_s, "payments"),
+            (
+                "device_hours",
+                self._meter.look,
+                device_meter.look_interval_s,
+                "sums of device hours",
+            ),
+        )
+        found: dict[str, Loop] = {
+            name: partial(look_again, look, stop, leads, interval_s=interval_s, what=what)
+            for name, look, interval_s, what in looks
+        }
+        found["webhooks"] = partial(self._sender.run, stop, leads)
+        return found
+
+    async def close(self) -> None:
+        """Close the connections, once nothing runs any more."""
+        await self._client.close()
+        if self._provider_client is not None:
+            await self._provider_client.close()

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.base.clock import Clock
+from headrace.base.errors import HeadraceError
 from headrace.control.goodput_history import GoodputHistory
 from headrace.control.rollout_health import quantile, share_within
 from headrace.control.traffic import PresentLoad, TrafficBook
@@ -88,8 +89,8 @@ class LiveHistory:
         while not stop.is_set():
             try:
                 await asyncio.to_thread(self.take)
-            except Exception:
-                logger.exception("no sample of the traffic was taken; trying again")
+            except HeadraceError as error:
+                logger.warning("no sample of the traffic was taken: %s", error.message)
             try:
                 async with asyncio.timeout(sample_interval_s):
                     await stop.wait()

@@ -3,7 +3,7 @@ was billed is what engines counted."""
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from headrace.base.clock import Clock
 from headrace.ledger.reconciliation import differing_tokens, reconcile
@@ -27,7 +27,9 @@ class ControlMetrics:
         clock: Clock,
         leads: Callable[[], bool],
         is_frozen: Callable[[], bool] = lambda: False,
+        loop_failures: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
+        self._loop_failures = loop_failures
         self._is_frozen = is_frozen
         self._database = database
         self._clock = clock
@@ -64,6 +66,7 @@ class ControlMetrics:
                 (declared.unexplained_tokens, unexplained),
                 (declared.report_age_seconds, self._report_age_s(report)),
                 (declared.report_unexplained_tokens, report.unexplained_tokens if report else 0),
+                (declared.loop_failures_total, self._loop_failures()),
             ],
             "",
         )

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable
 
 from headrace.base.clock import Clock
-from headrace.base.errors import Conflict, NotFound
+from headrace.base.errors import Conflict, HeadraceError, NotFound
+from headrace.base.loops import LoopKeeper, pause_unless
 from headrace.control.applier import Applier
 from headrace.control.decide import ControlTimes, decide
 from headrace.control.leader import Alone, Leader, retry_interval_s
@@ -25,6 +26,7 @@ settled_look_s = 1.0  # how late the end of a process may be seen
 error_pause_max_s = 30.0
 looks_at_once_max = 16
 doublings_max = 10
+deployments_loop = "deployments"
 
 
 class Reconciler:
@@ -39,9 +41,11 @@ class Reconciler:
         revision: Callable[[], int],
         *,
         leader: Leader | None = None,
+        loops: LoopKeeper | None = None,
     ) -> None:
-        """Without a `leader` this control plane is the only one."""
+        """Without a `leader` this control plane is the only one. `loops` is told of faults."""
         self._leader = leader or Leader(Alone())
+        self._loops = loops or LoopKeeper(clock)
         self._observer = observer
         self._applier = applier
         self._clock = clock
@@ -66,25 +70,29 @@ class Reconciler:
     async def run(self, stop: asyncio.Event) -> None:
         """Reconcile until told to stop; what is under way is finished first."""
         seen_revision = -1
-        sweep_due_s = 0.0
+        sweep_due_s = held_until_s = 0.0
         while not stop.is_set():
             now_s = self._clock.monotonic_s()
             if not await self._leader.ask():
-                await _pause(stop, retry_interval_s)
+                await pause_unless(stop, retry_interval_s)
                 continue
             try:
-                revision = await asyncio.to_thread(self._revision)
-                if revision != seen_revision:
-                    seen_revision = revision
-                    await self._wake_all(now_s)
-                if now_s >= sweep_due_s:
-                    sweep_due_s = now_s + settled_look_s
-                    await self._wake_all(now_s)
-                    await self._sweep()
-            except Exception:
-                logger.exception("the store or the launcher did not answer; trying again")
+                if now_s >= held_until_s:
+                    revision = await asyncio.to_thread(self._revision)
+                    if revision != seen_revision:
+                        seen_revision = revision
+                        await self._wake_all(now_s)
+                    if now_s >= sweep_due_s:
+                        sweep_due_s = now_s + settled_look_s
+                        await self._wake_all(now_s)
+                        await self._sweep()
+            except HeadraceError as error:
+                logger.warning("deployments wait: %s", error.message)
+            except Exception as error:  # noqa: BLE001 -- noted, with its traceback
+                # What is known to be due goes on.
+                held_until_s = now_s + self._loops.note(deployments_loop, error)
             self._start_due(now_s)
-            await _pause(stop, tick_s)
+            await pause_unless(stop, tick_s)
         if self._working:
             await asyncio.wait(self._working.values())
         await self._leader.resign()
@@ -122,9 +130,11 @@ class Reconciler:
             self._again(name, tick_s)
         except NotFound as missing:  # once it is a race, for ever it is a model that was deleted
             self._hold(name, missing.message)
-        except Exception:
-            logger.exception("deployment %s went wrong", name)
-            self._hold(name, "see above")
+        except HeadraceError as error:
+            self._hold(name, error.message)
+        except Exception as error:  # noqa: BLE001 -- noted, with its traceback
+            self._loops.note(deployments_loop, error)
+            self._hold(name, f"a fault, {type(error).__name__}")
         else:
             self._failures.pop(name, None)
             if not settled:
@@ -148,11 +158,3 @@ class Reconciler:
         for launch_id in await asyncio.to_thread(self._observer.orphans):
             logger.warning("stopping launch %s, which belongs to no replica", launch_id)
             await asyncio.to_thread(self._applier.stop_launch, launch_id)
-
-
-async def _pause(stop: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        return

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 
 from headrace.base.clock import Clock
+from headrace.base.errors import HeadraceError
 from headrace.control.gateway_poll import GatewayPoll, poll_interval_s
 from headrace.control.scaler import Scaler
 
@@ -35,8 +36,8 @@ class ScaleLoop:
                 if now_s >= look_due_s and self._leads():
                     look_due_s = now_s + look_interval_s
                     await asyncio.to_thread(self._scaler.look)
-            except Exception:
-                logger.exception("scaling went wrong; trying again")
+            except HeadraceError as error:
+                logger.warning("scaling waits for the store: %s", error.message)
             try:
                 async with asyncio.timeout(poll_interval_s):
                     await stop.wait()

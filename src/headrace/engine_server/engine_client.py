@@ -106,6 +106,11 @@ class EngineClient:
         return self._life.ready
 
     @property
+    def loop_failures(self) -> Mapping[str, float]:
+        """How often each loop that looks after the engine failed, by name."""
+        return self._life.loops.totals()
+
+    @property
     def restart_count(self) -> int:
         """How often the engine process was started again."""
         return self._life.restart_count

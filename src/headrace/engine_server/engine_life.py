@@ -16,10 +16,12 @@ An engine that makes no step although it has work is unready first, and ended if
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from headrace.base.clock import Clock
 from headrace.base.errors import SetupError, Unavailable
+from headrace.base.loops import LoopKeeper
 from headrace.engine_server import messages
 from headrace.engine_server.engine_child import EngineChild
 from headrace.engine_server.engine_status import (
@@ -37,6 +39,7 @@ backoff_first_s = 0.25
 backoff_max_s = 10.0
 healthy_life_s = 60.0  # an engine that lived this long starts the backoff anew
 stats_timeout_s = 5.0
+watchdog_loop, supervisor_loop = "watchdog", "engine_supervisor"
 
 
 class Listener(Protocol):
@@ -83,6 +86,8 @@ class EngineLife:
         self._stats_waiters: list[asyncio.Future[Stats | None]] = []
         self._supervisor: asyncio.Task[None] | None = None
         self._nap = Nap()
+        self.loops = LoopKeeper(clock)
+        self.loops.know(watchdog_loop)
         self._changed = asyncio.Event()
         self.status = EngineStatus(EngineState.LOADING, 0.0, "starting the engine process")
         self.ready: messages.Ready | None = None  # of the engine that runs or ran last
@@ -244,6 +249,11 @@ class EngineLife:
                     await asyncio.sleep(min(delay_s, backoff_max_s))
         except OSError as error:
             self._set_status(EngineState.FAILED, 0.0, f"the engine process cannot start: {error}")
+        except Exception as error:  # noqa: BLE001 -- noted, with its traceback
+            # Whoever runs this server ends it, and starts another.
+            self.loops.note(supervisor_loop, error)
+            words = f"what keeps the engine running failed ({type(error).__name__}); see the log"
+            self._set_status(EngineState.FAILED, 0.0, words)
         finally:
             self._listener.on_close()
 
@@ -251,7 +261,7 @@ class EngineLife:
         """Run one engine process to its end; whether it was ever ready, and its exit status."""
         child = await EngineChild.start(self._command, self._on_message)
         self._child = child
-        watch = asyncio.create_task(self._watch(child))
+        watch = self.loops.start(watchdog_loop, partial(self._watch, child))
         try:
             child.send(self.config)
             exit_status = await child.wait_closed()

@@ -33,6 +33,7 @@ async def metrics_text(
     """Everything in Prometheus' text format, or in OpenMetrics', which has exemplars."""
     stats = await engine.stats()
     values = [*_usage_values(engine, usage), (names.restarts_total, engine.restart_count)]
+    values.append((names.loop_failures_total, engine.loop_failures))
     if stats is not None:  # what the engine does not say is left out: it is not zero
         values += _engine_values(engine, stats)
     values += _adapter_values(engine, wall_s)

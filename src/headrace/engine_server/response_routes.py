@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 
 import msgspec
 
@@ -32,6 +33,7 @@ background_max = 64  # responses that are made while nobody waits
 background_retry_after_s = 5.0
 over = frozenset({"completed", "incomplete", "failed", "cancelled"})
 
+log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -115,6 +117,10 @@ class ResponseRoutes:
             translator.fail(error_body(error))
         except asyncio.CancelledError:
             response["status"] = "cancelled"
+        except Exception:
+            log.exception("the background response %s failed", response["id"])
+            unexpected = HeadraceError("The server failed on this request; its log says why.")
+            translator.fail(error_body(unexpected))
         with contextlib.suppress(NotFound):  # it may be deleted already
             self._store.get(str(response["id"]))
             self._store.put(response, items)

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError, InvalidRequest
+from headrace.base.loops import LoopKeeper
 from headrace.gateway.batch_values import (
     Batch,
     BatchErrors,
@@ -44,8 +45,15 @@ class BatchRunner:
     """The batches that this gateway runs."""
 
     def __init__(
-        self, store: ContentStore, files: FileStore, inside: InsideRequests, clock: Clock
+        self,
+        store: ContentStore,
+        files: FileStore,
+        inside: InsideRequests,
+        clock: Clock,
+        loops: LoopKeeper,
     ) -> None:
+        """`loops` is told of a batch's faults."""
+        self._loops = loops
         self.store = store
         self.files = files
         self._inside = inside
@@ -104,6 +112,8 @@ class BatchRunner:
         except (HeadraceError, OSError) as error:
             log.warning("batch %s stopped: %s", batch_id, error)
             await asyncio.sleep(scan_interval_s)
+        except Exception as error:  # noqa: BLE001 -- noted, with its traceback
+            await asyncio.sleep(max(scan_interval_s, self._loops.note("batches", error)))
         finally:
             os.close(descriptor)
 

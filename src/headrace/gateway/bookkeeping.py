@@ -2,8 +2,10 @@
 
 import asyncio
 import threading
+from functools import partial
 
 from headrace.base.clock import Clock
+from headrace.base.loops import LoopKeeper
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.ledger_lag import WatchedPoster
 from headrace.gateway.limit_headers import rolling_periods_s
@@ -32,6 +34,7 @@ class Bookkeeping:
         journal: Journal,
         config: GatewayConfig,
         clock: Clock,
+        loops: LoopKeeper,
         *,
         poster: Poster | None,
         limits: SharedLimits | None,
@@ -55,8 +58,11 @@ class Bookkeeping:
         )
         shipper = Shipper(journal, database.ledger, self.admission, self.lag)
         self._stop_shipping = threading.Event()
+        ship = partial(shipper.run, self._stop_shipping)
         self._shipping = threading.Thread(
-            target=shipper.run, args=(self._stop_shipping,), name="headrace-shipper"
+            target=loops.keep_here,
+            args=("journal_shipper", ship, self._stop_shipping),
+            name="headrace-shipper",
         )
 
     @property

@@ -1,12 +1,14 @@
 """A whole gateway: composed, recovered, followed, and closed in the right order."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
 from headrace.base.clock import Clock
 from headrace.base.ids import new_id
+from headrace.base.loops import LoopKeeper
 from headrace.gateway.access_log import AccessLog
 from headrace.gateway.app import GatewayApp
 from headrace.gateway.asked import openai_apis
@@ -63,9 +65,12 @@ class Gateway:
     ) -> None:
         """Without a `poster` a thread of this process books what the journal holds. Without
         `limits`, which several gateways share, this is the only gateway."""
+        self.loops = LoopKeeper(clock)
         self._client = HttpClient()
         self._egress = EgressClient(config.egress)
-        self._books = Bookkeeping(database, journal, config, clock, poster=poster, limits=limits)
+        self._books = Bookkeeping(
+            database, journal, config, clock, self.loops, poster=poster, limits=limits
+        )
         self._routing = routing = Routing(database, self._client, config, clock)
         self.endpoints, self.follower = routing.endpoints, routing.follower
         self.room, self.loads = routing.room, routing.loads
@@ -83,6 +88,7 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         self.recovered: list[Settlement] = []  # requests that an earlier crash left running
         self._batches: BatchRunner | None = None
+        self._certificate = config.certificate
         state = GatewayState(
             follower=self.follower,
             endpoints=self.endpoints,
@@ -94,6 +100,7 @@ class Gateway:
             clock=clock,
             pepper=config.pepper,
             lag=self._books.lag,
+            loops=self.loops,
             trusted_proxies=config.trusted_proxies,
             certificate=config.certificate,
             tracer=config.tracer,
@@ -143,7 +150,7 @@ class Gateway:
         files = FileStore(directory, clock)
         inside = InsideRequests(state, {api.path: api for api in apis})
         store = ContentStore(directory, "batches")
-        self._batches = runner = BatchRunner(store, files, inside, clock)
+        self._batches = runner = BatchRunner(store, files, inside, clock, self.loops)
         more = (
             *responses.routes,
             *FileRoutes(files).routes,
@@ -159,10 +166,12 @@ class Gateway:
         self._books.start()
         running = self._routing.followers()
         if self._books.keeper is not None:
-            running.append(self._books.keeper.run())
+            running["limit_leases"] = self._books.keeper.run
         if self._batches is not None:
-            running.append(self._batches.follow())
-        self._tasks = [asyncio.create_task(each) for each in running]
+            running["batches"] = self._batches.follow
+        if self._certificate is not None:
+            running["certificate"] = partial(self._certificate.follow, asyncio.Event())
+        self._tasks = [self.loops.start(name, loop) for name, loop in running.items()]
         return self
 
     async def __aexit__(

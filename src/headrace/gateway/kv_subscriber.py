@@ -70,6 +70,7 @@ class KvSubscriber:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            self._tasks.clear()
             context.destroy(linger=0)
 
     def _look(self, context: Any) -> None:

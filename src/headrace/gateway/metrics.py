@@ -1,7 +1,7 @@
 """What a gateway counts, as plain numbers; the Prometheus text is made when somebody asks."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headrace.gateway.goodput import is_judged
@@ -68,6 +68,7 @@ class GatewayGauges:
     limiter_degraded: bool
     dropped_log_lines: int
     lag: WatchedPoster
+    loop_failures: Mapping[str, float]  # so far, by loop
     journal_bytes: int
     certificate_expiry_s: float | None  # None: no TLS
     model_names: Iterable[str]  # logical models that there are; no others are told of
@@ -144,6 +145,7 @@ def metrics_text(
         (declared.journal_healthy, float(gauges.journal_healthy)),
         (declared.limiter_degraded, float(gauges.limiter_degraded)),
         (declared.dropped_log_lines_total, gauges.dropped_log_lines),
+        (declared.loop_failures_total, gauges.loop_failures),
         (declared.request_duration_seconds, counters.duration_s),
         (declared.first_output_seconds, counters.first_output_s),
     ]

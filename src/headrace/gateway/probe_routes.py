@@ -41,6 +41,7 @@ class ProbeRoutes:
             limiter_degraded=leases is not None and leases.is_degraded,
             dropped_log_lines=state.access_log.dropped,
             lag=state.lag,
+            loop_failures=state.loops.totals(),
             journal_bytes=state.journal.status().total_bytes,
             certificate_expiry_s=self._certificate_expiry_s(),
             model_names=state.follower.snapshot.models,
@@ -64,10 +65,14 @@ class ProbeRoutes:
         await call.answer(200, b'{"state":"live"}')
 
     async def _readyz(self, call: Call) -> None:
-        detail = self._unready_reason()
-        state = "draining" if self.draining else "unavailable" if detail else "ready"
-        body = encode_json({"state": state, "progress": None if detail else 1.0, "detail": detail})
-        await call.answer(503 if detail else 200, body)
+        reason, complaint = self._unready_reason(), self._state.loops.complaint()
+        if reason:
+            state, progress = "draining" if self.draining else "unavailable", None
+        else:
+            state, progress = "degraded" if complaint else "ready", 1.0
+        detail = "; ".join(filter(None, (reason, complaint)))
+        body = encode_json({"state": state, "progress": progress, "detail": detail})
+        await call.answer(503 if reason else 200, body)
 
     async def _health(self, call: Call) -> None:
         await call.answer(503 if self._unready_reason() else 200, b"{}")

@@ -1,10 +1,9 @@
 """How one gateway finds where a request goes, and the tasks that keep what it knows fresh."""
 
 import random
-from collections.abc import Coroutine
-from typing import Any
 
 from headrace.base.clock import Clock
+from headrace.base.loops import Loop
 from headrace.gateway.cache_follower import CacheFollower
 from headrace.gateway.config import GatewayConfig
 from headrace.gateway.contexts import ContextLengths
@@ -55,14 +54,14 @@ class Routing:
         )
         self.learner = PrefixLearner(self.endpoints, client, clock, prefix_key)
 
-    def followers(self) -> list[Coroutine[Any, Any, None]]:
-        """What is to run as long as the gateway does."""
-        running = [
-            self.follower.follow(),
-            self.contexts.follow(),
-            self.loads.follow(),
-            self._caches.follow(),
-        ]
+    def followers(self) -> dict[str, Loop]:
+        """What is to run as long as the gateway does, by name."""
+        running: dict[str, Loop] = {
+            "snapshot": self.follower.follow,
+            "context_lengths": self.contexts.follow,
+            "engine_loads": self.loads.follow,
+            "engine_caches": self._caches.follow,
+        }
         if self._subscriber is not None:
-            running.append(self._subscriber.follow())
+            running["kv_events"] = self._subscriber.follow
         return running

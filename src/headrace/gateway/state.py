@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from headrace.base.clock import Clock
+from headrace.base.loops import LoopKeeper
 from headrace.gateway.access_log import AccessLog
 from headrace.gateway.follower import SnapshotFollower
 from headrace.gateway.idempotency import Replays
@@ -30,6 +31,7 @@ class GatewayState:
     clock: Clock
     pepper: bytes
     lag: WatchedPoster
+    loops: LoopKeeper
     trusted_proxies: Networks = ()
     certificate: Certificate | None = None  # of the TLS listener, where there is one
     tracer: Tracer | None = None  # None: nothing is traced

@@ -100,8 +100,9 @@ async def serve(
 
     `on_drain` is called when that begins; nothing is accepted any more. The timeout, or a second
     signal, cuts what still runs, before which `on_cut` is called; a third one cancels it. Returns
-    when every connection is closed. With a `certificate` all of it is TLS. Of several servers of
-    one process one handles the signals."""
+    when every connection is closed. With a `certificate` all of it is TLS; renewals are taken where
+    the caller runs `certificate.follow`. Of several servers of one process one handles the
+    signals."""
     config = uvicorn.Config(
         app,
         http=ServerConnection,
@@ -119,13 +120,11 @@ async def serve(
         ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )
     server = _Server(config, drain_timeout_s, on_drain, on_cut, handles_signals=handles_signals)
-    watchers = [] if stop is None else [asyncio.create_task(_drain_when(stop, server))]
-    if certificate is not None:
-        watchers.append(asyncio.create_task(certificate.follow()))
+    watcher = None if stop is None else asyncio.create_task(_drain_when(stop, server))
     try:
         await server.serve(sockets=[sock])
     finally:
-        for watcher in watchers:
+        if watcher is not None:
             watcher.cancel()
         await server.end()
 

@@ -10,6 +10,7 @@ import ssl
 from pathlib import Path
 
 from headrace.base.errors import ConfigurationError
+from headrace.base.loops import pause_unless
 
 look_interval_s = 10.0
 
@@ -52,10 +53,10 @@ class Certificate:
         """When the first certificate of the chain in use expires, in seconds since the epoch."""
         return self._expire_time
 
-    async def follow(self) -> None:
-        """Look for renewals until cancelled."""
-        while True:
-            await asyncio.sleep(look_interval_s)
+    async def follow(self, stop: asyncio.Event) -> None:
+        """Look for renewals until told to stop."""
+        while not stop.is_set():
+            await pause_unless(stop, look_interval_s)
             await asyncio.to_thread(self.renew)
 
     def _look(self) -> Stamp:

@@ -5,6 +5,7 @@ away a gateway spends what it has leased, or refuses, as configured; it never gu
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import partial
@@ -31,6 +32,8 @@ trusted_s = lease_lifetime_s * 0.75  # without an answer; then the store may for
 waiting_max = 16_384
 attempts_max = 16  # of one request, where others take what was leased for it
 patience_max = 2  # intervals that a request waits for what others may give back
+
+log = logging.getLogger(__name__)
 
 
 class WhenAway(StrEnum):
@@ -174,11 +177,15 @@ class LeaseKeeper:
         try:
             answers = await asyncio.to_thread(self._ask, said)
         except HeadraceError as error:
+            if self.last_error is None:
+                log.warning("the shared limits cannot be asked: %s", error.message)
             self.last_error = error
             outcome: HeadraceError | None = self._away()
         else:
             self._admission.take(answers)
             self._heard_s = begun_s
+            if self.last_error is not None:
+                log.warning("the shared limits answer again")
             self.last_error = outcome = None
         for _, future in waiting:
             if not future.done():

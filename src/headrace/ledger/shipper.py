@@ -5,6 +5,7 @@ request id once for ever. So a batch may be posted again after any crash, and st
 oldest segment is always right. Nothing leaves the journal before it is committed.
 """
 
+import logging
 import threading
 
 from headrace.base.errors import HeadraceError
@@ -16,6 +17,8 @@ from headrace.storage import LedgerSnapshot
 interval_s = 0.5  # between passes, unless the last batch was full
 backoff_s_min = 0.5
 backoff_s_max = 30.0
+
+log = logging.getLogger(__name__)
 
 
 class Shipper:
@@ -73,9 +76,13 @@ class Shipper:
             try:
                 self.ship_once()
             except (HeadraceError, OSError) as error:
+                if self.last_error is None:
+                    log.warning("settlements wait for the ledger: %s", error)
                 self.last_error = error
                 delay_s = min(backoff_s_max, max(backoff_s_min, delay_s * 2))
             else:
+                if self.last_error is not None:
+                    log.warning("the ledger takes settlements again")
                 self.last_error = None
                 # A transaction for each few requests would cost the gateway more than they do.
                 delay_s = 0.0 if self._is_behind else interval_s

@@ -210,6 +210,20 @@ conditions = (
         "No hour was reconciled lately: no control plane leads, or the store does not take it.",
     ),
     Condition(
+        "HeadraceLoopFails",
+        " or ".join(
+            f"increase({metric.name}[15m]) > 2"
+            for metric in (
+                gateway_metrics.loop_failures_total,
+                control_metrics.loop_failures_total,
+                engine_metrics.loop_failures_total,
+            )
+        ),
+        "0m",
+        "ticket",
+        "A loop in the background keeps failing; what it does is late, or is not done at all.",
+    ),
+    Condition(
         "HeadraceNoLeader",
         f"max({control_metrics.leads.name}) == 0",
         "2m",

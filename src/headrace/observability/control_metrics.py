@@ -49,3 +49,9 @@ report_unexplained_tokens = MetricDeclaration(
     gauge,
     "Tokens of that hour that differ between engines and bills, and for which no reason is known.",
 )
+loop_failures_total = MetricDeclaration(
+    "headrace_control_loop_failures_total",
+    MetricKind.COUNTER,
+    "Faults of loops in the background; each is logged, and its loop goes on after a pause.",
+    label="loop",
+)

@@ -196,6 +196,12 @@ accepted_tokens_by_position_total = MetricDeclaration(
 restarts_total = MetricDeclaration(
     "headrace_engine_restarts_total", counter, "How often the engine process was started again."
 )
+loop_failures_total = MetricDeclaration(
+    "headrace_engine_loop_failures_total",
+    counter,
+    "Faults of loops beside the engine; each is logged, and its loop goes on after a pause.",
+    label="loop",
+)
 disconnects_total = MetricDeclaration(
     "headrace_engine_client_disconnects_total",
     counter,

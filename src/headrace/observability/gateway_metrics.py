@@ -150,6 +150,12 @@ dropped_log_lines_total = MetricDeclaration(
     counter,
     "Access log lines that found their buffer full.",
 )
+loop_failures_total = MetricDeclaration(
+    "headrace_gateway_loop_failures_total",
+    counter,
+    "Faults of loops in the background; each is logged, and its loop goes on after a pause.",
+    label="loop",
+)
 request_duration_seconds = MetricDeclaration(
     "headrace_gateway_request_duration_seconds",
     histogram,

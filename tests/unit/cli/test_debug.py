@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.base.redaction import Redactor
 from headrace.cli import debug
 from headrace.cli.platform_files import PlatformFiles
-from headrace.cli.redaction import Redactor
 from headrace.spec.deployments import Replica
 from headrace.spec.engine_key import engine_key_of
 from headrace.spec.prefix_key import prefix_cache_key

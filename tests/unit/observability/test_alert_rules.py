@@ -153,6 +153,14 @@ cases = {
         ],
         [told("4m", "HeadraceNoLeader", []), told("9m", "HeadraceNoLeader", ["page"])],
     ),
+    "a loop keeps failing": (
+        [series('headrace_control_loop_failures_total{loop="alerts"}', "0x10 1+1x20")],
+        [told("9m", "HeadraceLoopFails", []), told("16m", "HeadraceLoopFails", ["ticket"])],
+    ),
+    "a loop failed once": (
+        [series('headrace_control_loop_failures_total{loop="alerts"}', "0x10 1x20")],
+        [told("16m", "HeadraceLoopFails", [])],
+    ),
     "a deployment is short": (
         [series("headrace_control_short_deployments", "0x5 1x30")],
         [told("25m", "HeadraceDeploymentShort", ["ticket"])],

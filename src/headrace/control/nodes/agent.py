@@ -88,6 +88,8 @@ class Worker:
     async def _stop(self, launch: Launch) -> None:
         try:
             await asyncio.to_thread(self._launcher.stop, launch.launch_id, stop_grace_s)
+        except Exception:  # the next look tries again
+            logger.exception("launch %s could not be stopped", launch.launch_id)
         finally:
             del self._stopping[launch.launch_id]
 

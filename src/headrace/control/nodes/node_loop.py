@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from headrace.base.clock import Clock
-from headrace.base.errors import Conflict, NotFound
+from headrace.base.errors import Conflict, HeadraceError, NotFound
 from headrace.base.ids import new_id
 from headrace.control.nodes.book import NodeBook
 from headrace.control.nodes.orders import model_order
@@ -103,8 +103,8 @@ class NodeLoop:
                 if self._leads() and (revision != seen_revision or now_s >= due_s):
                     seen_revision, due_s = revision, now_s + look_interval_s
                     await asyncio.to_thread(self.look)
-            except Exception:
-                logger.exception("a look at the nodes went wrong; trying again")
+            except HeadraceError as error:
+                logger.warning("nodes wait for the store: %s", error.message)
             try:
                 async with asyncio.timeout(tick_s):
                     await stop.wait()

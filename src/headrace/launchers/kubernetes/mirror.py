@@ -8,10 +8,13 @@ most.
 
 import asyncio
 import contextlib
+import logging
 
 from headrace.base.errors import Unavailable
 from headrace.launchers.kubernetes.cluster import Cluster, ClusterRefused
 from headrace.launchers.kubernetes.parts import KubernetesObject
+
+log = logging.getLogger(__name__)
 
 
 class Mirror:
@@ -42,10 +45,10 @@ class Mirror:
     async def close(self) -> None:
         """End the watch."""
         if self._watch is not None:
-            self._watch.cancel()
+            watch, self._watch = self._watch, None
+            watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
-            self._watch = None
+                await watch
 
     async def _list(self) -> None:
         await self.close()  # its events are older than what comes now
@@ -65,7 +68,8 @@ class Mirror:
         self._watch = asyncio.create_task(self._follow(version))
 
     async def _follow(self, version: str) -> None:
-        with contextlib.suppress(Unavailable):  # the next reader lists, and tells
+        """Take events until the watch ends, however that is; the next reader lists, and tells."""
+        try:
             async for event in self._cluster.watch(self._path, self._selector, version):
                 thing = event["object"]
                 name = thing["metadata"].get("name")
@@ -73,3 +77,7 @@ class Mirror:
                     self._objects.pop(name, None)
                 elif event["type"] in ("ADDED", "MODIFIED"):
                     self._objects[name] = thing
+        except Unavailable as error:
+            log.info("the watch of %s ended: %s", self._path, error.message)
+        except Exception:
+            log.exception("the watch of %s broke off", self._path)

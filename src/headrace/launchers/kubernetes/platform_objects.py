@@ -189,7 +189,7 @@ def control_plane(chosen: Installation) -> list[KubernetesObject]:
     ]  # fmt: skip
     if chosen.lora_claim:
         argv += ["--kubernetes-lora-claim", chosen.lora_claim]
-    spec = pod(chosen, "control", argv, control_port, probe_path="/livez")
+    spec = pod(chosen, "control", argv, control_port)
     spec["serviceAccountName"] = control_name
     spec["volumes"] += [
         {"name": "data", "emptyDir": {}},
@@ -219,7 +219,7 @@ def gateways(chosen: Installation) -> list[KubernetesObject]:
         "headrace", "gateway", "--data-dir", data_path, "--host", "0.0.0.0",  # noqa: S104
         "--port", str(gateway_port), "--allow-public", "--drain-timeout", str(drain_s),
     ]  # fmt: skip
-    spec = pod(chosen, "gateway", argv, gateway_port, probe_path="/livez")
+    spec = pod(chosen, "gateway", argv, gateway_port)
     spec["automountServiceAccountToken"] = False
     spec["terminationGracePeriodSeconds"] = 2 * drain_s
     claim = {
@@ -309,9 +309,7 @@ def route(chosen: Installation) -> KubernetesObject:
     }
 
 
-def pod(
-    chosen: Installation, name: str, argv: list[str], port: int, *, probe_path: str
-) -> dict[str, Any]:
+def pod(chosen: Installation, name: str, argv: list[str], port: int) -> dict[str, Any]:
     """A pod of the platform: its secrets as files and variables, its data on a volume."""
     return {
         "containers": [
@@ -321,8 +319,8 @@ def pod(
                 "command": argv,
                 "env": [*secret_environment(secret_name, shared_variables), *tracing(chosen)],
                 "ports": [{"name": "http", "containerPort": port}],
-                "livenessProbe": http_probe(probe_path, port, period_s=10, failures=6),
-                "readinessProbe": http_probe(probe_path, port, period_s=2, failures=2),
+                "livenessProbe": http_probe("/livez", port, period_s=10, failures=6),
+                "readinessProbe": http_probe("/readyz", port, period_s=2, failures=2),
                 "resources": {
                     "requests": {"cpu": "500m", "memory": "512Mi"},
                     "limits": {"memory": "2Gi"},
