@@ -14,6 +14,7 @@ import pytest
 from headrace.base.clock import SystemClock
 from headrace.base.errors import ContextLengthExceeded, RequestAborted, Unavailable
 from headrace.gateway.forwarding import Timeouts
+from headrace.gateway.prefix_learner import PrefixLearner
 from headrace.http.asgi import Message
 from headrace.ledger.admission import Admission
 from headrace.ledger.journal import Journal, JournalLimits
@@ -515,3 +516,19 @@ async def test_a_request_that_the_gateway_cuts_at_its_own_end_is_settled_and_giv
     assert settlement.outcome is Outcome.FAILED
     assert settlement.source is UsageSource.COUNTED
     assert settlement.usage.completion_tokens == (3 if stream else 0)
+
+
+async def test_a_request_that_cannot_be_put_to_an_engine_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: PrefixLearner, *_: object) -> None:
+        raise KeyError("what nobody foresaw")
+
+    monkeypatch.setattr(PrefixLearner, "note", fail)
+    async with gateway_site(tmp_path, [FakeEngine()]) as site, connected(site) as client:
+        status, _ = await chat(client)
+        (settlement,) = await site.settlements(1)
+        assert site.journal.running() == []
+    assert status == 500
+    assert settlement.outcome is Outcome.FAILED
+    assert settlement.amount_nanousd == 0

@@ -46,11 +46,12 @@ class AlertWatch:
     def look(self) -> int:
         """Keep the events that are due and new; how many those were.
 
-        Without a change of the store or a settlement since the last look, nothing is summed."""
+        Without a change of the store or of the ledger since the last look, no use is summed. What
+        changes the ledger is any booking: also of a journal that comes a day late, of requests
+        that were rated late, of a debit that no request made."""
         now_s = self._clock.wall_s()
         revision = self._database.store.revision()
-        today = self._database.ledger.usage((), since=now_s - now_s % day_s)
-        state = (revision, now_s // day_s, sum(row.requests for row in today))
+        state = (revision, now_s // day_s, self._database.ledger.position())
         if state == self._looked_at:
             return 0
         count = self._keep_due(self._limited_scopes(revision), now_s)

@@ -178,7 +178,11 @@ class Generation:
         admitted = await self._admitter.admit(request_id, asked, served, self._key_digest)
         headers += admitted.headers
         account = admitted.account
-        engine_request = self._engine_request(asked, request_id, turn, admitted)
+        try:
+            engine_request = self._engine_request(asked, request_id, turn, admitted)
+        except BaseException:
+            account.settle(Outcome.FAILED)  # what it held is free again
+            raise
         kind = Relay if asked.metering is Metering.RELAYS else Exchange
         exchange = kind(self._services.forwarding, engine_request, account)
         streams = bool(asked.request.stream)

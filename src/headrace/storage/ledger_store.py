@@ -149,6 +149,19 @@ class LedgerStore:
             {row.tenant_id: (row.credits_nanousd, row.debits_nanousd) for row in balances},
         )
 
+    def position(self) -> tuple[int, int, int]:
+        """Another one after each booking: credits and debits of all tenants, records of journals.
+
+        None of the three ever shrinks. Cost: two sums over a row a tenant and a row a journal."""
+        totals = select(
+            func.coalesce(func.sum(accounts.c.credits_nanousd), 0),
+            func.coalesce(func.sum(accounts.c.debits_nanousd), 0),
+        ).where(accounts.c.tenant_id.is_not(None))
+        records = select(func.coalesce(func.sum(journal_cursors.c.sequence), 0))
+        with self._sessions.read() as connection:
+            credited, debited = connection.execute(totals).one()
+            return int(credited), int(debited), int(connection.execute(records).scalar_one())
+
     def usage(
         self,
         group_by: Sequence[str] = (),

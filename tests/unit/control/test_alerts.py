@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headrace.control.alert_watch import AlertWatch
@@ -18,6 +19,7 @@ from headrace.sim.clock import ManualClock
 from headrace.spec.events import Event, EventType, Webhook
 from headrace.spec.limits import CalendarPeriod, Limits
 from headrace.spec.models import Model
+from headrace.spec.prices import Price, PriceVersion
 from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
 from headrace.spec.tenancy import ApiKey, Project, Tenant
 from headrace.storage import Database, open_sqlite
@@ -117,7 +119,15 @@ def database(tmp_path: Path, clock: ManualClock) -> Database:
     return opened
 
 
-def settle(database: Database, number: int, nanousd: int, tokens: int) -> None:
+def settle(
+    database: Database,
+    number: int,
+    nanousd: int | None,
+    tokens: int,
+    *,
+    settle_time: float = now_s - 10,
+) -> None:
+    """Book a request by its journal; without an amount it has no price yet."""
     settlement = Settlement(
         request_id=f"req-{number}",
         tenant_id="ten_1",
@@ -127,11 +137,11 @@ def settle(database: Database, number: int, nanousd: int, tokens: int) -> None:
         usage=TokenUsage(prompt_tokens=tokens, completion_tokens=0),
         outcome=Outcome.FINISHED,
         source=UsageSource.ENGINE,
-        price_book_id="prb_1",
-        charge=Charge(input_nanousd=nanousd),
-        settle_time=now_s - 10,
+        price_book_id=None if nanousd is None else "prb_1",
+        charge=None if nanousd is None else Charge(input_nanousd=nanousd),
+        settle_time=settle_time,
     )
-    database.ledger.post([settlement])
+    database.ledger.post([settlement], journal_id="jnl_1", sequence=number)
 
 
 def waiting(database: Database) -> list[tuple[str, EventType]]:
@@ -151,6 +161,46 @@ def test_each_alert_is_kept_once_for_those_who_want_it(
     settle(database, 2, 300, 0)
     assert watch.look() == 1
     assert len(waiting(database)) == 4
+
+
+def test_a_journal_that_comes_a_day_late_is_seen(database: Database, clock: ManualClock) -> None:
+    watch = AlertWatch(database, clock)
+    settle(database, 1, 0, 10)
+    assert watch.look() == 0
+    settle(database, 2, 0, 70, settle_time=day_s - 3600)  # of yesterday, and free
+    assert watch.look() == 2  # half and 80% of the month's tokens
+
+
+def test_what_is_rated_late_is_seen(database: Database, clock: ManualClock) -> None:
+    watch = AlertWatch(database, clock)
+    settle(database, 1, None, 10)
+    assert watch.look() == 0
+    price = PriceVersion(
+        "prb_1",
+        Price(
+            input_nanousd_per_million=1,
+            cached_input_nanousd_per_million=1,
+            output_nanousd_per_million=1,
+        ),
+    )
+    rated = database.late_rating.rate(
+        lambda *_: price, lambda *_: Charge(input_nanousd=600), 0.0, now_s
+    )
+    assert rated == 1
+    assert watch.look() == 1  # half of the budget
+
+
+def test_a_debit_without_a_request_is_seen(database: Database, clock: ManualClock) -> None:
+    acme = database.store.get(Tenant, "ten_1")
+    prepaid = msgspec.structs.replace(acme, credit_floor_nanousd=0, limits=None)
+    database.store.update(prepaid)
+    database.ledger.credit("ten_1", 10_000, "opening", "paid")
+    settle(database, 1, 100, 1)
+    watch = AlertWatch(database, clock)
+    assert watch.look() == 0
+    database.ledger.credit("ten_1", -9_850, "back", "taken back")
+    assert watch.look() == 1  # what is left does not last another day
+    assert watch.look() == 0
 
 
 def test_two_watchers_keep_one_event(database: Database, clock: ManualClock) -> None:
