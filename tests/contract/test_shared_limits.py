@@ -99,6 +99,15 @@ def test_it_answers_like_the_one_in_memory(limits: SharedLimits, seed: int) -> N
         assert begun.leases == known.leases
 
 
+def test_a_rolling_limit_without_room_tells_what_is_used_when(limits: SharedLimits) -> None:
+    ask = Ask("b|x|tokens|3600", LimitKind.ROLLING, 10, oldest_window=3, committed=0, need=1)
+    uses = tuple(Use(ask.key, window, amount) for window, amount in ((70, 4), (2, 9), (9, 6)))
+    (full,) = limits.exchange(Exchange("one", 1, 1, 0, uses, (ask,))).answers
+    assert (full.used, full.room, full.windows) == (10, 0, ((9, 6), (70, 4)))
+    (rest,) = limits.exchange(Exchange("one", 2, 2, 0, (), (replace(ask, capacity=11),))).answers
+    assert (rest.lease, rest.windows) == (1, ())
+
+
 def test_an_exchange_that_was_overtaken_is_refused(limits: SharedLimits) -> None:
     limits.exchange(Exchange("one", 5, 1, 0))
     with pytest.raises(Conflict):

@@ -24,7 +24,7 @@ from headrace.ledger.limits import (
 from headrace.ledger.refusals import Refusal, refusal_error, settle_retry_s
 from headrace.ledger.scopes import Need, ScopeId, ScopeLimits, scope_ids
 from headrace.ledger.shared_keys import KeyedLimit, Measure, keyed_limits, limit_of_key
-from headrace.ledger.windows import Calendar
+from headrace.ledger.windows import Calendar, buckets_per_period, forgotten_window
 from headrace.spec.limits import CalendarPeriod
 from headrace.spec.settlements import Settlement
 from headrace.storage.lease_exchange import LimitKind
@@ -212,6 +212,8 @@ class SharedLimiter(Limiter):
         limit, answer = leased.limit, leased.known(calendar)
         used = leased.unreported(calendar) + (answer.used if answer else 0)
         reserved = leased.held + (answer.others if answer else 0)
+        windows = answer.windows if answer else ()
+        excess = used + amount - limit.capacity
         return Refusal(
             limit.scope,
             limit.name,
@@ -219,7 +221,7 @@ class SharedLimiter(Limiter):
             used,
             reserved,
             amount,
-            reset_s(limit, calendar),
+            reset_s(limit, calendar, windows, excess),
         )
 
     def _now(self) -> Calendar:
@@ -227,12 +229,28 @@ class SharedLimiter(Limiter):
         return self._calendar
 
 
-def reset_s(limit: KeyedLimit, calendar: Calendar) -> float:
-    """Seconds until the window ends; of a rolling one, until all of it is forgotten."""
+def reset_s(
+    limit: KeyedLimit,
+    calendar: Calendar,
+    windows: Iterable[tuple[int, int]],
+    excess: int,
+) -> float:
+    """Seconds until the window ends; of a rolling one, until so much of its use is forgotten.
+
+    Where nothing has to be forgotten, a settlement or another gateway makes the room. What the
+    store told nothing of counts as used now."""
     if limit.kind is LimitKind.SLOTS:
         return settle_retry_s
     if isinstance(limit.period, int):
-        return float(limit.period)
+        if excess <= 0:
+            return settle_retry_s
+        frees = forgotten_window(limit.window(calendar))
+        for number, amount in windows:
+            excess -= amount
+            if excess <= 0:
+                frees = forgotten_window(number)
+                break
+        return max(0.0, frees * limit.period / buckets_per_period - calendar.now_s)
     if limit.period is None:
         return calendar.minute_end_s - calendar.now_s
     is_day = limit.period is CalendarPeriod.DAY

@@ -14,6 +14,11 @@ jitter_s_max = 2.0  # that time may go back by without being a clock that was se
 buckets_per_period = 64
 
 
+def forgotten_window(number: int) -> int:
+    """The first bucket in which a rolling period's bucket counts no more."""
+    return number + buckets_per_period + 1
+
+
 class Calendar:
     """The minute, day and month that now belongs to.
 
@@ -128,7 +133,7 @@ class RollingUse:
                 break
             tokens -= self._buckets[number][0]
             nanousd -= self._buckets[number][1]
-            end = number + buckets_per_period + 1
+            end = forgotten_window(number)
         return max(0.0, end * self._period_s / buckets_per_period - now_s)
 
     @property

@@ -14,7 +14,6 @@ from headrace.storage.lease_exchange import (
     grant,
     lease_lifetime_s,
     marker_window,
-    used_of,
 )
 
 
@@ -73,7 +72,7 @@ class MemoryLimits:
             if name != gateway_id and (not ask.expires or self._is_heard(name))
         )
         balance = self.balances.get(ask.tenant_id, 0) if ask.kind is LimitKind.CREDIT else 0
-        answer = grant(ask, ask.capacity + balance, used_of(ask, uses.items()), others)
+        answer = grant(ask, ask.capacity + balance, uses.items(), others)
         self.leases[ask.key][gateway_id] = answer.lease
         return answer
 

@@ -67,6 +67,9 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     used: int
     others: int  # the other gateways' leases
     is_new: bool = False
+    # Of a rolling limit that has less than was needed: what is used by window, the oldest first,
+    # so that the asker can tell when enough of it is forgotten; as many as a period has.
+    windows: tuple[tuple[int, int], ...] = ()
 
 
 class Exchange(msgspec.Struct, frozen=True, array_like=True):
@@ -121,8 +124,15 @@ def used_of(ask: Ask, uses: Iterable[tuple[int, int]]) -> int:
     return sum(counted) if ask.kind is LimitKind.ROLLING else 0
 
 
-def grant(ask: Ask, capacity: int, used: int, others: int) -> Answer:
-    """The lease that an ask gets: what it has committed, and as much more as there is."""
+def grant(ask: Ask, capacity: int, uses: Iterable[tuple[int, int]], others: int) -> Answer:
+    """The lease that an ask gets: what it has committed, and as much more as there is.
+
+    `uses` are the limit's, as window and amount; `others` is what others lease."""
+    uses = list(uses)
+    used = used_of(ask, uses)
     room = max(0, capacity - used - others - ask.committed)
     extra = min(room, max(ask.need, min(ask.need + ask.spare, room // slice_divisor)))
-    return Answer(ask.key, ask.committed + extra, room - extra, used, others)
+    windows: tuple[tuple[int, int], ...] = ()
+    if ask.kind is LimitKind.ROLLING and extra < ask.need:
+        windows = tuple(sorted(each for each in uses if each[0] >= max(0, ask.oldest_window)))
+    return Answer(ask.key, ask.committed + extra, room - extra, used, others, windows=windows)

@@ -18,7 +18,6 @@ from headrace.storage.lease_exchange import (
     grant,
     lease_lifetime_s,
     marker_window,
-    used_of,
 )
 from headrace.storage.posting import ids_per_query
 from headrace.storage.rows import dialect_insert
@@ -129,7 +128,7 @@ class LeaseStore:
                     add_use(uses, changed, ask.key, window, amount)
             capacity = ask.capacity + balances.get(ask.tenant_id, 0)
             mine = others[ask.expires].get(ask.key, 0)
-            answers.append(grant(ask, capacity, used_of(ask, known.items()), mine))
+            answers.append(grant(ask, capacity, known.items(), mine))
         return answers
 
     def _register(self, connection: Connection, said: Exchange, time_s: float) -> bool:

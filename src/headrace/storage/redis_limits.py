@@ -81,7 +81,7 @@ for position, ask in ipairs(said[6]) do
       end
     end
   end
-  local used, others = 0, 0
+  local used, others, windows = 0, 0, {}
   local fields = redis.call('HGETALL', name)
   for index = 1, #fields, 2 do
     local field, value = fields[index], tonumber(fields[index + 1])
@@ -91,7 +91,12 @@ for position, ask in ipairs(said[6]) do
     elseif string.sub(field, 1, 2) == 'u:' then
       local window = tonumber(rest)
       if window >= math.max(0, oldest) then
-        if kind == 0 then used = math.max(used, value) elseif kind == 1 then used = used + value end
+        if kind == 0 then
+          used = math.max(used, value)
+        elseif kind == 1 then
+          used = used + value
+          windows[#windows + 1] = {window, value}
+        end
       elseif window > -1 and window < ask[11] then
         redis.call('HDEL', name, field)
       end
@@ -101,11 +106,12 @@ for position, ask in ipairs(said[6]) do
   end
   local lease, room = committed, 0
   if is_new then
-    used, others = 0, 0
+    used, others, windows = 0, 0, {}
   else
     room = counting and 0 or math.max(0, capacity - used - others - committed)
     local extra = math.max(need, math.min(need + spare, math.floor(room / divisor)))
     extra = math.min(room, extra)
+    if extra >= need then windows = {} end
     lease, room = committed + extra, room - extra
   end
   if lease > 0 then
@@ -115,7 +121,10 @@ for position, ask in ipairs(said[6]) do
     redis.call('HDEL', name, 'l:' .. gateway)
     redis.call('HDEL', record, 'l:' .. key)
   end
-  answers[position] = {key, whole(lease), whole(room), whole(used), whole(others), is_new}
+  table.sort(windows, function(one, other) return one[1] < other[1] end)
+  for _, pair in ipairs(windows) do pair[1], pair[2] = whole(pair[1]), whole(pair[2]) end
+  answers[position] = {
+    key, whole(lease), whole(room), whole(used), whole(others), is_new, windows}
 end
 if counting then return 'COUNTING' end
 return cmsgpack.pack({string.format('%.6f', now), answers})

@@ -267,3 +267,29 @@ async def test_gateways_whose_clocks_differ_share_one_minute(off_s: float) -> No
         assert refused.value.retry_after_s == 60.0 - (store_clock.wall_s() % 60.0)
         for clock in clocks:
             clock.advance(10.0)
+
+
+async def test_a_rolling_limit_says_when_enough_of_it_is_forgotten(gateway: Gateway) -> None:
+    wanted = ScopeLimits(key=Limits(tokens_per_period=10, period=640))
+    await use(gateway, wanted, 6)
+    gateway.clock.advance(100)
+    await use(gateway, wanted, 4)
+    assert not await lease(gateway, wanted, 5)
+    with pytest.raises(RateLimited) as refused:
+        reserve(gateway, "r", wanted, 5)
+    wait_s = refused.value.retry_after_s
+    assert wait_s == 640 + 10 - 100  # the bucket of the first use, and none of the second
+    gateway.clock.advance(wait_s - 1)
+    assert not await lease(gateway, wanted, 5)
+    gateway.clock.advance(1)
+    assert await lease(gateway, wanted, 5)
+
+
+async def test_a_rolling_limit_that_runs_says_a_second(gateway: Gateway) -> None:
+    wanted = ScopeLimits(key=Limits(tokens_per_period=10, period=640))
+    assert await lease(gateway, wanted, 8)
+    reserve(gateway, "runs", wanted, 8)
+    assert not await lease(gateway, wanted, 5)
+    with pytest.raises(RateLimited) as refused:
+        reserve(gateway, "r", wanted, 5)
+    assert refused.value.retry_after_s == 1.0
