@@ -4,7 +4,7 @@
 // here, so that a result is gathered by being written. A rank that is alone has no group at all.
 //
 //   header     barrier, command
-//   command    what rank 0 asks the others to do: a step's arrays, or pairs of blocks
+//   command    what rank 0 asks the others to do: a step's arrays, pairs of blocks, one block's KV
 //   buffers    taken by every rank in the same order, so that no address is ever exchanged
 //
 // Ranks trust each other: they are one engine's own processes.
@@ -18,8 +18,15 @@
 
 namespace headrace {
 
-enum class RankCommand : std::int32_t { step, copy_blocks, discard_kv, close };
-constexpr int rank_counts = 5;   // numbers that say how much data a command has
+enum class RankCommand : std::int32_t {
+  step,
+  copy_blocks,
+  export_block,
+  import_block,
+  discard_kv,
+  close
+};
+constexpr int rank_counts = 6;   // numbers that say how much data a command has
 
 // Which part of a model's outputs a rank computes.
 struct RankPlace {

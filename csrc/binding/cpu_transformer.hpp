@@ -45,11 +45,6 @@ class CpuTransformer {
     return header;
   }
 
-  // What a rank has of a block is a part that nobody else can use.
-  void check_whole() const {
-    if (options_.place.ranks > 1) throw InvalidStep("one of several ranks exports no KV blocks");
-  }
-
   void check_block(int block_id) const {
     if (block_id < 0 || block_id >= options_.num_blocks)
       throw InvalidStep("block id " + std::to_string(block_id) + " is outside 0.." +

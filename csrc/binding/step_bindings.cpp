@@ -113,8 +113,6 @@ void execute(CpuTransformer& self, const Vector<std::int32_t>& token_ids,
     require_length(*out_hidden, token_ids.shape(0), "the hidden states output");
     if (static_cast<int>(out_hidden->shape(1)) != self.transformer().shape().hidden_size)
       throw InvalidStep("the hidden states output must have hidden_size columns");
-    if (self.options().place.ranks > 1)
-      throw InvalidStep("hidden states are not handed out by several ranks");
     results.hidden = out_hidden->data();
   }
   StepBatch batch{int_size(token_ids.shape(0)), int_size(sequences),

@@ -98,30 +98,30 @@ void serve(CpuTransformer& self) {
 }
 
 nb::bytes export_blocks(CpuTransformer& self, const std::vector<int>& block_ids) {
-  self.check_whole();
   for (const int id : block_ids) self.check_block(id);
-  KvCache& kv = self.transformer().kv_cache();
+  Transformer& transformer = self.transformer();
+  const std::size_t block_bytes = transformer.export_bytes();
   const ExportHeader header = self.header();
-  std::vector<std::uint8_t> out(sizeof(header) + block_ids.size() * kv.export_bytes());
+  std::vector<std::uint8_t> out(sizeof(header) + block_ids.size() * block_bytes);
   std::memcpy(out.data(), &header, sizeof(header));
   const std::lock_guard lock(self.mutex());
   for (std::size_t i = 0; i < block_ids.size(); ++i)
-    kv.export_block(block_ids[i], out.data() + sizeof(header) + i * kv.export_bytes());
+    transformer.export_block(block_ids[i], out.data() + sizeof(header) + i * block_bytes);
   return nb::bytes(out.data(), out.size());
 }
 
 void import_blocks(CpuTransformer& self, const std::vector<int>& block_ids, const nb::bytes& data) {
-  self.check_whole();
   for (const int id : block_ids) self.check_block(id);
-  KvCache& kv = self.transformer().kv_cache();
+  Transformer& transformer = self.transformer();
+  const std::size_t block_bytes = transformer.export_bytes();
   const ExportHeader header = self.header();
-  if (data.size() != sizeof(header) + block_ids.size() * kv.export_bytes() ||
+  if (data.size() != sizeof(header) + block_ids.size() * block_bytes ||
       std::memcmp(data.data(), &header, sizeof(header)) != 0)
     throw InvalidStep("these bytes are not this many KV blocks of this model's layout");
   const auto* bytes = static_cast<const std::uint8_t*>(data.data()) + sizeof(header);
   const std::lock_guard lock(self.mutex());
   for (std::size_t i = 0; i < block_ids.size(); ++i)
-    kv.import_block(block_ids[i], bytes + i * kv.export_bytes());
+    transformer.import_block(block_ids[i], bytes + i * block_bytes);
 }
 
 }  // namespace

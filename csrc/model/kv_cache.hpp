@@ -14,6 +14,12 @@
 
 namespace headrace {
 
+// Which heads of an exported block, of `count` in each layer, a cache has: those of a rank.
+struct HeadPlace {
+  int first;
+  int count;
+};
+
 class KvCache {
  public:
   KvCache(int num_layers, int num_kv_heads, int head_dim, int num_blocks, KvType type)
@@ -21,9 +27,8 @@ class KvCache {
         num_blocks_(num_blocks),
         head_dim_(head_dim),
         type_(type),
-        part_halves_(static_cast<std::size_t>(head_dim) * block_tokens /
-                     (type == KvType::q8 ? 2 : 1)),
-        head_halves_(2 * part_halves_ + (type == KvType::q8 ? 4 * block_tokens : 0)),
+        part_halves_(part_halves(head_dim, type)),
+        head_halves_(head_halves(head_dim, type)),
         block_halves_(head_halves_ * static_cast<std::size_t>(num_kv_heads)),
         data_(block_halves_ * static_cast<std::size_t>(num_blocks) *
               static_cast<std::size_t>(num_layers)) {}
@@ -68,20 +73,35 @@ class KvCache {
       std::memcpy(block(layer, destination), block(layer, source), block_bytes());
   }
 
-  std::size_t export_bytes() const { return block_bytes() * static_cast<std::size_t>(num_layers_); }
-
-  void export_block(int block_id, std::uint8_t* out) {
-    for (int layer = 0; layer < num_layers_; ++layer, out += block_bytes())
-      std::memcpy(out, block(layer, block_id), block_bytes());
+  // What a block of so many kv heads takes outside: layer by layer, all heads of each.
+  static std::size_t export_bytes(int num_layers, int num_kv_heads, int head_dim, KvType type) {
+    return head_halves(head_dim, type) * sizeof(std::uint16_t) *
+           static_cast<std::size_t>(num_kv_heads) * static_cast<std::size_t>(num_layers);
   }
 
-  void import_block(int block_id, const std::uint8_t* in) {
-    for (int layer = 0; layer < num_layers_; ++layer, in += block_bytes())
-      std::memcpy(block(layer, block_id), in, block_bytes());
+  void export_block(int block_id, const HeadPlace& heads, std::uint8_t* out) {
+    for (int layer = 0; layer < num_layers_; ++layer)
+      std::memcpy(out + exported_at(layer, heads), block(layer, block_id), block_bytes());
+  }
+
+  void import_block(int block_id, const HeadPlace& heads, const std::uint8_t* in) {
+    for (int layer = 0; layer < num_layers_; ++layer)
+      std::memcpy(block(layer, block_id), in + exported_at(layer, heads), block_bytes());
   }
 
  private:
+  static std::size_t part_halves(int head_dim, KvType type) {
+    return static_cast<std::size_t>(head_dim) * block_tokens / (type == KvType::q8 ? 2 : 1);
+  }
+  static std::size_t head_halves(int head_dim, KvType type) {
+    return 2 * part_halves(head_dim, type) + (type == KvType::q8 ? 4 * block_tokens : 0);
+  }
   std::size_t block_bytes() const { return block_halves_ * sizeof(std::uint16_t); }
+  std::size_t exported_at(int layer, const HeadPlace& heads) const {
+    return head_halves_ * sizeof(std::uint16_t) *
+           (static_cast<std::size_t>(layer) * static_cast<std::size_t>(heads.count) +
+            static_cast<std::size_t>(heads.first));
+  }
   std::uint16_t* block(int layer, int block_id) {
     return data_.data() + block_halves_ * (static_cast<std::size_t>(layer) *
                                                static_cast<std::size_t>(num_blocks_) +

@@ -9,16 +9,17 @@ namespace headrace {
 void Transformer::execute(const StepBatch& batch, const StepResults& results) {
   check_step(batch, limits_);
   adapters_.build(batch);   // which may refuse, before other ranks are told
-  if (group_ != nullptr) post_step(batch);
-  run_batch(batch, results);
+  const bool keeps_all = results.hidden != nullptr;
+  if (group_ != nullptr) post_step(batch, keeps_all);
+  run_batch(batch, results, keeps_all);
 }
 
-void Transformer::run_batch(const StepBatch& batch, const StepResults& results) {
+void Transformer::run_batch(const StepBatch& batch, const StepResults& results, bool keeps_all) {
   for (int s = 0; s < batch.sequence_count; ++s)
     std::fill(row_sequence_.begin() + batch.row_starts[s],
               row_sequence_.begin() + batch.row_starts[s + 1], s);
   plan_.build(batch);
-  choose_kept_rows(batch, results);
+  choose_kept_rows(batch, keeps_all);
   for (const Stretch& stretch : stretches_) {
     pin_thread(devices_[static_cast<std::size_t>(stretch.device)].cores);
     teams_[static_cast<std::size_t>(stretch.device)]->run(
@@ -28,9 +29,9 @@ void Transformer::run_batch(const StepBatch& batch, const StepResults& results) 
 }
 
 // Behind the last layer's attention only the rows that are sampled matter: they move to the front.
-void Transformer::choose_kept_rows(const StepBatch& batch, const StepResults& results) {
+void Transformer::choose_kept_rows(const StepBatch& batch, bool keeps_all) {
   kept_rows_.clear();
-  keeps_all_ = results.hidden != nullptr || !adapters_.runs().empty() ||
+  keeps_all_ = keeps_all || !adapters_.runs().empty() ||
                batch.sampled_count == batch.row_count;
   for (int i = 0; i < batch.sampled_count && !keeps_all_; ++i) {
     const int row = batch.row_starts[batch.sampled[i] + 1] - 1;
@@ -74,6 +75,7 @@ void Transformer::run_attention(Member& member, int index, const StepBatch& batc
   enter_branch(member, batch.row_count, layer.attention_norm, *attention_input_);
   enter_adapters(member, index, AdapterTarget::query, 3, *attention_input_);
   project_qkv(member, index, batch.row_count);
+  if (gathers_heads()) gather_heads(member, batch.row_count);
   write_kv(member, index, batch);
   attend(member, index, batch);
   const int rows = rows_behind_attention(index, batch);

@@ -77,6 +77,9 @@ struct StepResults {
   }
 };
 
+// Floats of all ranks' queries and keys, which they gather to norm them together; else 0.
+std::size_t gathered_heads(const ModelShape& shape, const TransformerOptions& options);
+
 // The group that `options` ask for, with room for all that its ranks share; null for a single rank.
 std::unique_ptr<RankGroup> make_group(const ModelShape& shape, const StepLimits& limits,
                                       const TransformerOptions& options);
@@ -97,6 +100,11 @@ class Transformer {
   void copy_blocks(const std::vector<std::pair<int, int>>& pairs);     // source, destination
   void discard_kv();
 
+  // The KV of a block, (export_bytes(),) with the heads of all ranks: whoever has them takes it.
+  std::size_t export_bytes() const;
+  void export_block(int block_id, std::uint8_t* out);
+  void import_block(int block_id, const std::uint8_t* in);
+
   // What ranks other than 0 do: take part in rank 0's calls, one by one, until it closes.
   RankCommand await_command() { return group_->await_command(); }
   void obey(RankCommand command);
@@ -107,8 +115,9 @@ class Transformer {
 
  private:
   struct Scratch {   // of one thread
-    Scratch(const ModelShape& shape, const KernelTable& kernels);
+    Scratch(const ModelShape& shape, const KernelTable& kernels, bool gathers_heads);
     Buffer<float> row;                 // (hidden_size,) a normed row
+    Buffer<float> heads;               // (query_size,) normed together, where they are gathered
     Buffer<float> gate;                // (row_block, 32)
     Buffer<float> up;                  // (row_block, 32)
     Buffer<float> scores;              // (query_rows_max, split_tokens)
@@ -121,8 +130,8 @@ class Transformer {
   float* branch_row(int row) { return branch_.data() + static_cast<std::size_t>(row) * hidden_stride_; }
 
   void make_inputs();
-  void run_batch(const StepBatch& batch, const StepResults& results);
-  void post_step(const StepBatch& batch);
+  void run_batch(const StepBatch& batch, const StepResults& results, bool keeps_all);
+  void post_step(const StepBatch& batch, bool keeps_all);
   StepBatch posted_step() const;
   void post_copies(const std::vector<std::pair<int, int>>& pairs, std::size_t first, int count);
   std::size_t command_words() const;
@@ -140,7 +149,7 @@ class Transformer {
   void run_attention(Member& member, int index, const StepBatch& batch);
   void run_feed_forward(Member& member, int index, const StepBatch& batch);
   int rows_behind_attention(int index, const StepBatch& batch) const;
-  void choose_kept_rows(const StepBatch& batch, const StepResults& results);
+  void choose_kept_rows(const StepBatch& batch, bool keeps_all);
   void keep_rows(Member& member);
   void embed(Member& member, const StepBatch& batch);
   void embed_encoder_row(int row, int position, float* scratch);
@@ -163,8 +172,12 @@ class Transformer {
   void add_output_adapter(int place, int sequence, int tile, float* out);
   void add_low_rank(const LowRank& low, int tile, int row, float* out);
   void project_qkv(Member& member, int index, int row_count);
+  bool gathers_heads() const { return heads_.size() != 0; }
+  float* gathered_row(int row);
+  void gather_heads(Member& member, int row_count);
   void write_kv(Member& member, int index, const StepBatch& batch);
   void norm_heads(float* heads, int head_count, const Buffer<float>& weight) const;
+  void norm_gathered(int row, const LayerWeights& layer, float* normed, float* heads);
   void attend(Member& member, int layer, const StepBatch& batch);
   void attend_item(const AttentionItem& item, int layer, const StepBatch& batch, Scratch& scratch);
   void place_rows(AttentionTile& tile, const AttentionItem& item, int layer, const StepBatch& batch);
@@ -192,6 +205,7 @@ class Transformer {
   StepLimits limits_;
   std::unique_ptr<RankGroup> group_;   // null if this rank is alone
   std::int32_t* command_data_ = nullptr;   // (command_words(),) of the group
+  std::uint8_t* parcel_ = nullptr;         // (export_bytes(),) of the group: a block on its way
   ModelWeights weights_;
   std::vector<std::size_t> weight_bytes_;
   KvCache kv_;
@@ -209,6 +223,8 @@ class Transformer {
   Buffer<float> hidden_;               // (rows_max, hidden_stride)
   Buffer<float> branch_;               // (rows_max, hidden_stride) unless branches add directly
   Buffer<float> qkv_;                  // (rows_max, qkv_stride): this rank's queries, keys, values
+  Buffer<float> heads_;                // (rows_max, query_size + kv_size) of all ranks, whose heads
+                                       // are normed together; else empty
   Buffer<float> mixed_;                // (rows_max, query_size) attention's output, of all ranks
   Buffer<float> logits_;               // (sampled_block, logits_stride)
   std::vector<int> kept_rows_;         // of the last layer, behind its attention

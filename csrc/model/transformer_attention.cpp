@@ -39,6 +39,37 @@ void Transformer::project_qkv(Member& member, int index, int row_count) {
   });
 }
 
+float* Transformer::gathered_row(int row) {
+  return heads_.data() + static_cast<std::size_t>(row) *
+                             static_cast<std::size_t>(shape_.query_size() + shape_.kv_size());
+}
+
+// Shows this rank's queries and keys to the others: a norm that spans all heads needs their sum.
+void Transformer::gather_heads(Member& member, int row_count) {
+  const int query_first = kv_head_first_ * shape_.group_size() * shape_.head_dim;
+  const int key_first = shape_.query_size() + kv_head_first_ * shape_.head_dim;
+  member.share(row_count, chunk_of(row_count, member.team_size()), [&](int first, int end) {
+    for (int row = first; row < end; ++row) {
+      const float* own = qkv_.data() + static_cast<std::size_t>(row) * qkv_stride_;
+      std::copy_n(own, local_.query_size(), gathered_row(row) + query_first);
+      std::copy_n(own + local_.query_size(), local_.kv_size(), gathered_row(row) + key_first);
+    }
+  }, Meet::ranks);
+}
+
+// Norms all heads of a row, as a rank alone does, and takes this rank's: `heads` in its row of qkv_.
+void Transformer::norm_gathered(int row, const LayerWeights& layer, float* normed, float* heads) {
+  const float* queries = gathered_row(row);
+  const float* keys = queries + shape_.query_size();
+  kernels_.rms_norm(queries, layer.query_norm.data(), shape_.query_size(), shape_.norm_epsilon,
+                    normed);
+  std::copy_n(normed + kv_head_first_ * shape_.group_size() * shape_.head_dim,
+              local_.query_size(), heads);
+  kernels_.rms_norm(keys, layer.key_norm.data(), shape_.kv_size(), shape_.norm_epsilon, normed);
+  std::copy_n(normed + kv_head_first_ * shape_.head_dim, local_.kv_size(),
+              heads + local_.query_size());
+}
+
 void Transformer::norm_heads(float* heads, int head_count, const Buffer<float>& weight) const {
   const int width = shape_.query_key_norm == QueryKeyNorm::whole ? head_count * shape_.head_dim
                                                                  : shape_.head_dim;
@@ -54,13 +85,16 @@ void Transformer::write_kv(Member& member, int index, const StepBatch& batch) {
   const float score_scale = shape_.attention_scale > 0
                                 ? shape_.attention_scale
                                 : 1.0f / std::sqrt(static_cast<float>(head_dim));
+  float* normed = scratch_[static_cast<std::size_t>(member.index())].heads.data();
   member.share(batch.row_count, chunk_of(batch.row_count, member.team_size()),
                [&](int first, int end) {
     for (int row = first; row < end; ++row) {
       const int sequence = row_sequence_[static_cast<std::size_t>(row)];
       const int position = batch.first_position(sequence) + row - batch.row_starts[sequence];
       float* heads = qkv_.data() + static_cast<std::size_t>(row) * qkv_stride_;
-      if (shape_.query_key_norm != QueryKeyNorm::none) {
+      if (gathers_heads()) {
+        norm_gathered(row, layer, normed, heads);
+      } else if (shape_.query_key_norm != QueryKeyNorm::none) {
         norm_heads(heads, local_.num_heads, layer.query_norm);
         norm_heads(heads + local_.query_size(), local_.num_kv_heads, layer.key_norm);
       }

@@ -23,6 +23,12 @@ std::size_t floats_bytes(std::size_t rows, std::size_t width) {
 
 }  // namespace
 
+std::size_t gathered_heads(const ModelShape& shape, const TransformerOptions& options) {
+  if (options.place.ranks == 1 || shape.query_key_norm != QueryKeyNorm::whole) return 0;
+  return static_cast<std::size_t>(options.rows_max) *
+         static_cast<std::size_t>(shape.query_size() + shape.kv_size());
+}
+
 std::unique_ptr<RankGroup> make_group(const ModelShape& shape, const StepLimits& limits,
                                       const TransformerOptions& options) {
   if (options.place.ranks == 1) return nullptr;
@@ -34,7 +40,10 @@ std::unique_ptr<RankGroup> make_group(const ModelShape& shape, const StepLimits&
       RankGroup::header_bytes() + 2 * floats_bytes(rows, hidden) +
       floats_bytes(rows, static_cast<std::size_t>(shape.query_size())) +
       floats_bytes(sampled_block, vocab) +
+      RankGroup::taken_bytes(gathered_heads(shape, options) * sizeof(float)) +
       RankGroup::taken_bytes(words_of_command(limits) * sizeof(std::int32_t)) +
+      RankGroup::taken_bytes(KvCache::export_bytes(shape.num_layers, shape.num_kv_heads,
+                                                   shape.head_dim, options.kv_type)) +
       Activations::shared_bytes(rows, shape.query_size()) +
       Activations::shared_bytes(rows, shape.ffn_size) +
       Activations::shared_bytes(rows * static_cast<std::size_t>(experts.used), experts.ffn_size) +
@@ -45,7 +54,7 @@ std::unique_ptr<RankGroup> make_group(const ModelShape& shape, const StepLimits&
 std::size_t Transformer::command_words() const { return words_of_command(limits_); }
 
 // The others need what they compute with; how tokens are sampled is rank 0's alone.
-void Transformer::post_step(const StepBatch& batch) {
+void Transformer::post_step(const StepBatch& batch, bool keeps_all) {
   const std::size_t sequences = static_cast<std::size_t>(batch.sequence_count);
   const std::pair<const std::int32_t*, std::size_t> arrays[] = {
       {batch.token_ids, static_cast<std::size_t>(batch.row_count)},
@@ -63,7 +72,7 @@ void Transformer::post_step(const StepBatch& batch) {
   std::int32_t* out = command_data_;
   for (const auto& [data, count] : arrays) out = std::copy_n(data, count, out);
   group_->post(RankCommand::step, {batch.row_count, batch.sequence_count, batch.block_count,
-                                   batch.sampled_count, batch.adapters != nullptr});
+                                   batch.sampled_count, batch.adapters != nullptr, keeps_all});
 }
 
 StepBatch Transformer::posted_step() const {
@@ -102,6 +111,36 @@ void Transformer::post_copies(const std::vector<std::pair<int, int>>& pairs, std
   group_->post(RankCommand::copy_blocks, {count});
 }
 
+std::size_t Transformer::export_bytes() const {
+  return KvCache::export_bytes(shape_.num_layers, shape_.num_kv_heads, shape_.head_dim,
+                               kv_.type());
+}
+
+// Each rank puts its heads into the shared parcel, or takes them from it.
+void Transformer::export_block(int block_id, std::uint8_t* out) {
+  const HeadPlace heads{kv_head_first_, shape_.num_kv_heads};
+  if (group_ == nullptr) {
+    kv_.export_block(block_id, heads, out);
+    return;
+  }
+  group_->post(RankCommand::export_block, {block_id});
+  kv_.export_block(block_id, heads, parcel_);
+  group_->barrier();
+  std::memcpy(out, parcel_, export_bytes());
+}
+
+void Transformer::import_block(int block_id, const std::uint8_t* in) {
+  const HeadPlace heads{kv_head_first_, shape_.num_kv_heads};
+  if (group_ == nullptr) {
+    kv_.import_block(block_id, heads, in);
+    return;
+  }
+  std::memcpy(parcel_, in, export_bytes());
+  group_->post(RankCommand::import_block, {block_id});
+  kv_.import_block(block_id, heads, parcel_);
+  group_->barrier();
+}
+
 void Transformer::discard_kv() {
   if (group_ != nullptr) group_->post(RankCommand::discard_kv, {});
   kv_.discard();
@@ -112,10 +151,15 @@ void Transformer::obey(RankCommand command) {
   if (command == RankCommand::step) {
     const StepBatch batch = posted_step();
     adapters_.build(batch);
-    run_batch(batch, {});
+    run_batch(batch, {}, group_->counts()[5] != 0);
     return;
   }
+  const HeadPlace heads{kv_head_first_, shape_.num_kv_heads};
   if (command == RankCommand::discard_kv) kv_.discard();
+  if (command == RankCommand::export_block)
+    kv_.export_block(group_->counts()[0], heads, parcel_);
+  if (command == RankCommand::import_block)
+    kv_.import_block(group_->counts()[0], heads, parcel_);
   const int count = command == RankCommand::copy_blocks ? group_->counts()[0] : 0;
   for (int i = 0; i < count; ++i) kv_.copy_block(command_data_[2 * i], command_data_[2 * i + 1]);
   group_->barrier();

@@ -59,8 +59,10 @@ const ModelShape& checked(const ModelShape& shape, const TransformerOptions& opt
 
 }  // namespace
 
-Transformer::Scratch::Scratch(const ModelShape& shape, const KernelTable& kernels)
+Transformer::Scratch::Scratch(const ModelShape& shape, const KernelTable& kernels,
+                              bool gathers_heads)
     : row(round_up(static_cast<std::size_t>(shape.hidden_size), tile_columns)),
+      heads(gathers_heads ? static_cast<std::size_t>(shape.query_size()) : 0),
       gate(row_block * unit_columns),
       up(row_block * unit_columns),
       scores(query_rows_max * split_tokens),
@@ -93,6 +95,7 @@ Transformer::Transformer(const ModelShape& shape, const std::map<std::string, Ra
           group_.get(),
           shape.adds_directly() ? 0 : static_cast<std::size_t>(rows_max_) * hidden_stride_)),
       qkv_(static_cast<std::size_t>(rows_max_) * qkv_stride_),
+      heads_(shared_buffer<float>(group_.get(), gathered_heads(shape, options))),
       mixed_(shared_buffer<float>(group_.get(), static_cast<std::size_t>(rows_max_) *
                                                     static_cast<std::size_t>(shape.query_size()))),
       logits_(shared_buffer<float>(group_.get(),
@@ -106,10 +109,13 @@ Transformer::Transformer(const ModelShape& shape, const std::map<std::string, Ra
     teams_.push_back(
         std::make_unique<ThreadTeam>(device.thread_count, group_.get(), device.cores));
   cut_into_stretches();
-  if (group_ != nullptr) command_data_ = group_->take<std::int32_t>(command_words());
+  if (group_ != nullptr) {
+    command_data_ = group_->take<std::int32_t>(command_words());
+    parcel_ = group_->take<std::uint8_t>(export_bytes());
+  }
   make_inputs();
   kept_rows_.reserve(static_cast<std::size_t>(options.sequences_max));
-  for (int i = 0; i < threads_of(options); ++i) scratch_.emplace_back(shape, kernels_);
+  for (int i = 0; i < threads_of(options); ++i) scratch_.emplace_back(shape, kernels_, gathers_heads());
   build_rope_tables();
 }
 

@@ -145,10 +145,6 @@ void check_layers(const ModelShape& s) {
 // Each rank needs a part of everything that is split.
 void check_place(const ModelShape& s, const RankPlace& place) {
   if (place.ranks == 1) return;
-  require(!s.encoder, "an embedding model does not run on several ranks");
-  require(s.query_key_norm != QueryKeyNorm::whole,
-          "this model norms the queries and keys of all heads together, which does not run on "
-          "several ranks");
   const std::tuple<const char*, int, int> parts[] = {
       {"kv heads", s.num_kv_heads, 1},
       {"hidden values", s.hidden_size, tile_columns},
@@ -302,8 +298,8 @@ ModelWeights load_all(const ModelShape& s, const std::map<std::string, RawTensor
     weights.layers.push_back(load_layer(loader, s, layer, place, cores));
   pin_to(cores, s.last_device());
   if (s.encoder) {
-    weights.position_embedding = loader.linear("position_embd", s.context_length, s.hidden_size);
-    weights.type_embedding = loader.linear("token_types", 1, s.hidden_size);
+    weights.position_embedding = loader.whole_linear("position_embd", s.context_length, s.hidden_size);
+    weights.type_embedding = loader.whole_linear("token_types", 1, s.hidden_size);
     weights.embedding_norm = loader.norm("token_embd_norm", s);
     weights.tied = true;
     return weights;

@@ -148,12 +148,6 @@ class HeadraceAdapter:
         if request.loras:
             arguments += ["--max-loras", str(len(request.loras))]
         if request.moves_kv:
-            if (request.tensor_parallel or 1) > 1:
-                raise InvalidRequest(
-                    "KV does not move between replicas that share layers over several devices yet; "
-                    "give each replica one, or leave out disaggregation.",
-                    param="disaggregation",
-                )
             arguments.append("--kv-transfer")
             if request.kv_transfer_port:
                 arguments += ["--kv-transfer-port", str(request.kv_transfer_port)]

@@ -266,8 +266,6 @@ def service_config(
     for option, value, least, most in bounds:
         if value is not None and not least <= value <= most:
             raise ConfigurationError(f"{option} is {value}; it must be {least} to {most}.")
-    if tensor_parallel > 1:
-        _check_with_ranks(swap_tokens, kv_transfers)
     return ServiceConfig(
         model_path=model_path,
         served_name=served_name,
@@ -290,27 +288,10 @@ def service_config(
             activation_bits=activation_bits.bits,
             public_prompts=public_prompts,
             chat_template_path=None if chat_template is None else str(chat_template),
-            host_tokens=_host_tokens(kv_tokens, swap_tokens, tensor_parallel),
+            host_tokens=kv_tokens // swap_share if swap_tokens is None else swap_tokens,
             tensor_parallel=tensor_parallel,
             device_map=device_map,
             cpu_moe_layers=cpu_moe_layers,
             kv_transfers=kv_transfers,
         ),
     )
-
-
-def _host_tokens(kv_tokens: int, swap_tokens: int | None, tensor_parallel: int) -> int:
-    """KV that waits in host memory; none with several ranks, which compute it again."""
-    if tensor_parallel > 1:
-        return 0
-    return kv_tokens // swap_share if swap_tokens is None else swap_tokens
-
-
-def _check_with_ranks(swap_tokens: int | None, kv_transfers: KvTransfers | None) -> None:
-    """Refuse what needs the whole KV of a request, of which each rank has a part."""
-    for given, name in ((bool(swap_tokens), "--swap-tokens"), (kv_transfers, "--kv-transfer")):
-        if given:
-            raise ConfigurationError(
-                f"{name} does not go together with {tensor_parallel_size.flag}: each rank has a "
-                "part of the KV. Leave one of them out."
-            )

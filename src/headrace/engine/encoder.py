@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.base.errors import ConfigurationError, ContextLengthExceeded, InvalidRequest
 from headrace.engine.cpu_runner import TensorSource, load_transformer
+from headrace.engine.ranks import RankPlace, alone, check_ranks
 from headrace.kernels import block_size_tokens, default_thread_count
 from headrace.weights.architecture import ArchitectureSpec
 
@@ -25,7 +26,9 @@ class Pooling(StrEnum):
 
 
 class Encoder:
-    """Holds an encoder's packed weights in this process; one call at a time."""
+    """Holds an encoder's packed weights in this process; one call at a time.
+
+    Of several ranks, the first is asked and the others `serve`."""
 
     def __init__(
         self,
@@ -35,12 +38,14 @@ class Encoder:
         pooling: Pooling = Pooling.MEAN,
         normalize: bool = True,
         threads: int | None = None,
+        place: RankPlace = alone,
     ) -> None:
         if not spec.encoder:
             raise ConfigurationError(
                 f"a {spec.family} model generates text; embeddings need an encoder such as MiniLM "
                 "or BGE"
             )
+        check_ranks(spec, place.ranks)
         self._spec = spec
         self._pooling = pooling
         self._normalize = normalize
@@ -54,6 +59,7 @@ class Encoder:
             sequences_max=sequences_max,
             threads=default_thread_count() if threads is None else threads,
             kv_cache_dtype="f16",
+            place=place,
         )
 
     @property
@@ -65,6 +71,10 @@ class Encoder:
     def context_length(self) -> int:
         """Tokens that one text may have."""
         return self._rows_max
+
+    def serve(self) -> None:
+        """Do this rank's part of what rank 0 is asked, until that is closed."""
+        self._transformer.serve()
 
     def embed(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
         """One vector for each text's token ids (the model's special tokens included).

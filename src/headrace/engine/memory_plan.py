@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from headrace.engine.packed_sizes import buffer_bytes, group_values, tile_columns, tiles_bytes
 from headrace.engine.ranks import rank_spec, rank_tensors, rows_of_rank, unit_of
 from headrace.engine.workspace import workspace_bytes
-from headrace.weights.architecture import ArchitectureSpec
+from headrace.kernels import block_size_tokens
+from headrace.weights.architecture import ArchitectureSpec, QueryKeyNorm
 from headrace.weights.layout import divisor_names
 from headrace.weights.lora.adapter import rank_max_default, target_shapes
 from headrace.weights.tensor import Tensor, TensorType
@@ -116,14 +117,31 @@ def plan_devices(
 def plan_ranks(
     spec: ArchitectureSpec, tensors: Mapping[str, Tensor], sizes: RunnerSizes, ranks: int
 ) -> list[MemoryPlan]:
-    """What each rank's process takes; the rows that ranks share are counted with each."""
+    """What each rank's process takes; the rows that ranks share are counted with each.
+
+    Swapped KV is whole, and the first rank's."""
     plans = []
     for rank in range(ranks):
         part, held = rank_spec(spec, rank, ranks), rank_tensors(spec, tensors, rank, ranks)
         plan = plan_memory(part, held, sizes)
-        adapters = adapters_bytes(spec, sizes, rank, ranks)
-        plans.append(replace(plan, adapters_bytes=adapters))
+        host_tokens = 0 if rank else sizes.host_tokens
+        plans.append(
+            replace(
+                plan,
+                workspace_bytes=plan.workspace_bytes + (0 if rank else _shared_bytes(spec, sizes)),
+                adapters_bytes=adapters_bytes(spec, sizes, rank, ranks),
+                host_kv_bytes=host_tokens * kv_bytes_per_token(spec, sizes.kv_cache_dtype),
+            )
+        )
     return plans
+
+
+def _shared_bytes(spec: ArchitectureSpec, sizes: RunnerSizes) -> int:
+    """What ranks share that a single one has not: a block of KV on its way, gathered heads."""
+    block = block_size_tokens * kv_bytes_per_token(spec, sizes.kv_cache_dtype)
+    if spec.query_key_norm is not QueryKeyNorm.WHOLE:
+        return block
+    return block + sizes.rows_max * 4 * (spec.num_heads + spec.num_kv_heads) * spec.head_dim
 
 
 def sum_of(plans: Sequence[MemoryPlan]) -> MemoryPlan:

@@ -3,7 +3,7 @@
     queries, keys, values   whole kv heads with their query heads
     gate, up                units of 32 outputs, a quantization group of the next matrix
     other matrices          tiles of 16 outputs
-    norms, router           every rank has them whole
+    norms, router, an encoder's positions   every rank has them whole
     LoRA adapters           A whole, of B the outputs that the rank has of the adapted matrix
 
 A rank has whole rows of its outputs, so blocks of quantized rows are never cut, every number is
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from headrace.base.errors import ConfigurationError
-from headrace.weights.architecture import ArchitectureSpec, QueryKeyNorm
+from headrace.weights.architecture import ArchitectureSpec
 from headrace.weights.lora.adapter import LoraAdapter
 from headrace.weights.tensor import Tensor
 
@@ -59,13 +59,6 @@ def check_ranks(spec: ArchitectureSpec, ranks: int, cpu_moe_layers: int = 0) -> 
         raise ConfigurationError(
             f"--n-cpu-moe does not go together with {option}, which shares every expert out; leave "
             "one of them out."
-        )
-    if spec.encoder:
-        raise ConfigurationError(f"{option} is for models that generate text; leave it out.")
-    if spec.query_key_norm is QueryKeyNorm.WHOLE:
-        raise ConfigurationError(
-            f"{option} does not run this model: it norms the queries and keys of all heads "
-            "together. Leave it out."
         )
     ffn_size = spec.expert_ffn_size if spec.expert_count else spec.ffn_size
     parts = {

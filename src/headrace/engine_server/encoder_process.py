@@ -3,14 +3,19 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from headrace.base.errors import ConfigurationError, HeadraceError, InvalidRequest, ModelFileError
 from headrace.engine.load_probe import not_finite_text
+from headrace.engine.ranks import RankPlace
 from headrace.engine_server import messages
+from headrace.engine_server.loading import ReportLoading, settle, with_ranks
 from headrace.engine_server.messages import EngineConfig
+
+if TYPE_CHECKING:
+    from headrace.engine.encoder import Encoder
 
 warm_up_text = (0,)
 pooling_mean, pooling_first = 1, 2  # GGUF's numbers
@@ -94,8 +99,25 @@ class EncoderLoop:
             self._steps += 1
 
 
-def load_encoder(config: EngineConfig, report: Callable[[str, float], None]) -> TextEncoder | None:
-    """The model as an encoder; None if it generates text."""
+def load_encoder(config: EngineConfig, report: ReportLoading) -> TextEncoder | None:
+    """The model as an encoder, with other ranks if there are to be; None if it generates text."""
+    if not is_encoder(config):
+        return None
+    return with_ranks(config, report, lambda place: open_encoder(config, report, place))
+
+
+def is_encoder(config: EngineConfig) -> bool:
+    """Whether the model makes embeddings. Cost: its header is read."""
+    # The import is a slow part of the start, which a test of messages does not need.
+    from headrace.weights.architecture_reader import read_architecture  # noqa: PLC0415
+    from headrace.weights.model_file import open_model  # noqa: PLC0415
+
+    with open_model(Path(config.model_path)) as file:
+        return read_architecture(file).encoder
+
+
+def open_encoder(config: EngineConfig, report: ReportLoading, place: RankPlace) -> "Encoder":
+    """One rank's part of an encoder, or with a single rank all of it, in this process."""
     # These imports are the slow part of the start; they belong to the progress that is reported.
     from headrace.engine.encoder import Encoder, Pooling  # noqa: PLC0415
     from headrace.weights.architecture_reader import read_architecture  # noqa: PLC0415
@@ -105,8 +127,6 @@ def load_encoder(config: EngineConfig, report: Callable[[str, float], None]) -> 
     path = Path(config.model_path)
     with open_model(path) as file:
         spec = read_architecture(file)
-        if not spec.encoder:
-            return None
         if config.adapters:
             raise ConfigurationError("--lora is for models that generate text; leave it out.")
         if config.context_length is not None:
@@ -114,9 +134,10 @@ def load_encoder(config: EngineConfig, report: Callable[[str, float], None]) -> 
                 f"--context-length is for models that generate text; this one embeds texts of up "
                 f"to {spec.context_length} tokens. Leave it out."
             )
+        _, threads = settle(config, spec, place)
         report("loading weights", 0.1)
         pooling = Pooling.FIRST if takes_first_token(file.metadata) else Pooling.MEAN
-        return Encoder(file, spec, pooling=pooling, threads=config.threads)
+        return Encoder(file, spec, pooling=pooling, threads=threads, place=place)
 
 
 def takes_first_token(metadata: Mapping[str, object]) -> bool:

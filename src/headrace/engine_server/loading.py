@@ -6,12 +6,12 @@ A draft model must have the same tokens by the same ids, or its guesses would me
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.base.clock import Clock
 from headrace.base.errors import ConfigurationError
 from headrace.engine.draft_model import DraftModel
-from headrace.engine.placement import anywhere
+from headrace.engine.placement import Placement, anywhere
 from headrace.engine.ranks import RankPlace, alone
 from headrace.engine.runner import ModelRunner
 from headrace.engine_server.devices import (
@@ -23,6 +23,7 @@ from headrace.engine_server.devices import (
 from headrace.engine_server.messages import EngineConfig
 from headrace.engine_server.rank_processes import RankProcesses, end_engine
 from headrace.tokenizer.tokenizer import Tokenizer
+from headrace.weights.architecture import ArchitectureSpec
 from headrace.weights.model_file import open_model
 from headrace.weights.packed_cache import path_of_rank
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.engine.cpu_runner import CpuRunner
 
 ReportLoading = Callable[[str, float], None]
+Opened = TypeVar("Opened")
 draft_rows_max = 128  # of one step of the draft model: a prompt's chunk
 draft_progress = 0.8  # of the start
 spare_tokens_max = 512  # that only one of two models of a family has
@@ -43,18 +45,27 @@ def load_cpu_runner(config: EngineConfig, report: ReportLoading) -> ModelRunner:
     """Open the model file and put it on this machine's CPU, with other ranks if there are to be.
 
     A rank that ends later ends this process."""
+    return with_ranks(config, report, lambda place: open_runner(config, report, place))
+
+
+def with_ranks(
+    config: EngineConfig, report: ReportLoading, open_rank: Callable[[RankPlace], Opened]
+) -> Opened:
+    """What this process opens as the first rank, or alone; the other ranks are ready with it.
+
+    A rank that ends later ends this process."""
     if config.tensor_parallel == 1:
-        return open_runner(config, report, alone)
+        return open_rank(alone)
     others = RankProcesses(config)
     try:
-        runner = open_runner(config, report, others.place)
+        opened = open_rank(others.place)
         report(f"waiting for {config.tensor_parallel} ranks", 0.9)
         others.wait_ready()
     except BaseException:
         others.close()
         raise
     others.watch(end_engine)
-    return runner
+    return opened
 
 
 def open_runner(config: EngineConfig, report: ReportLoading, place: RankPlace) -> "CpuRunner":
@@ -69,12 +80,7 @@ def open_runner(config: EngineConfig, report: ReportLoading, place: RankPlace) -
         if config.context_length is not None:
             check_context_length(config, config.context_length, spec.context_length)
             spec = dataclasses.replace(spec, context_length=config.context_length)
-        placement = placement_of(config, spec, machine_devices())
-        devices, threads = placement.devices, config.threads
-        if place.ranks > 1:
-            threads = threads_of_rank(config, place.rank, devices)
-            stay_on(devices[place.rank])
-            devices = (anywhere,)
+        placement, threads = settle(config, spec, place)
         report("loading weights", 0.1)
         return CpuRunner(
             file,
@@ -87,10 +93,25 @@ def open_runner(config: EngineConfig, report: ReportLoading, place: RankPlace) -
             activation_bits=config.activation_bits,
             adapters_max=config.adapters_max,
             adapter_rank_max=config.adapter_rank_max,
-            packed_path=_packed_path(config, place, len(devices)),
+            packed_path=_packed_path(config, place, len(placement.devices)),
             place=place,
-            devices=devices,
+            devices=placement.devices,
         )
+
+
+def settle(
+    config: EngineConfig, spec: ArchitectureSpec, place: RankPlace
+) -> tuple[Placement, int | None]:
+    """Where this process computes, and on how many threads; None: as many as there are cores.
+
+    One of several ranks stays on its device from now on. ConfigurationError if the model or this
+    machine does not allow what is configured."""
+    placement = placement_of(config, spec, machine_devices())
+    if place.ranks == 1:
+        return placement, config.threads
+    threads = threads_of_rank(config, place.rank, placement.devices)
+    stay_on(placement.devices[place.rank])
+    return dataclasses.replace(placement, devices=(anywhere,)), threads
 
 
 def _packed_path(config: EngineConfig, place: RankPlace, device_count: int) -> Path | None:

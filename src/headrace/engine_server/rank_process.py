@@ -7,6 +7,7 @@ csrc/base/rank_group.hpp); no Python runs between them. A second thread loads ad
 How it starts and ends: rank_processes.py.
 """
 
+import ctypes
 import os
 import signal
 import sys
@@ -20,9 +21,11 @@ import msgspec
 
 from headrace.base.errors import HeadraceError, ModelFileError
 from headrace.engine.cpu_runner import CpuRunner
+from headrace.engine.encoder import Encoder
 from headrace.engine.ranks import RankPlace
 from headrace.engine.runner import AdapterRunner
 from headrace.engine_server import adapter_shelf
+from headrace.engine_server.encoder_process import is_encoder, open_encoder
 from headrace.engine_server.loading import open_runner, out_of_memory
 from headrace.engine_server.rank_processes import (
     RankLoad,
@@ -33,11 +36,14 @@ from headrace.engine_server.rank_processes import (
 )
 from headrace.weights.lora.opening import open_adapter
 
+parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
+
 
 def main(arguments: list[str]) -> None:
     """Serve rank 0 until it is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):  # of the terminal; rank 0's end is this one's
         signal.signal(number, signal.SIG_IGN)
+    end_with_parent()
     start = msgspec.json.decode(sys.stdin.buffer.readline(), type=RankStart)
     loaded: SimpleQueue[CpuRunner] = SimpleQueue()
     rank_max = start.config.adapter_rank_max
@@ -45,10 +51,20 @@ def main(arguments: list[str]) -> None:
         target=obey_until_end, args=(sys.stdin.buffer, loaded, rank_max), daemon=True
     ).start()
     runner = _load(start, int(arguments[0]))
-    loaded.put(runner)
+    if isinstance(runner, CpuRunner):
+        loaded.put(runner)  # an encoder is told of no adapters
     _say(RankReport())
     runner.serve()
     leave(0)
+
+
+def end_with_parent() -> None:
+    """Have the system end this process with the first rank, even where it is stopped (SIGSTOP).
+
+    A stopped process reads no end of its input, and would keep its weights. Linux only; it is the
+    thread that started this one whose end counts, the first rank's main thread."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
 
 
 def obey_until_end(stream: BinaryIO, loaded: "SimpleQueue[CpuRunner]", rank_max: int) -> None:
@@ -96,16 +112,22 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _load(start: RankStart, descriptor: int) -> CpuRunner:
+def _load(start: RankStart, descriptor: int) -> CpuRunner | Encoder:
     place = RankPlace(start.rank, start.ranks, descriptor)
     try:
-        return open_runner(start.config, lambda _detail, _progress: None, place)
+        if is_encoder(start.config):
+            return open_encoder(start.config, _report_nothing, place)
+        return open_runner(start.config, _report_nothing, place)
     except HeadraceError as error:
         reason = error.message
     except MemoryError:
         reason = out_of_memory
     _say(RankReport(reason))
     leave(1)
+
+
+def _report_nothing(_detail: str, _progress: float) -> None:
+    """The first rank tells how far the start is."""
 
 
 def _say(report: RankReport) -> None:

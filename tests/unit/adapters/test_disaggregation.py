@@ -23,9 +23,10 @@ def test_our_engine_hands_over_and_fetches() -> None:
     assert "--kv-transfer" not in find_adapter("headrace").command(plain).argv
 
 
-def test_layers_shared_over_devices_and_moving_kv_exclude_each_other() -> None:
-    with pytest.raises(InvalidRequest, match="disaggregation"):
-        find_adapter("headrace").command(replace(request, tensor_parallel=2))
+def test_kv_moves_between_replicas_that_share_layers_over_devices() -> None:
+    argv = find_adapter("headrace").command(replace(request, tensor_parallel=2)).argv
+    assert "--kv-transfer" in argv
+    assert argv[argv.index("--tensor-parallel-size") + 1] == "2"
 
 
 def test_vllm_is_started_with_a_connector_and_a_side_channel_of_its_own() -> None:

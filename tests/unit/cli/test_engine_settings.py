@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace.base.errors import ConfigurationError
@@ -50,15 +51,11 @@ def test_a_number_out_of_range_is_refused_by_option_and_range(option: str, value
         service_config(Path("tiny.gguf"), "tiny", **{**good, option: value})
 
 
-@pytest.mark.parametrize(
-    "given", [{"swap_tokens": 64}, {"kv_transfers": KvTransfers("::1", 0, 1.0)}]
-)
-def test_what_needs_a_requests_whole_kv_is_refused_with_ranks(given: dict[str, Any]) -> None:
-    with pytest.raises(
-        ConfigurationError, match="does not go together with --tensor-parallel-size"
-    ):
-        service_config(Path("m"), "m", **good, **given, tensor_parallel=2)
-    engine = service_config(Path("m"), "m", **good, tensor_parallel=2).engine
-    assert (engine.tensor_parallel, engine.host_tokens) == (2, 0)
+def test_ranks_swap_and_move_kv_as_one_process_does() -> None:
+    moves = KvTransfers("::1", 0, 1.0)
+    engine = service_config(Path("m"), "m", **good, kv_transfers=moves, tensor_parallel=2).engine
+    alone = service_config(Path("m"), "m", **good, kv_transfers=moves).engine
+    assert engine == msgspec.structs.replace(alone, tensor_parallel=2)
+    assert engine.host_tokens > 0
     with pytest.raises(ConfigurationError, match="--tensor-parallel-size is 9"):
         service_config(Path("m"), "m", **good, tensor_parallel=9)

@@ -136,6 +136,23 @@ def test_adapters_that_are_too_many_are_refused_with_how_many_would_fit(
         check(count + 1)
 
 
+def test_swapped_kv_of_ranks_is_in_the_first_one(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = msgspec.structs.replace(config(model, 1024, swap_tokens=512), tensor_parallel=2)
+    plan = check_memory(wanted, available_bytes=1 << 30, nodes=nodes)
+    assert plan.host_kv_bytes == plan.kv_bytes // 2
+    with_swap = capsys.readouterr().err
+    check_memory(msgspec.structs.replace(wanted, host_tokens=0), 1 << 30, nodes=nodes)
+    without = capsys.readouterr().err
+    (first, second), (first_without, second_without) = (
+        [line for line in said.splitlines() if "memory: rank" in line]
+        for said in (with_swap, without)
+    )
+    assert first != first_without
+    assert second == second_without
+
+
 def test_adapters_that_are_given_are_not_advised_away(model: Path) -> None:
     engine = config(model, 1 << 20, slots=1)
     given = (LoadAdapter("", "house", "house.gguf"),)

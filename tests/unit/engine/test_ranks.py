@@ -15,6 +15,7 @@ import pytest
 
 from headrace.base.errors import ConfigurationError, ModelFileError
 from headrace.engine.cpu_runner import CpuRunner, KvCacheType
+from headrace.engine.encoder import Encoder
 from headrace.engine.ranks import (
     RankPlace,
     alone,
@@ -50,6 +51,21 @@ mixed_spec = replace(
     expert_ffn_size=96,
     shared_expert_ffn_size=64,
     shared_expert_gated=True,
+)
+
+# OLMo 2: the queries of all heads are normed together, and so are the keys.
+whole_norm_spec = replace(
+    odd_spec, query_key_norm=QueryKeyNorm.WHOLE, norm_placement=NormPlacement.BRANCH
+)
+encoder_spec = replace(
+    odd_spec,
+    family="bert",
+    context_length=64,
+    encoder=True,
+    norm_placement=NormPlacement.AFTER,
+    layer_norm=True,
+    gated=False,
+    rope_dimensions=0,
 )
 
 
@@ -161,6 +177,8 @@ def check_equal(one: CpuRunner, many: CpuRunner, vocab_size: int) -> None:
         ("Q4_1", narrow_spec, 2, 1),
         ("Q8_0", mixed_spec, 2, 1),
         ("F16", replace(odd_spec, residual_scale=0.5), 2, 2),
+        ("Q4_0", whole_norm_spec, 3, 1),
+        ("F32", whole_norm_spec, 2, 2),
     ],
 )
 def test_logits_are_those_of_one_rank(
@@ -322,9 +340,60 @@ def test_a_step_without_samples_and_a_refused_one_leave_the_ranks_together() -> 
         assert (many.execute_logits(after)[1] == one.execute_logits(after)[1]).all()
 
 
-def test_one_of_several_ranks_gives_no_blocks_away() -> None:
-    with ranks_of(small_model(), 2) as many, pytest.raises(ValueError, match="exports no KV"):
-        many.export_blocks([0])
+@pytest.mark.parametrize("dtype", ["f16", "q8"])
+def test_exported_blocks_are_those_of_one_rank_and_go_to_any_number(dtype: KvCacheType) -> None:
+    model = small_model(odd_spec, "Q8_0")
+    prompt = step([Work(tokens_of(40, 1, 103), 0, [3, 1, 2])])
+    then = step([Work([5], 40, [7, 9, 8])])
+    with (
+        runner(model, alone, 1, dtype) as one,
+        ranks_of(model, 2, 1, dtype) as two,
+        ranks_of(model, 3, 2, dtype) as three,
+    ):
+        every = (one, two, three)
+        for each in every:
+            each.execute(prompt)
+        exported = [each.export_blocks([3, 1, 2]) for each in every]
+        assert exported[0] == exported[1] == exported[2]
+        for each, source in zip(every, (two, three, one), strict=True):
+            each.discard_kv()
+            each.import_blocks([7, 9, 8], source_blocks := exported[every.index(source)])
+            assert each.export_blocks([7, 9, 8]) == source_blocks
+        logits = [each.execute_logits(then)[1] for each in every]
+    assert (logits[0] == logits[1]).all()
+    assert (logits[0] == logits[2]).all()
+
+
+@pytest.mark.parametrize(("count", "threads"), [(2, 2), (3, 1)])
+def test_an_encoders_vectors_are_those_of_one_rank(count: int, threads: int) -> None:
+    model = small_model(encoder_spec, "Q8_0")
+    texts = [tokens_of(length, length, 103) for length in (5, 40, 1, 19)]
+    expected = Encoder(model, encoder_spec, threads=2).embed(texts)
+    descriptor = os.memfd_create("ranks")
+    others = [
+        Encoder(model, encoder_spec, threads=threads, place=RankPlace(rank, count, descriptor))
+        for rank in range(1, count)
+    ]
+    serving = [threading.Thread(target=other.serve) for other in others]
+    first = Encoder(model, encoder_spec, threads=threads, place=RankPlace(0, count, descriptor))
+    for thread in serving:
+        thread.start()
+    found = first.embed(texts), first.embed(texts[1:2])
+    del first  # which lets the others go
+    for thread in serving:
+        thread.join()
+    os.close(descriptor)
+    assert found == (expected, expected[1:2])
+
+
+def test_blocks_that_are_not_there_leave_the_ranks_together() -> None:
+    with ranks_of(small_model(), 2) as many:
+        block = many.export_blocks([0])
+        with pytest.raises(ValueError, match="block id 128"):
+            many.export_blocks([128])
+        with pytest.raises(ValueError, match="layout"):
+            many.import_blocks([0], block[:-1])
+        assert many.export_blocks([0]) == block
 
 
 @pytest.mark.parametrize(
@@ -333,8 +402,6 @@ def test_one_of_several_ranks_gives_no_blocks_away() -> None:
         ({}, 3, "2 key/value heads, and each rank needs at least one; give at most 2"),
         ({"ffn_size": 32}, 2, "1 units of 32 feed-forward values"),
         ({"vocab_size": 16}, 2, "1 tiles of 16 tokens"),
-        ({"query_key_norm": QueryKeyNorm.WHOLE}, 2, "norms the queries and keys of all heads"),
-        ({"encoder": True, "norm_placement": NormPlacement.AFTER}, 2, "generate text"),
     ],
 )
 def test_what_cannot_be_split_is_said(changes: dict[str, object], ranks: int, reason: str) -> None:
