@@ -97,6 +97,18 @@ void serve(CpuTransformer& self) {
   }
 }
 
+// Takes no lock: steps go on meanwhile.
+const char* check_packed(CpuTransformer& self, std::size_t byte_count) {
+  nb::gil_scoped_release release;
+  PackedFile* file = self.transformer().packed_file();
+  switch (file == nullptr ? PackedCheck::sound : file->check_next(byte_count)) {
+    case PackedCheck::more: return "more";
+    case PackedCheck::sound: return "sound";
+    case PackedCheck::damaged: return "damaged";
+  }
+  return "";
+}
+
 nb::bytes export_blocks(CpuTransformer& self, const std::vector<int>& block_ids) {
   for (const int id : block_ids) self.check_block(id);
   Transformer& transformer = self.transformer();
@@ -145,6 +157,7 @@ void bind_transformer(nb::module_& module) {
       .def("unload_adapter", &unload_adapter, "slot"_a)
       .def("discard_kv", &discard_kv)
       .def("serve", &serve)
+      .def("check_packed", &check_packed, "byte_count"_a)
       .def("copy_blocks", &copy_blocks, "pairs"_a)
       .def("export_blocks", &export_blocks, "block_ids"_a)
       .def("import_blocks", &import_blocks, "block_ids"_a, "data"_a)

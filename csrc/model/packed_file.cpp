@@ -7,8 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "base/buffer.hpp"
 #include "kernels/kernel_table.hpp"
@@ -17,8 +21,9 @@ namespace headrace {
 
 namespace {
 
-constexpr int layout_version = 1;
+constexpr int layout_version = 2;
 constexpr std::size_t header_bytes = 64;
+constexpr std::size_t read_bytes = std::size_t{1} << 18;   // at once, which a core's cache holds
 
 struct Header {
   char magic[8] = {'h', 'r', 'p', 'a', 'c', 'k', '\0', '\0'};
@@ -29,7 +34,10 @@ struct Header {
 struct Entry {
   std::uint64_t key;
   std::uint64_t byte_count;
+  std::uint64_t checksum;   // of the tiles
 };
+
+constexpr std::size_t entry_name_bytes = offsetof(Entry, checksum);   // what says which matrix it is
 
 static_assert(sizeof(Header) <= header_bytes && sizeof(Entry) <= header_bytes);
 
@@ -77,8 +85,15 @@ std::size_t PackedFile::entry_bytes(std::size_t matrix_bytes) {
   return header_bytes + round_up(matrix_bytes, cache_line_bytes);
 }
 
-PackedFile::PackedFile(int descriptor, std::uint8_t* data, std::size_t size, bool is_new)
-    : descriptor_(descriptor), data_(data), size_(size), is_new_(is_new), used_(header_bytes) {}
+PackedFile::PackedFile(std::string path, int descriptor, std::uint8_t* data, std::size_t size,
+                       bool is_new)
+    : path_(std::move(path)),
+      descriptor_(descriptor),
+      data_(data),
+      size_(size),
+      is_new_(is_new),
+      used_(header_bytes),
+      checked_(header_bytes) {}
 
 std::unique_ptr<PackedFile> PackedFile::open(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
@@ -92,7 +107,7 @@ std::unique_ptr<PackedFile> PackedFile::open(const std::string& path) {
     ::close(descriptor);
     return nullptr;
   }
-  std::unique_ptr<PackedFile> file(new PackedFile(descriptor, data, size, false));
+  std::unique_ptr<PackedFile> file(new PackedFile(path, descriptor, data, size, false));
   const Header expected = header_of(size);
   if (std::memcmp(data, &expected, sizeof(Header)) != 0) return nullptr;
   madvise(data, size, MADV_WILLNEED);
@@ -112,9 +127,8 @@ std::unique_ptr<PackedFile> PackedFile::create(const std::string& path, std::siz
     ::close(descriptor);
     return nullptr;
   }
-  std::unique_ptr<PackedFile> file(new PackedFile(descriptor, data, size, true));
+  std::unique_ptr<PackedFile> file(new PackedFile(path, descriptor, data, size, true));
   file->temporary_path_ = temporary;
-  file->path_ = path;
   return file;
 }
 
@@ -126,13 +140,13 @@ PackedFile::~PackedFile() {
 }
 
 std::uint8_t* PackedFile::take(const RawTensor& raw, std::size_t byte_count) {
-  const Entry entry{key_of(raw), byte_count};
+  const Entry entry{key_of(raw), byte_count, 0};
   const std::size_t end = used_ + entry_bytes(byte_count);
   if (end > size_) throw StalePackedFile{};
   std::uint8_t* at = data_ + used_;
   if (is_new_) {
     std::memcpy(at, &entry, sizeof(Entry));
-  } else if (std::memcmp(at, &entry, sizeof(Entry)) != 0) {
+  } else if (std::memcmp(at, &entry, entry_name_bytes) != 0) {
     throw StalePackedFile{};
   }
   used_ = end;
@@ -148,10 +162,80 @@ void PackedFile::publish() {
   std::string temporary = std::move(temporary_path_);
   temporary_path_.clear();
   publishing_ = std::thread([this, cut, temporary = std::move(temporary)] {
-    const bool whole = cut && fsync(descriptor_) == 0 &&
+    const bool whole = cut && seal() && fsync(descriptor_) == 0 &&
                        std::rename(temporary.c_str(), path_.c_str()) == 0;
     if (!whole) ::unlink(temporary.c_str());
   });
+}
+
+// Writes the checksums, past the mapping, which is read only by now.
+bool PackedFile::seal() {
+  for (std::size_t at = header_bytes; at < used_;) {
+    Entry entry;
+    std::memcpy(&entry, data_ + at, sizeof(Entry));
+    StripeHash hash;
+    hash.add(data_ + at + header_bytes, entry.byte_count);
+    const std::uint64_t checksum = hash.value();
+    const off_t place = static_cast<off_t>(at + entry_name_bytes);
+    if (pwrite(descriptor_, &checksum, sizeof(checksum), place) != sizeof(checksum)) return false;
+    at += entry_bytes(entry.byte_count);
+  }
+  return true;
+}
+
+PackedCheck PackedFile::check_next(std::size_t byte_count) {
+  if (is_new_) return PackedCheck::sound;
+  std::vector<std::uint8_t> chunk(read_bytes);
+  for (std::size_t done = 0; done < byte_count;) {
+    if (checked_left_ == 0 && checked_ == used_) return PackedCheck::sound;
+    const std::size_t count = std::min(chunk.size(), checked_left_);
+    const bool holds = count == 0 ? enter_entry() : check_tiles(chunk.data(), count);
+    if (!holds) {
+      remove_if_mine();
+      return PackedCheck::damaged;
+    }
+    done += count;
+  }
+  return PackedCheck::more;
+}
+
+bool PackedFile::enter_entry() {
+  Entry entry;
+  if (!read_at(checked_, reinterpret_cast<std::uint8_t*>(&entry), sizeof(Entry))) return false;
+  checked_ += header_bytes;
+  checked_left_ = entry.byte_count;
+  checked_hash_ = {};
+  expected_hash_ = entry.checksum;
+  return checked_ <= used_ && checked_left_ <= used_ - checked_;
+}
+
+bool PackedFile::check_tiles(std::uint8_t* chunk, std::size_t byte_count) {
+  if (!read_at(checked_, chunk, byte_count)) return false;
+  checked_hash_.add(chunk, byte_count);
+  checked_ += byte_count;
+  checked_left_ -= byte_count;
+  return checked_left_ > 0 || checked_hash_.value() == expected_hash_;
+}
+
+// Not through the mapping: a page that the disk cannot give any more would end the process.
+bool PackedFile::read_at(std::size_t offset, std::uint8_t* out, std::size_t byte_count) const {
+  while (byte_count > 0) {
+    const ssize_t count = pread(descriptor_, out, byte_count, static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    out += count;
+    offset += static_cast<std::size_t>(count);
+    byte_count -= static_cast<std::size_t>(count);
+  }
+  return true;
+}
+
+// Another process may have put a whole file in this one's place.
+void PackedFile::remove_if_mine() const {
+  struct stat mine {}, there {};
+  if (fstat(descriptor_, &mine) == 0 && stat(path_.c_str(), &there) == 0 &&
+      mine.st_dev == there.st_dev && mine.st_ino == there.st_ino)
+    ::unlink(path_.c_str());
 }
 
 }  // namespace headrace

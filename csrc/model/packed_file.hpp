@@ -3,9 +3,11 @@
 // takes its name only when all of it is on the disk.
 //
 //   header   64 bytes: magic, layout, size
-//   entry    for each matrix, in the order of loading: 64 bytes (key, size), then its tiles
+//   entry    for each matrix, in the order of loading: 64 bytes (key, size, checksum), then its tiles
 //
-// Only kernels of the same layout read it (packed_layout); a key says which matrix an entry is.
+// Only kernels of the same layout read it (packed_layout); a key says which matrix an entry is. What a
+// load compares is the header and the entries' beginnings, so that it reads no tiles; whether these
+// are as they were written is checked beside the steps (check_next).
 #pragma once
 
 #include <cstddef>
@@ -14,6 +16,7 @@
 #include <string>
 #include <thread>
 
+#include "base/stripe_hash.hpp"
 #include "model/raw_tensor.hpp"
 
 namespace headrace {
@@ -24,6 +27,8 @@ std::string packed_layout();
 
 // What the file holds is not what is asked of it: pack anew.
 struct StalePackedFile {};
+
+enum class PackedCheck { more, sound, damaged };
 
 class PackedFile {
  public:
@@ -46,17 +51,32 @@ class PackedFile {
   // A new file is whole: read only from now on, and in its place as soon as the disk has it.
   void publish();
 
- private:
-  PackedFile(int descriptor, std::uint8_t* data, std::size_t size, bool is_new);
+  // Reads on in the file, `byte_count` bytes or a little more, and compares what it has read of a
+  // matrix with the checksum of what was packed. A damaged file is removed, so that the next load
+  // packs anew. For one thread, whatever others do with the matrices; a new file is sound.
+  PackedCheck check_next(std::size_t byte_count);
 
+ private:
+  PackedFile(std::string path, int descriptor, std::uint8_t* data, std::size_t size, bool is_new);
+
+  bool seal();
+  bool enter_entry();
+  bool check_tiles(std::uint8_t* chunk, std::size_t byte_count);
+  bool read_at(std::size_t offset, std::uint8_t* out, std::size_t byte_count) const;
+  void remove_if_mine() const;
+
+  std::string path_;
   int descriptor_;
   std::uint8_t* data_;
   std::size_t size_;
   bool is_new_;
   std::size_t used_;
   std::string temporary_path_;   // of a new file until it is published
-  std::string path_;
   std::thread publishing_;
+  std::size_t checked_;          // how far check_next has come, and
+  StripeHash checked_hash_;      // what it has of the entry that it is in
+  std::size_t checked_left_ = 0; // whose tiles have so many bytes to come
+  std::uint64_t expected_hash_ = 0;
 };
 
 }  // namespace headrace

@@ -95,6 +95,7 @@ class Transformer {
   int max_model_len() const { return max_model_len_; }
   const std::vector<std::size_t>& weight_bytes() const { return weight_bytes_; }   // by device
   KvCache& kv_cache() { return kv_; }
+  PackedFile* packed_file() { return weights_.packed.get(); }   // null if the weights are in memory
 
   void execute(const StepBatch& batch, const StepResults& results);   // throws InvalidStep
   void copy_blocks(const std::vector<std::pair<int, int>>& pairs);     // source, destination

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from headrace.base.errors import ConfigurationError, ModelFileError
 from headrace.engine.placement import Device, anywhere
 from headrace.engine.ranks import RankPlace, alone, check_ranks
-from headrace.engine.runner import ActivationBits, RunnerInfo, StepBatch, StepResult
+from headrace.engine.runner import (
+    ActivationBits,
+    RunnerInfo,
+    StepBatch,
+    StepResult,
+    WeightsCheck,
+)
 from headrace.kernels import CpuTransformer, block_size_tokens, default_thread_count, isa_limit
 from headrace.kernels.rotation import Rotation, rotations_of
 from headrace.weights.architecture import ArchitectureSpec
@@ -171,6 +177,13 @@ class CpuRunner:
         if self._others is not None:
             self._others.unload_adapter(slot)
         self._open().unload_adapter(slot)
+
+    def check_weights(self, byte_count: int) -> WeightsCheck:
+        """Compare so many more bytes of mapped weights with what was packed; steps go on meanwhile.
+
+        For one thread. A damaged file is removed, so that the next load packs anew; weights that
+        this load packed are sound."""
+        return self._open().check_packed(byte_count)
 
     def discard_kv(self) -> None:
         """Lose the content of all blocks, and give their memory back until it is used."""

@@ -60,6 +60,11 @@ class DraftModel:
         self.seconds_total = 0.0  # of its steps
         self.read_s = 0.0  # a token of those read first; 0 before any
 
+    @property
+    def runner(self) -> ModelRunner:
+        """Its own."""
+        return self._runner
+
     def prepare(self, wanted: Rows[tuple[Sequence, int]]) -> float:
         """Compute up to so many guesses for each of these sequences; the seconds it took.
 

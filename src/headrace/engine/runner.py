@@ -15,6 +15,7 @@ from headrace.weights.architecture import ArchitectureSpec
 from headrace.weights.lora.adapter import LoraAdapter
 
 ActivationBits = Literal[8, 16]  # 8: of products with weights of 4 bits; others always have 16
+WeightsCheck = Literal["more", "sound", "damaged"]  # more: there is more to read
 activation_bits_default: ActivationBits = 8  # of an engine that nobody told
 
 
@@ -151,4 +152,13 @@ class DiscardingRunner(Protocol):
 
     def discard_kv(self) -> None:
         """Lose the content of all blocks; no sequence may have any."""
+        ...
+
+
+@runtime_checkable
+class CheckedRunner(Protocol):
+    """A runner whose weights come from a file that something may have damaged."""
+
+    def check_weights(self, byte_count: int) -> WeightsCheck:
+        """Compare so many more bytes of the weights with what they were; beside steps."""
         ...

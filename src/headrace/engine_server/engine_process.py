@@ -50,7 +50,9 @@ from headrace.engine_server.loading import (
 )
 from headrace.engine_server.messages import EngineConfig, rejection
 from headrace.engine_server.public_prompts import read_public_prompts
+from headrace.engine_server.rank_processes import end_engine
 from headrace.engine_server.stop_strings import TokenTexts
+from headrace.engine_server.weights_check import start_check
 from headrace.engine_server.wire import engine_request, wire_output, wire_stats
 
 read_bytes = 256 * 1024
@@ -177,6 +179,8 @@ class EngineProcess:
                 activation_bits=info.activation_bits,
             )
         )
+        for each in (runner, None if draft_model is None else draft_model.runner):
+            start_check(each, end_engine)
         return core
 
     def _report_loading(self, detail: str, progress: float) -> None:

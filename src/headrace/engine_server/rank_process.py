@@ -33,7 +33,9 @@ from headrace.engine_server.rank_processes import (
     RankReport,
     RankStart,
     RankUnload,
+    end_engine,
 )
+from headrace.engine_server.weights_check import start_check
 from headrace.weights.lora.opening import open_adapter
 
 parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -54,6 +56,7 @@ def main(arguments: list[str]) -> None:
     if isinstance(runner, CpuRunner):
         loaded.put(runner)  # an encoder is told of no adapters
     _say(RankReport())
+    start_check(runner, end_engine)
     runner.serve()
     leave(0)
 

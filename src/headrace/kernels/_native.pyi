@@ -1,5 +1,5 @@
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,11 @@ class CpuTransformer:
     def discard_kv(self) -> None: ...
     def serve(self) -> None:
         """Take part in rank 0's calls until it is gone; for the other ranks."""
+
+    def check_packed(self, byte_count: int) -> Literal["more", "sound", "damaged"]:
+        """Compare the next bytes of mapped weights with their checksums; for one thread.
+
+        A damaged file is removed."""
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None: ...
     def export_blocks(self, block_ids: Sequence[int]) -> bytes: ...

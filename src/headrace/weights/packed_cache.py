@@ -6,6 +6,7 @@
 
 The file is written by the first load (csrc/model/packed_file.hpp). It can be lost at any time: the
 next load makes it again, and a process that has it mapped keeps it, and holds a lock that says so.
+Damage is found beside the steps (engine_server/weights_check.py).
 """
 
 import shutil

@@ -1,5 +1,7 @@
 """Packed weights in a file: the second load maps them, and gives the same bits."""
 
+import os
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,6 +113,139 @@ def test_a_file_that_is_not_whole_is_made_anew(tmp_path: Path, kept: float) -> N
     path.write_bytes(whole[: int(len(whole) * kept)])
     assert (logits_of(model, path) == expected).all()
     assert path.read_bytes() == whole
+
+
+def check(runner: CpuRunner, byte_count: int = 1000) -> str:
+    """What a look at all of the weights says, a part at a time."""
+    while (found := runner.check_weights(byte_count)) == "more":
+        pass
+    return found
+
+
+def xxh64(data: bytes) -> int:
+    """XXH64 of whole stripes with seed 0, word by word from its specification."""
+    primes = (
+        11400714785074694791,
+        14029467366897019727,
+        1609587929392839161,
+        9650029242287828579,
+    )
+    mask = (1 << 64) - 1
+
+    def turned(value: int, bits: int) -> int:
+        return (value << bits | value >> 64 - bits) & mask
+
+    def mixed(lane: int, word: int) -> int:
+        return turned((lane + word * primes[1]) & mask, 31) * primes[0] & mask
+
+    lanes = [primes[0] + primes[1] & mask, primes[1], 0, -primes[0] & mask]
+    for place, (word,) in enumerate(struct.iter_unpack("<Q", data)):
+        lanes[place % 4] = mixed(lanes[place % 4], word)
+    result = sum(turned(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18), strict=True))
+    for lane in lanes:
+        result = ((result & mask ^ mixed(0, lane)) * primes[0] + primes[3]) & mask
+    result = result + len(data) & mask
+    result = (result ^ result >> 33) * primes[1] & mask
+    result = (result ^ result >> 29) * primes[2] & mask
+    return result ^ result >> 32
+
+
+def test_the_checksum_is_the_one_that_is_specified(tmp_path: Path) -> None:
+    assert xxh64(bytes(range(64))) == 0xF7C67301DB6713F0  # of the reference implementation
+    path = tmp_path / "model.weights"
+    logits_of(small_model(), path)
+    data, at, count = path.read_bytes(), 64, 0
+    while at < len(data):
+        _, byte_count, checksum = struct.unpack_from("<QQQ", data, at)
+        assert checksum == xxh64(data[at + 64 : at + 64 + byte_count])
+        at += 64 + byte_count
+        count += 1
+    assert count == 1 + 2 * 7  # the embedding, and each layer's matrices
+
+
+def test_mapped_weights_are_checked_to_their_end(tmp_path: Path) -> None:
+    model = small_model(type_name="Q8_0")
+    path = tmp_path / "model.weights"
+    with loaded(model, path) as first:
+        assert first.check_weights(1) == "sound"  # packed just now
+    with loaded(model, path) as second:
+        assert second.check_weights(1000) == "more"
+        assert check(second) == "sound"
+        assert check(second) == "sound"  # once is enough
+    assert path.exists()
+    with loaded(model, None) as third:
+        assert third.check_weights(1) == "sound"
+
+
+@pytest.mark.parametrize("place", [0.002, 0.3, 0.999])
+def test_a_flipped_bit_is_found_and_the_next_load_packs_anew(tmp_path: Path, place: float) -> None:
+    model = small_model(type_name="Q8_0")
+    path = tmp_path / "model.weights"
+    expected = logits_of(model, path)
+    whole = path.read_bytes()
+    flip(path, 64 + int((len(whole) - 64) * place))
+    with loaded(model, path) as runner:
+        assert check(runner) == "damaged"
+        assert not path.exists()
+    assert (logits_of(model, path) == expected).all()
+    assert path.read_bytes() == whole
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+
+
+def test_a_damaged_checksum_counts_as_damage(tmp_path: Path) -> None:
+    path = tmp_path / "model.weights"
+    logits_of(small_model(), path)
+    flip(path, 64 + 16)  # behind the first matrix's key and size
+    with loaded(small_model(), path) as runner:
+        assert check(runner) == "damaged"
+
+
+def test_a_file_that_is_cut_while_it_is_mapped_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "model.weights"
+    logits_of(small_model(), path)
+    with loaded(small_model(), path) as runner:
+        os.truncate(path, path.stat().st_size // 2)
+        assert check(runner) == "damaged"
+        assert not path.exists()
+
+
+def test_a_whole_file_that_another_process_put_there_is_not_removed(tmp_path: Path) -> None:
+    model = small_model()
+    path = tmp_path / "model.weights"
+    logits_of(model, path)
+    whole = path.read_bytes()
+    flip(path, len(whole) - 1)
+    with loaded(model, path) as runner:
+        other = tmp_path / "other"
+        other.write_bytes(whole)
+        other.rename(path)
+        assert check(runner) == "damaged"
+    assert path.read_bytes() == whole
+    with loaded(model, path) as runner:
+        assert check(runner) == "sound"
+
+
+def test_what_another_process_writes_is_not_read_before_it_is_whole(tmp_path: Path) -> None:
+    model = small_model()
+    path = tmp_path / "model.weights"
+    expected = logits_of(model, path)
+    whole = path.read_bytes()
+    path.unlink()
+    writing = tmp_path / "model.weights.1.tmp"  # as process 1 names it
+    writing.write_bytes(whole[: len(whole) // 2] + bytes(len(whole) - len(whole) // 2))
+    assert (logits_of(model, path) == expected).all()
+    assert path.read_bytes() == whole
+    with loaded(model, path) as runner:
+        writing.write_bytes(whole)
+        writing.rename(path)  # while ours is mapped
+        assert check(runner) == "sound"
+    with loaded(model, path) as runner:
+        assert check(runner) == "sound"
 
 
 def test_a_directory_that_takes_no_files_costs_nothing_but_the_packing(tmp_path: Path) -> None:
