@@ -8,6 +8,11 @@ All in seconds of the deployment's learnt speed (`cost_policy`). Only prompts wi
 D lacks than the deployment's threshold are looked at; P and D are of one generation of one
 deployment, so that the one can use the other's KV. An endpoint that is half an engine always needs
 another for the prompt.
+
+The 6 is `least_harm`'s for a prompt that nobody has. Its weight by the requests in flight, for one
+that somebody has, compares endpoints which all decode with the mean of them: nobody decodes at P,
+so there is no mean to compare D with, and D was chosen by that weight already. No simulated fleet
+splits, so that another number could not be told from this one.
 """
 
 from collections.abc import Collection

@@ -50,6 +50,7 @@ from headrace.control.admin import (
     tenants,
     terms,
     usage,
+    versions,
     wallets,
     webhooks,
 )
@@ -74,6 +75,7 @@ route_modules = (
     projects,
     keys,
     models,
+    versions,
     deployments,
     rollouts,
     explain,

@@ -1,4 +1,4 @@
-"""Routes for logical models and their immutable versions."""
+"""Routes for logical models; those for their versions are in `versions`."""
 
 import datetime
 from typing import Annotated
@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from headrace.base.errors import Conflict, InvalidRequest, NotFound
 from headrace.base.ids import new_id
 from headrace.control.admin.access import actor_of
-from headrace.control.admin.context import AdminContext, Context
+from headrace.control.admin.context import Context
 from headrace.control.admin.limit_values import LimitsBody, LimitsView, limits_of, limits_view
 from headrace.control.admin.objective_values import (
     ObjectivesBody,
@@ -19,55 +19,23 @@ from headrace.control.admin.objective_values import (
     objectives_view,
 )
 from headrace.control.admin.pages import After, Limit, Page, page_items_default, page_of
-from headrace.control.admin.references import (
-    ModelName,
-    Name,
-    Reference,
-    reject_id_as_name,
-    resolve,
-)
+from headrace.control.admin.references import ModelName, reject_id_as_name, resolve
 from headrace.control.admin.values import RequestBody, moment
-from headrace.control.in_use import check_model_unused, check_version_unused
-from headrace.control.version_facts import (
-    contradictions,
-    with_declared_template,
-    with_local_header,
+from headrace.control.admin.version_values import (
+    VersionFields,
+    VersionView,
+    version_of,
+    version_view,
 )
-from headrace.spec.models import ChatFormat, FileHeader, Model, ModelVersion, WeightedTarget
-from headrace.tokenizer.chat_template import source_characters_max
-from headrace.weights import catalogue
+from headrace.control.in_use import check_model_unused
+from headrace.spec.models import Model, ModelVersion, WeightedTarget
 
 router = APIRouter()
-
-Source = Annotated[str, Field(min_length=1, max_length=1000)]
-ShortText = Annotated[str, Field(max_length=100)]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 Aliases = Annotated[tuple[ModelName, ...], Field(max_length=50)]
 Fallbacks = Annotated[tuple[ModelName, ...], Field(max_length=10)]
 Weight = Annotated[int, Field(ge=0, le=1_000_000)]
-
-
-class ChatFormatBody(RequestBody):
-    """How a model writes conversations, for engines that take a prompt and know no turns."""
-
-    template: Annotated[str, Field(min_length=1, max_length=source_characters_max)]  # Jinja
-    end_token: ShortText = ""  # what it calls eos_token
-
-
-class VersionFields(RequestBody):
-    """Where a version's weights come from."""
-
-    source: Source
-    sha256: Sha256 | None = None
-    context_length: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
-    licence: ShortText = ""
-    format: ShortText = ""
-    quantization: ShortText = ""
-    parameters: Annotated[int, Field(ge=1, le=1 << 50)] | None = None
-    capabilities: Annotated[tuple[Name, ...], Field(max_length=20)] = ()
-    chat_format: ChatFormatBody | None = None  # in place of the engine's, where that has none
 
 
 class ModelCreate(VersionFields):
@@ -90,59 +58,6 @@ class ModelChange(RequestBody):
     fallbacks: Fallbacks | None = None  # replaces all of them
     objectives: ObjectivesBody | None = None
     targets: Annotated[dict[str, Weight], Field(max_length=100)] | None = None  # version: share
-
-
-class VersionCreate(VersionFields):
-    """Another version of a model; it gets the traffic if `activate` says so."""
-
-    model: Reference
-    name: Name | None = None  # None: v2, v3, ...
-    activate: bool = False
-
-
-class HeaderView(BaseModel):
-    """What a version's own file says of it; empty and null: it does not."""
-
-    format: str
-    family: str
-    quantization: str
-    parameters: int | None
-    context_length: int | None
-    capabilities: list[str]
-    pooling: str  # of an embedding model: mean, first, last, rank
-    embedding_size: int | None
-
-
-class VersionFileView(BaseModel):
-    """One of a version's files."""
-
-    name: str
-    sha256: str
-    size_bytes: int
-
-
-class VersionView(BaseModel):
-    """An immutable version."""
-
-    id: str
-    name: str
-    model_id: str
-    model: str
-    source: str
-    sha256: str | None  # of its file, or over the names and digests of its files
-    files: list[VersionFileView]  # empty: not read yet
-    context_length: int | None
-    licence: str
-    format: str
-    quantization: str
-    parameters: int | None
-    chat_template_sha256: str  # as declared, else the file's own; empty: none, or not read yet
-    capabilities: list[str]  # as declared, else as its file says
-    header: HeaderView | None  # null: its file was not read yet
-    contradictions: list[str]  # what was declared and its file says otherwise
-    weight: int  # its share of the model's traffic, against the other versions' weights
-    create_time: datetime.datetime
-    created_by: str  # who made it, by name; empty: it is older than names are kept
 
 
 class ModelView(BaseModel):
@@ -176,7 +91,7 @@ def create_model(body: ModelCreate, context: Context, request: Request) -> Model
         fallbacks=body.fallbacks,
         objectives=objectives_of(body.objectives),
     )
-    version = _version_of(context, model, "v1", body, actor_of(request).name)
+    version = version_of(context, model, "v1", body, actor_of(request).name)
     model = store.create(model)
     version = store.create(version)
     model = store.update(msgspec.structs.replace(model, targets=(WeightedTarget(version.id),)))
@@ -241,54 +156,6 @@ def delete_model(model: str, context: Context) -> None:
         store.delete(found)
 
 
-@router.delete("/versions/{version:path}", status_code=204)
-def delete_version(version: str, context: Context) -> None:
-    """Forget a version; Conflict while a deployment or the model's traffic needs it."""
-    store = context.database.store
-    with context.database.transaction():
-        found = resolve(store, ModelVersion, version, Model)
-        check_version_unused(store, found)
-        model = store.get(Model, found.parent_id)
-        kept = tuple(t for t in model.targets if t.model_version_id != found.id)
-        if kept != model.targets:
-            store.update(msgspec.structs.replace(model, targets=kept))
-        store.delete(found)
-
-
-@router.post("/versions", status_code=201)
-def create_version(body: VersionCreate, context: Context, request: Request) -> VersionView:
-    """Create another version of a model."""
-    store = context.database.store
-    model = resolve(store, Model, body.model)
-    taken = {version.name for version in store.list(ModelVersion, model.id)}
-    if body.name is not None:
-        reject_id_as_name(body.name)
-    name = body.name or f"v{len(taken) + 1}"
-    if name in taken:
-        raise Conflict(f"the model {model.name!r} has a version {name!r}; choose another name")
-    version = store.create(_version_of(context, model, name, body, actor_of(request).name))
-    if body.activate:
-        model = store.update(msgspec.structs.replace(model, targets=(WeightedTarget(version.id),)))
-    return _version_view(version, model)
-
-
-@router.get("/versions")
-def list_versions(
-    context: Context,
-    model: str | None = None,
-    limit: Limit = page_items_default,
-    after: After = "",
-) -> Page[VersionView]:
-    """List versions, of one model or of all."""
-    store = context.database.store
-    parent_id = None if model is None else resolve(store, Model, model).id
-    models = {item.id: item for item in store.list(Model)}
-    versions = [item for item in store.list(ModelVersion, parent_id) if item.parent_id in models]
-    return page_of(
-        versions, after, limit, lambda version: _version_view(version, models[version.parent_id])
-    )
-
-
 def check_names_free(models: list[Model], own_id: str, names: tuple[str, ...]) -> None:
     """Conflict if another model answers to one of these names."""
     for model in models:
@@ -328,44 +195,6 @@ def is_found(search: str, model: Model, versions: list[ModelVersion]) -> bool:
     return all(word in text for word in search.casefold().split())
 
 
-def known_licence(source: str) -> str:
-    """The licence of a source that the catalogue knows."""
-    entry = catalogue.find(source)
-    return "" if entry is None else entry.licence
-
-
-def _version_of(
-    context: AdminContext, model: Model, name: str, fields: VersionFields, created_by: str
-) -> ModelVersion:
-    """The version as it will be; InvalidRequest where its file, if it is here, says otherwise."""
-    version = ModelVersion(
-        id=new_id(ModelVersion.id_prefix, context.clock),
-        name=name,
-        parent_id=model.id,
-        create_time=context.clock.wall_s(),
-        source=fields.source,
-        sha256=fields.sha256,
-        context_length=fields.context_length,
-        licence=fields.licence or known_licence(fields.source),
-        format=fields.format,
-        quantization=fields.quantization,
-        parameters=fields.parameters,
-        capabilities=fields.capabilities,
-        chat_format=chat_format_of(fields.chat_format),
-        created_by=created_by,
-    )
-    return with_local_header(with_declared_template(version))
-
-
-def chat_format_of(body: ChatFormatBody | None) -> ChatFormat | None:
-    """A declared chat template as the store has it."""
-    return None if body is None else ChatFormat(body.template, body.end_token)
-
-
-def _header_view(header: FileHeader | None) -> HeaderView | None:
-    return None if header is None else HeaderView(**msgspec.to_builtins(header))
-
-
 def _model_view(model: Model, versions: list[ModelVersion]) -> ModelView:
     return ModelView(
         id=model.id,
@@ -374,32 +203,7 @@ def _model_view(model: Model, versions: list[ModelVersion]) -> ModelView:
         aliases=list(model.aliases),
         fallbacks=list(model.fallbacks),
         objectives=objectives_view(model.objectives),
-        versions=[_version_view(item, model) for item in versions if item.parent_id == model.id],
+        versions=[version_view(item, model) for item in versions if item.parent_id == model.id],
         create_time=moment(model.create_time),
         limits=limits_view(model.limits),
-    )
-
-
-def _version_view(version: ModelVersion, model: Model) -> VersionView:
-    weights = {target.model_version_id: target.weight for target in model.targets}
-    return VersionView(
-        id=version.id,
-        name=version.name,
-        model_id=model.id,
-        model=model.name,
-        source=version.source,
-        sha256=version.sha256,
-        files=[VersionFileView(**msgspec.to_builtins(file)) for file in version.files],
-        context_length=version.context_length,
-        licence=version.licence,
-        format=version.format,
-        quantization=version.quantization,
-        parameters=version.parameters,
-        chat_template_sha256=version.chat_template_sha256,
-        capabilities=list(version.abilities),
-        header=_header_view(version.header),
-        contradictions=[found.words for found in contradictions(version)],
-        weight=weights.get(version.id, 0),
-        create_time=moment(version.create_time),
-        created_by=version.created_by,
     )
