@@ -22,6 +22,7 @@ from headrace.engine.core import EngineCore
 from headrace.engine.cpu_runner import CpuRunner
 from headrace.engine.draft_model import DraftModel
 from headrace.engine.request import EngineRequest, EngineStats, SamplingParams
+from headrace.engine.runner import activation_bits_default
 from headrace.engine.scheduler import SchedulerConfig
 from headrace.engine_server.grammars import GrammarCompiler
 from headrace.engine_server.loading import check_vocabularies
@@ -143,6 +144,7 @@ def load(path: Path, stack: ExitStack) -> tuple[Tokenizer, CpuRunner]:
             rows_max=rows_max,
             sequences_max=rows_max,
             threads=1,
+            activation_bits=activation_bits_default,
         )
     return tokenizer, stack.enter_context(runner)
 

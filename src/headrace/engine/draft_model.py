@@ -109,9 +109,7 @@ class DraftModel:
 
     def token_s(self, sequence_count: int) -> float:
         """What one guess takes where so many sequences get one together; 0 if not yet known."""
-        if not self._time.is_known:
-            return 0.0
-        return self._time.base_s / sequence_count + self._time.row_s
+        return self._time.step_s(sequence_count) / sequence_count
 
     def forget(self, sequence: Sequence) -> None:
         """Free the blocks of a sequence. Idempotent."""

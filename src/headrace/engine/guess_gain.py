@@ -1,7 +1,7 @@
 """Whether guessing pays, by the clock: steps with guesses against steps without.
 
-The estimates that choose how many guesses to make (`speculation.py`) take a step's time for linear
-in its rows; where that is wrong, or a draft model costs more than it seems, this notices:
+The estimates that choose how many guesses to make (`speculation.py`) know what rows cost by their
+number alone; where that is wrong, or a draft model costs more than it seems, this notices:
 
     guess    while a token takes no longer than without, which is known after 8 steps
     measure  2 steps without guesses after the first 8, and after each 64

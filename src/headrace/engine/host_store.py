@@ -106,7 +106,7 @@ class HostStore:
     def _is_cheaper(self, block_count: int, token_count: int) -> bool:
         if self._block_s is None:
             return True
-        return 2 * block_count * self._block_s <= token_count * self._step_time.row_s
+        return 2 * block_count * self._block_s <= token_count * self._step_time.row_s(token_count)
 
     def _learn(self, block_count: int, start_s: float) -> None:
         if block_count <= 0:

@@ -150,8 +150,8 @@ class Scheduler:
     def record_step(self, rows: int, run_s: float) -> None:
         """Learn from what the step that was scheduled last took."""
         self.step_time.record(rows, run_s)
-        if self.speculator is not None and self.only_decodes:
-            self.speculator.record_step(rows, run_s)
+        if self.speculator is not None:
+            self.speculator.record_step(rows, run_s, only_decodes=self.only_decodes)
 
     def end_step(self, seconds: float) -> None:
         """The step's samples are taken in; it took so long in all."""

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from headrace.engine.request import EngineRequest, RequestUsage, TokenLogprobs
 
 preemptions_max = 4  # from then on the others of its class give way first
-acceptance_start = 0.75  # of drafts, before anything is known
 no_table: NDArray[np.int32] = np.empty(0, np.int32)
 unused = RequestUsage(prompt_tokens=0, cached_tokens=0, completion_tokens=0)
 
@@ -48,7 +47,6 @@ class Sequence:
         "constraint",
         "counts_prompt",
         "cumulative_logprob",
-        "draft_acceptance",
         "drafts",
         "foreign_cached",
         "index",
@@ -129,7 +127,6 @@ class Sequence:
         self.cumulative_logprob = 0.0
 
         self.drafts: list[int] = []  # guesses of the next tokens, for the step that is scheduled
-        self.draft_acceptance = acceptance_start  # chance that the next draft is right
         self.accepted_drafts = 0  # in all
         self.refused_drafts = 0
         # Of the prompt's tokens but the first, while the leader collects them.

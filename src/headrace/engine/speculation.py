@@ -7,13 +7,14 @@ rest is thrown away. So tokens are the same with and without it, only the number
 
 How many drafts: a row more is worth its time if it yields tokens at the rate of the step without:
 
-    acceptance^i > (row + guess) / (base + rows * row) * expected tokens of the step
+    chance^i > caution * (row + guess) / step * expected tokens of the step
 
 At one sequence on a memory-bound machine the right side is small; with many sequences, or where
-arithmetic bounds the step, it comes near 1 and nothing is drafted. `base` and `row` are learnt
-(`step_time.py`); `guess` is what the proposer itself takes for a token: nothing for n-grams, a
-draft model's step for it. `acceptance` is learnt for each sequence, and creeps up while nothing is
-drafted, so that it is tried again.
+arithmetic bounds the step, it comes near 1 and nothing is drafted. `step` and `row`, what the step
+takes and one row more, are learnt (`step_time.py`), from prompts' steps before there are others;
+`guess` is what the proposer itself takes for a token: nothing for n-grams, a draft model's step for
+it. `chance` is learnt for each sequence, from drafts and from guesses that were not worth a row
+(`guess_acceptance.py`).
 
 All this rests on estimates; whether guessing pays at all is measured (`guess_gain.py`), and what it
 may cost is bounded (`guess_account.py`).
@@ -23,20 +24,17 @@ other guesses are cut where the grammar does not allow them.
 """
 
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass
-from math import log
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from headrace.base.clock import Clock
+from headrace.engine.guess_acceptance import GuessAcceptance, chance_max
 from headrace.engine.guess_gain import GuessGain
 from headrace.engine.sequence import Sequence
 from headrace.engine.step_time import StepTime
 
-learning_rate = 0.15
-acceptance_max = 0.98
-acceptance_min = 0.02
-recovery = 0.02  # share of the way back to `recovered` at each step without a draft
-recovered = 0.5
+caution = 1.05  # what is learnt is not certain
+prompt_weight = 0.03  # of a step with a prompt's chunk, whose rows have no logits
 likely_output_tokens = 256  # of a request that may have more
 reading_share_max = 0.5  # of what guessing is likely to save
 
@@ -96,9 +94,40 @@ class _Step:
 
     sequences: int
     has_guesses: bool = False
+    forced: set[Sequence] = field(default_factory=set)  # whose guesses are what a grammar forces
     accepted: int = 0
     looking_s: float = 0.0  # for guesses
     read_s: float = 0.0  # of it, by a draft model, for later guesses
+
+
+class _Plan:
+    """A step as far as it is planned: its rows, what it takes, the tokens that may be expected."""
+
+    def __init__(self, time: StepTime, sequence_count: int, guess_s: float) -> None:
+        self._time = time
+        self._guess_s = guess_s  # what making a guess takes
+        self._rows = sequence_count
+        self._tokens = float(sequence_count)
+        self._seconds = time.step_s(sequence_count)
+        self._row_s = time.row_s(sequence_count)  # of one more; no less for those after it
+        self._is_blind = not self._seconds
+
+    def is_worth(self, chance: float) -> bool:
+        """Whether a guess that is so likely right is worth a row more; yes if nothing is known."""
+        more_s = self._row_s + self._guess_s
+        return self._is_blind or chance * self._seconds > caution * more_s * self._tokens
+
+    def take(self, chance: float, most: int) -> int:
+        """Plan as many guesses in a row, each as likely right as that, as are worth their rows."""
+        count, all_right = 0, chance
+        while count < most and self.is_worth(all_right):
+            self._seconds += self._row_s + self._guess_s
+            self._rows += 1
+            self._row_s = max(self._row_s, self._time.row_s(self._rows))
+            self._tokens += all_right
+            all_right *= chance
+            count += 1
+        return count
 
 
 class Speculator:
@@ -109,7 +138,8 @@ class Speculator:
         self._proposer = proposer
         self._computing = proposer if isinstance(proposer, ComputingProposer) else None
         self._draft_max = draft_max
-        self._time = StepTime()  # of steps without a prompt's chunk
+        self._time = StepTime()
+        self._acceptance = GuessAcceptance()
         self._gain = GuessGain(plain_first=self._computing is not None)
         self._step: _Step | None = None  # that was scheduled last, if all sequences decode in it
         self.drafts_total = 0
@@ -132,27 +162,24 @@ class Speculator:
             before_s = self._computing.seconds_total
             own_s = self._computing.prepare(wanted)
             step.read_s = self._computing.seconds_total - before_s - own_s
-        rows = expected = float(len(decodes))
+        plan = _Plan(self._time, len(decodes), guess_s)
         for sequence in decodes:
-            worth = self._least_acceptance(rows, expected, guess_s)
-            drafts = self._guesses(sequence, worth, rows_left)
-            if not drafts:
-                continue
-            sequence.drafts = drafts[: extend(sequence, len(drafts))]
-            count = len(sequence.drafts)
-            step.has_guesses |= count > 0
-            rows_left -= count
-            rows += count
-            expected += _expected(sequence.draft_acceptance, count)
+            self._acceptance.settle(sequence)
+            most = min(self._most(sequence), rows_left)
+            if most > 0:
+                drafts = self._drafts(sequence, plan, most, step)
+                sequence.drafts = drafts[: extend(sequence, len(drafts))] if drafts else []
+                rows_left -= len(sequence.drafts)
+                step.has_guesses |= bool(sequence.drafts)
 
     @property
     def seconds_total(self) -> float:
         """What computing guesses took so far; 0 where they cost nothing."""
         return 0.0 if self._computing is None else self._computing.seconds_total
 
-    def record_step(self, rows: int, seconds: float) -> None:
-        """Learn what a step without a prompt's chunk cost; its drafts are recorded after it."""
-        self._time.record(rows, seconds)
+    def record_step(self, rows: int, seconds: float, *, only_decodes: bool = True) -> None:
+        """Learn what a step cost; its drafts are recorded after it."""
+        self._time.record(rows, seconds, 1.0 if only_decodes else prompt_weight)
 
     def end_step(self, seconds: float) -> None:
         """All drafts of a step without a prompt's chunk are recorded; its whole time, with guesses.
@@ -179,17 +206,15 @@ class Speculator:
             self._step.accepted += accepted
         for place in range(drafted):
             self.drafted[place] += 1
-        acceptance = sequence.draft_acceptance
         for place in range(accepted):
             self.accepted[place] += 1
-            acceptance += learning_rate * (1 - acceptance)
-        if accepted < drafted:
-            acceptance -= learning_rate * acceptance
-        sequence.draft_acceptance = min(max(acceptance, acceptance_min), acceptance_max)
+        if self._step is None or sequence not in self._step.forced:
+            self._acceptance.record(sequence, accepted, is_refused=accepted < drafted)
         sequence.drafts = []
 
     def forget(self, sequence: Sequence) -> None:
         """A sequence has ended."""
+        self._acceptance.forget(sequence)
         if self._computing is not None:
             self._computing.forget(sequence)
 
@@ -198,16 +223,15 @@ class Speculator:
     ) -> list[tuple[Sequence, int]]:
         """What to compute guesses for, as if all of them were made."""
         wanted = []
-        rows = expected = float(len(decodes))
+        plan = _Plan(self._time, len(decodes), guess_s)
         for sequence in decodes:
-            worth = self._least_acceptance(rows, expected, guess_s)
-            most = min(self._most(sequence), rows_left)
-            count = _count_worth(sequence.draft_acceptance, worth, most)
-            if count > 0 and self._is_worth_reading(sequence, len(decodes)):
+            chance, most = self._acceptance.chance(sequence), min(self._most(sequence), rows_left)
+            if most <= 0 or not plan.is_worth(chance):
+                continue
+            if self._is_worth_reading(sequence, len(decodes)):
+                count = plan.take(chance, most)
                 wanted.append((sequence, count))
                 rows_left -= count
-                rows += count
-                expected += _expected(sequence.draft_acceptance, count)
                 if not guess_s:  # what a guess takes is to be known before others are read
                     break
         return wanted
@@ -222,45 +246,29 @@ class Speculator:
             return unread <= to_come
         return unread * read_s <= saving_s * to_come * reading_share_max
 
-    def _guesses(self, sequence: Sequence, worth: float, rows_left: int) -> list[int]:
+    def _drafts(self, sequence: Sequence, plan: _Plan, most: int, step: _Step) -> list[int]:
+        """The guesses of its next tokens that are worth their rows."""
         constraint, output = sequence.constraint, sequence.output
-        most = min(self._most(sequence), rows_left)
-        if constraint is not None:
-            count = _count_worth(acceptance_max, worth, most)
-            forced = constraint.forced_after(output, count) if count > 0 else []
+        if constraint is not None and plan.is_worth(chance_max):
+            forced = _before_stop(sequence, constraint.forced_after(output, most))
             if forced:
-                return _before_stop(sequence, forced)
-        count = _count_worth(sequence.draft_acceptance, worth, most)
-        if count <= 0:
-            lacking = max(0.0, recovered - sequence.draft_acceptance)
-            sequence.draft_acceptance += recovery * lacking
+                step.forced.add(sequence)
+                return forced[: plan.take(chance_max, len(forced))]
+        chance = self._acceptance.chance(sequence)
+        if self._computing is not None and not plan.is_worth(chance):
+            self._acceptance.recover(sequence)
             return []
-        guesses = _before_stop(sequence, self._proposer.propose(sequence, count))
-        if constraint is None or not guesses:
-            return guesses
-        return guesses[: constraint.allowed_count(output, guesses)]
-
-    def _least_acceptance(self, rows: float, expected: float, guess_s: float) -> float:
-        """The chance from which on a draft is worth its row."""
-        if not self._time.is_known:
-            return 0.0
-        row_s = self._time.row_s
-        return (row_s + guess_s) * expected / (self._time.base_s + rows * row_s)
+        guesses = self._proposer.propose(sequence, most if plan.is_worth(chance) else 1)
+        guesses = _before_stop(sequence, guesses)
+        if constraint is not None and guesses:
+            guesses = guesses[: constraint.allowed_count(output, guesses)]
+        count = plan.take(chance, len(guesses))
+        if guesses and not count:
+            self._acceptance.foresee(sequence, guesses[0])
+        return guesses[:count]
 
     def _most(self, sequence: Sequence) -> int:
         return min(self._draft_max, sequence.remaining_count - 1)
-
-
-def _count_worth(acceptance: float, worth: float, most: int) -> int:
-    """How many guesses in a row are each worth their place."""
-    if most <= 0 or worth <= acceptance_min**most:
-        return most
-    return min(most, int(log(worth) / log(acceptance))) if worth < 1 else 0
-
-
-def _expected(acceptance: float, count: int) -> float:
-    """How many of the guesses will be right."""
-    return sum(acceptance**place for place in range(1, count + 1))
 
 
 def _before_stop(sequence: Sequence, guesses: list[int]) -> list[int]:

@@ -105,18 +105,18 @@ def test_drafts_take_no_block_that_a_running_request_needs(make_drafting: Make) 
         assert engine.tokens[name] == engine.expected(name)
 
 
-def sequences(count: int, acceptance: float = 0.9) -> list[Sequence]:
-    made = []
-    for index in range(count):
-        request = EngineRequest(f"r{index}", (1, 2, 3), SamplingParams())
-        made.append(Sequence(request, index, 0.0, 100))
-        made[-1].draft_acceptance = acceptance
-    return made
-
-
 class Anything:
+    def __init__(self) -> None:
+        self.asked = 0
+
     def propose(self, sequence: Sequence, count: int) -> list[int]:
-        return [0] * count
+        self.asked += 1
+        return [7] * count
+
+
+def sequences(count: int) -> list[Sequence]:
+    requests = [EngineRequest(f"r{index}", (1, 2, 3), SamplingParams()) for index in range(count)]
+    return [Sequence(request, 0, 0.0, 1000) for request in requests]
 
 
 def drafted(speculator: Speculator, decodes: list[Sequence]) -> list[int]:
@@ -124,38 +124,101 @@ def drafted(speculator: Speculator, decodes: list[Sequence]) -> list[int]:
     return [len(sequence.drafts) for sequence in decodes]
 
 
-def measured(base_s: float, row_s: float) -> Speculator:
+def measured(step_s: Callable[[int], float], sizes: tuple[int, ...] = (1, 8, 32)) -> Speculator:
+    """One that saw steps of a prompt, and of so many answers."""
     speculator = Speculator(Anything(), 8, ManualClock())
-    for rows in [1, 4, 8, 16, 32] * 20:
-        speculator.record_step(rows, base_s + rows * row_s)
+    speculator.record_step(128, step_s(128), only_decodes=False)
+    for rows in sizes * 20:
+        speculator.record_step(rows, step_s(rows))
     return speculator
 
 
-def test_drafts_are_many_where_a_step_costs_much_and_a_row_little() -> None:
-    assert drafted(measured(base_s=0.1, row_s=0.001), sequences(1)) == [8]
+def bound_by_arithmetic(rows: int) -> float:
+    return 0.002 * rows
 
 
-def test_nothing_is_drafted_where_rows_bound_the_step() -> None:
-    assert drafted(measured(base_s=0.001, row_s=0.010), sequences(2)) == [0, 0]
+def bound_by_memory(rows: int) -> float:
+    return max(0.100, 0.001 * rows)
 
 
-def test_a_large_batch_drafts_less_a_sequence_than_a_small_one() -> None:
-    speculator = measured(base_s=0.016, row_s=0.001)
-    alone, many = drafted(speculator, sequences(1)), drafted(speculator, sequences(64))
-    assert alone[0] > max(many) == 0 or sum(many) / 64 < alone[0]
-    assert alone[0] >= 4
+def come_true(speculator: Speculator, decodes: list[Sequence], *, is_right: bool) -> None:
+    """The next token of each of them, as guessed or not."""
+    for sequence in decodes:
+        accepted = len(sequence.drafts) if is_right else 0
+        sequence.tokens.extend([7] * accepted + [7 if is_right else 8])
+        if sequence.drafts:
+            speculator.record_drafts(sequence, accepted)
 
 
-def test_wrong_drafts_make_fewer_and_a_pause_makes_them_be_tried_again() -> None:
-    speculator = measured(base_s=0.016, row_s=0.002)
-    (sequence,) = sequences(1, acceptance=0.6)
+def test_drafts_are_many_where_a_row_more_costs_nothing() -> None:
+    speculator, decodes = measured(bound_by_memory), sequences(1)
+    for _ in range(4):
+        assert drafted(speculator, decodes)[0] >= 4
+        come_true(speculator, decodes, is_right=True)
+
+
+@pytest.mark.parametrize("count", [1, 3, 8, 32])
+def test_nothing_is_drafted_where_rows_bound_the_step(count: int) -> None:
+    """However many come true, from the first step on."""
+    speculator = measured(bound_by_arithmetic, sizes=(count,))
+    decodes = sequences(count)
+    for _ in range(30):
+        assert drafted(speculator, decodes) == [0] * count
+        come_true(speculator, decodes, is_right=True)
+
+
+def test_prompts_tell_what_a_row_costs_beside_answers_of_one_number() -> None:
+    speculator = measured(bound_by_arithmetic, sizes=(8,))
+    assert drafted(speculator, sequences(8)) == [0] * 8
+
+
+def test_rows_are_drafted_as_far_as_memory_bounds_the_step() -> None:
+    def step_s(rows: int) -> float:
+        return max(0.032, 0.002 * rows)
+
+    speculator = measured(step_s, sizes=(1, 4, 16, 32))
+    assert 4 <= sum(drafted(speculator, sequences(4))) <= 12
+    assert sum(drafted(speculator, sequences(32))) == 0
+
+
+def test_a_guess_that_is_not_worth_its_row_is_held_against_what_comes() -> None:
+    def step_s(rows: int) -> float:
+        return 0.003 + 0.001 * rows
+
+    speculator = measured(step_s, sizes=(8, 16))
+    decodes = sequences(8)
     counts = []
     for _ in range(20):
-        (count,) = drafted(speculator, [sequence])
-        counts.append(count)
-        if count:
-            speculator.record_drafts(sequence, accepted=0)
-    assert counts[0] >= 2
-    assert 0 in counts[1:]
-    later = [drafted(speculator, [sequence])[0] for _ in range(100) if not sequence.drafts]
-    assert any(later)
+        counts.append(sum(drafted(speculator, decodes)))
+        come_true(speculator, decodes, is_right=True)
+    assert counts[0] == 0
+    assert counts[-1] > 0
+
+
+def test_what_came_true_for_others_counts_for_a_new_request() -> None:
+    speculator = measured(lambda rows: 0.016 + 0.002 * rows)
+    before, first = sum(drafted(speculator, sequences(1))), sequences(1)
+    for _ in range(30):
+        drafted(speculator, first)
+        come_true(speculator, first, is_right=False)
+    assert sum(drafted(speculator, sequences(1))) == 0 < before
+
+
+def test_wrong_drafts_make_fewer_and_right_ones_make_more_again() -> None:
+    def step_s(rows: int) -> float:
+        return 0.016 + 0.004 * rows
+
+    speculator, (sequence,) = measured(step_s, sizes=(1, 4)), sequences(1)
+    counts = []
+    for step in range(60):
+        counts.append(drafted(speculator, [sequence])[0])
+        come_true(speculator, [sequence], is_right=step > 20)
+    assert counts[0] > 0 == counts[20]
+    assert counts[-1] > counts[0]
+
+
+def test_guesses_cost_no_look_where_no_token_may_follow() -> None:
+    speculator = measured(bound_by_memory)
+    (sequence,) = sequences(1)
+    sequence.max_tokens = 1
+    assert drafted(speculator, [sequence]) == [0]
