@@ -1,6 +1,6 @@
 // Many rows times one tile of quantized weights with registers of 256 bits: the weights of up to 16
 // groups are unpacked once, to as many bits as the rows have (16 or 8), and their scales to floats, then
-// every row meets them. From a few dozen rows on that is cheaper than unpacking them for each register
+// every row meets them. From a dozen rows on that is cheaper than unpacking them for each register
 // block; the numbers are the same to the bit. D: DotAvx2 or DotAvxVnni.
 #pragma once
 
@@ -13,8 +13,7 @@
 namespace headrace {
 namespace {
 
-// From here on it pays; bytes without minimums are cheap to widen each time.
-constexpr int wide_rows_min(WeightType type) { return type == WeightType::q8_0 ? 32 : 24; }
+constexpr int wide_rows_min = 12;   // from here on it pays
 constexpr int wide_byte_rows_min = 8;
 constexpr int wide_rows_max = 128;   // of one pass: their sums are kept beside the weights
 constexpr int wide_rows = 4;         // of a register block
@@ -157,13 +156,14 @@ inline void scale_wide(const WideGroups<type, Integer>& wide, int count, const R
 template <class D, WeightType type, int rows, class Integer>
 inline void multiply_wide(const WideGroups<type, Integer>& wide, int count,
                           const Integer* const* row_values, const GroupScale* const* row_scales,
-                          float (*sums)[tile_columns]) {
+                          float (*sums)[tile_columns], ReadAhead& ahead) {
   constexpr int parts = scale_parts(type);
   RowDots<rows> kept[wide_groups * parts];
   const Integer* weights = wide.weights;
   const Integer* x[rows];
   for (int r = 0; r < rows; ++r) x[r] = row_values[r];
   for (int i = 0; i < count * parts; ++i) {
+    ahead.ask();
     RowDots<rows> dots;
     dot_wide<D, rows, group_values / parts>(weights, x, dots);
     keep_dots<rows>(dots, kept[i]);
@@ -185,13 +185,12 @@ inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& inp
   const int groups = input.inputs / group_values;
   const int passes = (groups + wide_groups - 1) / wide_groups;
   const int blocks = (row_count + wide_rows - 1) / wide_rows;
-  ReadAhead ahead(tile, tile_bytes(type, input.inputs), passes * blocks);
+  ReadAhead ahead(tile, tile_bytes(type, input.inputs), groups * scale_parts(type) * blocks);
   for (int pass = 0; pass < passes; ++pass) {
     const int first = groups * pass / passes;
     const int count = groups * (pass + 1) / passes - first;
     widen_groups<type>(tile, groups, first, count, wide);
     for_row_blocks<wide_rows>(row_count, [&](auto rows, int block) {
-      ahead.ask();
       const Integer* x[rows()];
       const GroupScale* scales[rows()];
       for (int r = 0; r < rows(); ++r) {
@@ -199,7 +198,7 @@ inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& inp
         x[r] = rows_in.values + row * static_cast<std::size_t>(input.inputs) + first * group_values;
         scales[r] = rows_in.scales + row * static_cast<std::size_t>(groups) + first;
       }
-      multiply_wide<D, type, rows()>(wide, count, x, scales, sums + block);
+      multiply_wide<D, type, rows()>(wide, count, x, scales, sums + block, ahead);
     });
   }
   for (int r = 0; r < row_count; ++r)
@@ -218,7 +217,7 @@ inline void matmul_many_avx2(const std::uint8_t* tile, const ActivationRows& inp
 template <class D, WeightType type>
 void matmul_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                  int row_count, const TileOutput& output) {
-  if (row_count < wide_rows_min(type)) {
+  if (row_count < wide_rows_min) {
     matmul_narrow_avx2<D, type>(tile, input, row_first, row_count, output);
   } else {
     matmul_many_avx2<D, type, std::int16_t>(tile, input, row_first, row_count, output);

@@ -208,29 +208,26 @@ inline void prefetch_group(const std::uint8_t* quants, std::size_t byte_count) {
 }
 
 // Asks for what lies behind a tile, as many bytes as the tile has, in equal parts: one in each of the
-// `turns` in which it is multiplied. A kernel that unpacks weights in bursts would wait for memory in
-// each, and leave it idle in between.
+// `turns` in which it is multiplied. A kernel that asks in bursts waits in each until memory has taken
+// what it asked for, and leaves memory idle in between.
 class ReadAhead {
  public:
   ReadAhead(const std::uint8_t* tile, std::size_t byte_count, int turns)
-      : line_count_((byte_count / read_line_bytes + static_cast<std::size_t>(turns) - 1) /
+      : turn_bytes_((byte_count + static_cast<std::size_t>(turns) - 1) /
                     static_cast<std::size_t>(turns)),
-        at_(tile + prefetch_far_bytes),
-        end_(at_ + byte_count) {}
+        at_(tile + prefetch_far_bytes) {}
 
   void ask() {
-    if (at_ >= end_) return;
 #if defined(__GNUC__)
-    for (std::size_t line = 0; line < line_count_; ++line)
-      __builtin_prefetch(at_ + line * read_line_bytes, 0, 2);
+    for (std::size_t byte = 0; byte < turn_bytes_; byte += read_line_bytes)
+      __builtin_prefetch(at_ + byte, 0, 2);
 #endif
-    at_ += line_count_ * read_line_bytes;
+    at_ += turn_bytes_;
   }
 
  private:
-  std::size_t line_count_;   // of each turn
+  std::size_t turn_bytes_;
   const std::uint8_t* at_;
-  const std::uint8_t* end_;
 };
 
 }  // namespace headrace
