@@ -46,18 +46,52 @@ constexpr int pieces_at_once() {
   return rows > 1 && rows <= S::rows / 2 ? 2 : 1;
 }
 
-// Asks for the lines of `count` elements.
+constexpr int split_blocks = split_tokens / block_tokens;
+
+constexpr int blocks_of_tokens(int count) { return (count + block_tokens - 1) / block_tokens; }
+
+constexpr int asked_stride = 2;   // so often, of a head's elements, a line of each block is asked for
+
+// The blocks of a split in the order in which they are read: keys, then values, then the keys that
+// come next. What is read `ahead_blocks` later is asked for on the way, a few lines at a time: a burst
+// would fill the core's buffers, and memory would stand still while they are computed with.
+template <class Kv>
+struct BlockStream {
+  using Element = typename Kv::Element;
+  const Element* blocks[2 * split_blocks + ahead_blocks];
+  int count;   // of keys, and of values
+
+  // Of blocks [first, first + block_count); none beyond the tile's context follow them.
+  BlockStream(const AttentionTile& tile, int first, int block_count, int context_blocks)
+      : count(block_count) {
+    for (int b = 0; b < count; ++b) {
+      blocks[b] = block_of<Kv>(tile, tile.keys, first + b);
+      blocks[count + b] = block_of<Kv>(tile, tile.values, first + b);
+    }
+    const int next = first - first % split_blocks + split_blocks;
+    for (int b = 0; b < ahead_blocks; ++b) {
+      const auto*& block = blocks[2 * count + b];
+      if (next + b < context_blocks) block = block_of<Kv>(tile, tile.keys, next + b);
+      else if (next >= context_blocks && b < tile.next_count)
+        block = reinterpret_cast<const Element*>(tile.next_keys[b]);
+      else block = blocks[2 * count + b - 1];
+    }
+  }
+
+  const Element* const* keys() const { return blocks; }
+  const Element* const* values() const { return blocks + count; }
+};
+
 template <class Element>
-inline void prefetch_elements(const Element* p, int count) {
+inline void ask_for(const Element* p) {
 #if defined(__GNUC__)
-  const char* bytes = reinterpret_cast<const char*>(p);
-  for (std::size_t at = 0; at < static_cast<std::size_t>(count) * sizeof(Element); at += 64)
-    __builtin_prefetch(bytes + at, 0, 2);
+  __builtin_prefetch(p, 0, 2);
 #endif
 }
 
-// Scores of `rows` queries against the 16 tokens of each of `blocks` blocks, without the tokens' scales.
-template <class S, int rows, int blocks, class Kv>
+// Scores of `rows` queries against the 16 tokens of each of `blocks` blocks, without the tokens'
+// scales; asks for the blocks `ahead_blocks` after them if `asks`.
+template <class S, int rows, int blocks, bool asks, class Kv>
 inline void score_blocks(const typename Kv::Element* const* keys, const float* const* queries,
                          int head_dim, float* scores) {
   constexpr int vectors = block_tokens / S::width;
@@ -65,7 +99,7 @@ inline void score_blocks(const typename Kv::Element* const* keys, const float* c
   for (auto& row : sums)
     for (auto& block : row)
       for (auto& sum : block) sum = S::set1(0.0f);
-  for (int d = 0; d < head_dim; ++d) {
+  const auto add_element = [&](int d) {
     if constexpr (blocks > 1) {   // the fewer of both kinds stay in registers
       typename S::V query[rows];
       for (int r = 0; r < rows; ++r) query[r] = S::set1(queries[r][d]);
@@ -83,6 +117,11 @@ inline void score_blocks(const typename Kv::Element* const* keys, const float* c
         for (int j = 0; j < vectors; ++j) sums[r][0][j] = S::fma(query, key[j], sums[r][0][j]);
       }
     }
+  };
+  for (int d = 0; d < head_dim; d += asked_stride) {
+    if constexpr (asks)
+      for (int b = 0; b < blocks; ++b) ask_for(keys[ahead_blocks + b] + d * block_tokens);
+    for (int i = 0; i < asked_stride; ++i) add_element(d + i);
   }
   for (int r = 0; r < rows; ++r)
     for (int b = 0; b < blocks; ++b)
@@ -90,49 +129,46 @@ inline void score_blocks(const typename Kv::Element* const* keys, const float* c
         S::store(scores + r * split_tokens + b * block_tokens + j * S::width, sums[r][b][j]);
 }
 
+template <class S, int rows, bool asks, class Kv>
+inline void score_some(const typename Kv::Element* const* keys, int count,
+                       const float* const* queries, int head_dim, float* scores) {
+  constexpr int pieces = pieces_at_once<S, rows>();
+  int b = 0;
+  for (; b + pieces <= count; b += pieces)
+    score_blocks<S, rows, pieces, asks, Kv>(keys + b, queries, head_dim, scores + b * block_tokens);
+  for (; b < count; ++b)
+    score_blocks<S, rows, 1, asks, Kv>(keys + b, queries, head_dim, scores + b * block_tokens);
+}
+
 constexpr int scored_blocks = 4;   // whose keys stay in the first cache while all rows meet them
 
-// Scores of all rows against tokens [first, end) of a split; `first` is where a block starts.
+// Scores of all rows against a split's keys, from `scores` on in each row's.
 template <class S, class Kv>
-inline void score_tokens(const AttentionTile& tile, int split_block, int first, int end) {
-  for (; first < end; first += scored_blocks * block_tokens) {
-    const typename Kv::Element* keys[scored_blocks];
-    int count = 0;
-    for (; count < scored_blocks && first + count * block_tokens < end; ++count) {
-      const int block = split_block + first / block_tokens + count;
-      keys[count] = block_of<Kv>(tile, tile.keys, block);
-      prefetch_elements(block_of<Kv>(tile, tile.values, block), block_tokens * tile.head_dim);
-      if (first + (count + scored_blocks) * block_tokens < end)
-        prefetch_elements(block_of<Kv>(tile, tile.keys, block + scored_blocks),
-                          block_tokens * tile.head_dim);
-    }
+inline void score_tokens(const AttentionTile& tile, const BlockStream<Kv>& stream, float* scores) {
+  for (int first = 0; first < stream.count; first += scored_blocks) {
+    const int count = std::min(scored_blocks, stream.count - first);
     for_row_blocks<S::rows>(tile.query_count, [&](auto rows, int row) {
-      constexpr int pieces = pieces_at_once<S, rows()>();
-      float* scores = tile.scores + row * split_tokens + first;
-      int b = 0;
-      for (; b + pieces <= count; b += pieces)
-        score_blocks<S, rows(), pieces, Kv>(keys + b, tile.queries + row, tile.head_dim,
-                                            scores + b * block_tokens);
-      for (; b < count; ++b)
-        score_blocks<S, rows(), 1, Kv>(keys + b, tile.queries + row, tile.head_dim,
-                                       scores + b * block_tokens);
+      float* out = scores + row * split_tokens + first * block_tokens;
+      const auto some = row == 0 ? score_some<S, rows(), true, Kv> : score_some<S, rows(), false, Kv>;
+      some(stream.keys() + first, count, tile.queries + row, tile.head_dim, out);
     });
   }
 }
 
 // mix[r][0:16 pieces] = sum over tokens of weights[r][t] * value[t][0:16 pieces], a slice of a head.
-template <class S, int rows, int pieces, class Kv>
-inline void mix_slice(const AttentionTile& tile, int split_block, int first, int end, int slice,
-                      const float* weights, float* mix) {
+template <class S, int rows, int pieces, bool asks, class Kv>
+inline void mix_slice(const typename Kv::Element* const* values, int token_count, int head_dim,
+                      int slice, const float* weights, float* mix) {
   constexpr int vectors = pieces * 16 / S::width;
   typename S::V sums[rows][vectors];
   for (auto& row : sums)
     for (auto& sum : row) sum = S::set1(0.0f);
-  for (; first < end; first += block_tokens) {
-    const auto* block = block_of<Kv>(tile, tile.values, split_block + first / block_tokens) + slice;
-    const int count = end - first < block_tokens ? end - first : block_tokens;
+  for (int first = 0; first < token_count; first += block_tokens, ++values) {
+    const int count = std::min(token_count - first, block_tokens);
     for (int t = 0; t < count; ++t) {
-      const auto* row = block + t * tile.head_dim;
+      if constexpr (asks)
+        for (int d = 0; d < head_dim; d += 32) ask_for(values[ahead_blocks] + t * head_dim + d);
+      const auto* row = *values + t * head_dim + slice;
       if constexpr (pieces > 1) {
         typename S::V weight[rows];
         for (int r = 0; r < rows; ++r) weight[r] = S::set1(weights[r * split_tokens + first + t]);
@@ -152,22 +188,41 @@ inline void mix_slice(const AttentionTile& tile, int split_block, int first, int
   }
   for (int r = 0; r < rows; ++r)
     for (int j = 0; j < vectors; ++j)
-      S::store(mix + r * tile.head_dim + slice + j * S::width, sums[r][j]);
+      S::store(mix + r * head_dim + slice + j * S::width, sums[r][j]);
 }
 
-// The values of tokens [first, end) of a split, mixed by their weights, for all rows.
+// The values of a split's `token_count` tokens, mixed by their weights, for all rows.
 template <class S, class Kv>
-inline void mix_tokens(const AttentionTile& tile, int split_block, int first, int end) {
+inline void mix_tokens(const AttentionTile& tile, const BlockStream<Kv>& stream, int token_count,
+                       const float* weights) {
   for_row_blocks<S::rows>(tile.query_count, [&](auto rows, int row) {
     constexpr int pieces = pieces_at_once<S, rows()>();
-    const float* weights = tile.scores + row * split_tokens;
+    const float* row_weights = weights + row * split_tokens;
     float* mix = tile.split_mix + row * tile.head_dim;
     int slice = 0;
-    for (; slice + 16 * pieces <= tile.head_dim; slice += 16 * pieces)
-      mix_slice<S, rows(), pieces, Kv>(tile, split_block, first, end, slice, weights, mix);
+    for (; slice + 16 * pieces <= tile.head_dim; slice += 16 * pieces) {
+      const auto mixed = row == 0 && slice == 0 ? mix_slice<S, rows(), pieces, true, Kv>
+                                                : mix_slice<S, rows(), pieces, false, Kv>;
+      mixed(stream.values(), token_count, tile.head_dim, slice, row_weights, mix);
+    }
     for (; slice < tile.head_dim; slice += 16)
-      mix_slice<S, rows(), 1, Kv>(tile, split_block, first, end, slice, weights, mix);
+      mix_slice<S, rows(), 1, false, Kv>(stream.values(), token_count, tile.head_dim, slice,
+                                         row_weights, mix);
   });
+}
+
+// The largest of `count` numbers, in whole vectors; NaN lanes do not win.
+template <class S>
+inline float largest_of(const float* numbers, int count) {
+  constexpr int chains = 4;   // since each comparison waits for the one before it
+  typename S::V largest[chains];
+  for (auto& chain : largest) chain = S::set1(-std::numeric_limits<float>::infinity());
+  int t = 0;
+  for (; t + chains * S::width <= count; t += chains * S::width)
+    for (int c = 0; c < chains; ++c)
+      largest[c] = S::max(S::load(numbers + t + c * S::width), largest[c]);
+  for (; t < count; t += S::width) largest[0] = S::max(S::load(numbers + t), largest[0]);
+  return S::reduce_max(S::max(S::max(largest[0], largest[1]), S::max(largest[2], largest[3])));
 }
 
 // Turns the first `visible` scores into exponentials, the rest up to `token_count` into zeros.
@@ -176,9 +231,7 @@ inline void softmax_row(float* scores, int visible, int token_count, float& row_
   const int padded = (visible + S::width - 1) / S::width * S::width;
   const float minus_infinity = -std::numeric_limits<float>::infinity();
   for (int t = visible; t < padded; ++t) scores[t] = minus_infinity;
-  auto largest = S::set1(minus_infinity);
-  for (int t = 0; t < padded; t += S::width) largest = S::max(S::load(scores + t), largest);
-  row_peak = S::reduce_max(largest);
+  row_peak = largest_of<S>(scores, padded);
   const auto shift = S::set1(row_peak);
   auto sum = S::set1(0.0f);
   for (int t = 0; t < padded; t += S::width) {
@@ -238,9 +291,11 @@ void attend_split(const AttentionTile& tile, int split, AttentionState* states) 
     token_count = seen > token_count ? seen : token_count;
   }
   if (token_count <= 0) return;
+  const int context_blocks = blocks_of_tokens(base + token_count);
   token_count = token_count < split_tokens ? token_count : split_tokens;
   const int block_first = base / block_tokens;
-  score_tokens<S, Kv>(tile, block_first, 0, token_count);
+  const BlockStream<Kv> stream(tile, block_first, blocks_of_tokens(token_count), context_blocks);
+  score_tokens<S, Kv>(tile, stream, tile.scores);
   float peaks[query_rows_max];
   float totals[query_rows_max];
   for (int r = 0; r < tile.query_count; ++r) {
@@ -255,7 +310,7 @@ void attend_split(const AttentionTile& tile, int split, AttentionState* states) 
       if constexpr (Kv::has_scales) scale_tokens<S>(tile, block_first, token_count, 1, scores);
     }
   }
-  mix_tokens<S, Kv>(tile, block_first, 0, token_count);
+  mix_tokens<S, Kv>(tile, stream, token_count, tile.scores);
   for (int r = 0; r < tile.query_count; ++r) {
     if (tile.visible[r] <= base) continue;
     merge_into<S>(&states[r], peaks[r], totals[r], tile.split_mix + r * tile.head_dim,

@@ -48,22 +48,24 @@ void attend_masked_split(const AttentionTile& tile, int split, AttentionState* s
     end = row_end > end ? row_end : end;
   }
   first = first > 0 ? first / block_tokens * block_tokens : 0;
+  const int context_blocks = end > 0 ? blocks_of_tokens(base + end) : 0;
   end = end < split_tokens ? end : split_tokens;
   if (first >= end) return;
-  const int split_block = base / block_tokens;
-  score_tokens<S, Kv>(tile, split_block, first, end);
+  const int block_first = (base + first) / block_tokens;
+  const BlockStream<Kv> stream(tile, block_first, blocks_of_tokens(end - first), context_blocks);
+  score_tokens<S, Kv>(tile, stream, tile.scores + first);
   float peaks[query_rows_max];
   float totals[query_rows_max];
   for (int r = 0; r < tile.query_count; ++r) {
     float* scores = tile.scores + r * split_tokens;
     if constexpr (Kv::has_scales)
-      scale_tokens<S>(tile, split_block + first / block_tokens, end - first, 0, scores + first);
+      scale_tokens<S>(tile, block_first, end - first, 0, scores + first);
     masked_softmax_row<S>(scores, first, end, tile.window_first[r] - base, tile.visible[r] - base,
                           tile.softcap, peaks[r], totals[r]);
     if constexpr (Kv::has_scales)
-      scale_tokens<S>(tile, split_block + first / block_tokens, end - first, 1, scores + first);
+      scale_tokens<S>(tile, block_first, end - first, 1, scores + first);
   }
-  mix_tokens<S, Kv>(tile, split_block, first, end);
+  mix_tokens<S, Kv>(tile, stream, end - first, tile.scores + first);
   for (int r = 0; r < tile.query_count; ++r) {
     if (totals[r] == 0.0f) continue;
     merge_into<S>(&states[r], peaks[r], totals[r], tile.split_mix + r * tile.head_dim,

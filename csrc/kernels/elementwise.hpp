@@ -13,19 +13,20 @@ namespace {
 // e^x within 2 units in the last place; 0 gives exactly 1, below -87 about 1e-38, NaN stays NaN.
 template <class S>
 inline typename S::V exponential(typename S::V x) {
+  const auto magic = S::set1(12582912.0f);   // 1.5 * 2^23: a sum with it is rounded to whole numbers
   x = S::min(S::set1(88.0f), S::max(S::set1(-87.0f), x));
-  const auto whole = S::round(S::mul(x, S::set1(1.44269504f)));
+  const auto shifted = S::fma(x, S::set1(1.44269504f), magic);
+  const auto whole = S::sub(shifted, magic);
   auto rest = S::fma(whole, S::set1(-0.693145752f), x);   // ln 2 in two parts, so that the
   rest = S::fma(whole, S::set1(-1.42860677e-6f), rest);   // first product is exact
-  auto series = S::set1(1.0f / 5040);                     // Taylor: |rest| < 0.35
-  series = S::fma(series, rest, S::set1(1.0f / 720));
-  series = S::fma(series, rest, S::set1(1.0f / 120));
-  series = S::fma(series, rest, S::set1(1.0f / 24));
-  series = S::fma(series, rest, S::set1(1.0f / 6));
-  series = S::fma(series, rest, S::set1(0.5f));
+  auto series = S::set1(0.00138436059f);                  // the least relative error, 2e-9, for
+  series = S::fma(series, rest, S::set1(0.00837419637f));   // |rest| < 0.347
+  series = S::fma(series, rest, S::set1(0.0416680048f));
+  series = S::fma(series, rest, S::set1(0.166664308f));
+  series = S::fma(series, rest, S::set1(0.499999942f));
+  series = S::fma(series, rest, S::set1(1.00000003f));
   series = S::fma(series, rest, S::set1(1.0f));
-  series = S::fma(series, rest, S::set1(1.0f));
-  return S::mul(series, S::pow2(whole));
+  return S::scale_by_power(series, shifted);
 }
 
 template <class S>
@@ -35,15 +36,23 @@ inline float exponential_of(float x) {
   return lanes[0];
 }
 
+constexpr int norm_chains = 4;   // sums at once, since each addition waits for the one before it
+
 template <class S>
 void rms_norm(const float* row, const float* weight, int count, float epsilon, float* out) {
-  auto squares = S::set1(0.0f);
+  typename S::V squares[norm_chains];
+  for (auto& partial : squares) partial = S::set1(0.0f);
   int i = 0;
+  for (; i + norm_chains * S::width <= count; i += norm_chains * S::width)
+    for (int chain = 0; chain < norm_chains; ++chain) {
+      const auto x = S::load(row + i + chain * S::width);
+      squares[chain] = S::fma(x, x, squares[chain]);
+    }
   for (; i + S::width <= count; i += S::width) {
     const auto x = S::load(row + i);
-    squares = S::fma(x, x, squares);
+    squares[0] = S::fma(x, x, squares[0]);
   }
-  float sum = S::reduce_add(squares);
+  float sum = S::reduce_add(S::add(S::add(squares[0], squares[1]), S::add(squares[2], squares[3])));
   for (; i < count; ++i) sum += row[i] * row[i];
   const float factor = 1.0f / std::sqrt(sum / static_cast<float>(count) + epsilon);
   const auto factors = S::set1(factor);
@@ -66,23 +75,34 @@ void quantize(const float* row, int count, const QuantizedRow& out) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
   for (int g = 0; g < count / group_values; ++g, row += group_values) {
     std::int16_t* values = out.values + g * group_values;
-    auto largest = S::set1(0.0f);
-    bool nan = false;
-    for (int i = 0; i < group_values; i += S::width) {
-      const auto x = S::load(row + i);
-      nan |= S::any_nan(x);
-      largest = S::max(S::abs(x), largest);
-    }
-    const float peak = S::reduce_max(largest);
-    if (nan || peak < 1e-30f || peak == infinity) {
-      const float scale = nan ? std::numeric_limits<float>::quiet_NaN() : peak;
-      quantize_unusable(peak < 1e-30f && !nan ? 0.0f : scale, values, out.scales[g]);
+    const float peak = S::group_peak(row);
+    if (!(peak >= 1e-30f && peak < infinity)) {
+      quantize_unusable(peak < 1e-30f ? 0.0f : peak, values, out.scales[g]);
       continue;
     }
     const float scale = peak / quantized_peak;
     const auto [first_sum, second_sum] = S::quantize_group(row, quantized_peak / peak, values);
     const std::int32_t sum = first_sum + second_sum;
     out.scales[g] = {scale, scale * static_cast<float>(sum), sum, first_sum, 0, 0};
+  }
+}
+
+// Groups of 32 as bytes, in order; one that is not finite gets a scale that is not.
+template <class S>
+void quantize_bytes(const float* row, int count, std::int8_t* out, GroupScale* scales) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  for (int g = 0; g < count / group_values; ++g, row += group_values, out += group_values) {
+    const float peak = S::group_peak(row);
+    if (!(peak >= 1e-30f && peak < infinity)) {
+      std::fill_n(out, group_values, std::int8_t{0});
+      const float scale = peak < 1e-30f ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+      scales[g] = {scale, scale, 0, 0, 0, 0};
+      continue;
+    }
+    const float scale = peak / byte_peak;
+    const auto [first_sum, second_sum] = S::quantize_group(row, byte_peak / peak, out);
+    const std::int32_t sum = first_sum + second_sum;
+    scales[g] = {scale, scale * static_cast<float>(sum), sum, first_sum, 0, 0};
   }
 }
 
@@ -108,17 +128,6 @@ float to_bytes(const float* row, int count, std::int8_t* out) {
   return peak / byte_peak;
 }
 
-// Groups of 32 as bytes, in order.
-template <class S>
-void quantize_bytes(const float* row, int count, std::int8_t* out, GroupScale* scales) {
-  for (int g = 0; g < count / group_values; ++g, row += group_values, out += group_values) {
-    const float scale = to_bytes<S>(row, group_values, out);
-    const std::int32_t first = S::sum_sixteen(out);
-    const std::int32_t sum = first + S::sum_sixteen(out + group_values / 2);
-    scales[g] = {scale, scale * static_cast<float>(sum), sum, first, 0, 0};
-  }
-}
-
 template <class S>
 void swiglu(const float* gate, const float* up, int count, float* out) {
   const auto one = S::set1(1.0f);
@@ -134,9 +143,26 @@ void rotate(float* head, const RopeTable& table, int position, float scale) {
   const std::size_t offset = static_cast<std::size_t>(position) * table.pairs;
   const float* cosine = table.cosine + offset;
   const float* sine = table.sine + offset;
+  const auto factor = S::set1(scale);
+  int pair = 0;
+  if (table.adjacent) {
+    for (; pair + S::width / 2 <= table.pairs; pair += S::width / 2) {
+      float* at = head + 2 * pair;
+      S::store(at, S::mul(S::turn_pairs(S::load(at), cosine + pair, sine + pair), factor));
+    }
+  } else {
+    for (; pair + S::width <= table.pairs; pair += S::width) {
+      const auto x = S::load(head + pair);
+      const auto y = S::load(head + table.pairs + pair);
+      const auto c = S::load(cosine + pair);
+      const auto s = S::load(sine + pair);
+      S::store(head + pair, S::mul(S::sub(S::mul(x, c), S::mul(y, s)), factor));
+      S::store(head + table.pairs + pair, S::mul(S::add(S::mul(x, s), S::mul(y, c)), factor));
+    }
+  }
   const int stride = table.adjacent ? 2 : 1;
   const int partner = table.adjacent ? 1 : table.pairs;
-  for (int pair = 0; pair < table.pairs; ++pair) {
+  for (; pair < table.pairs; ++pair) {
     float& x = head[pair * stride];
     float& y = head[pair * stride + partner];
     const float turned = x * cosine[pair] - y * sine[pair];
@@ -156,16 +182,22 @@ void to_half(const float* row, int count, std::uint16_t* out) {
 
 template <class S>
 float peak(const float* row, int count) {
-  auto largest = S::set1(-std::numeric_limits<float>::infinity());
-  auto poison = S::set1(0.0f);   // x - x is 0 for a finite x and NaN otherwise
-  int i = 0;
-  for (; i + S::width <= count; i += S::width) {
+  constexpr int chains = 4;   // since each step of one waits for the one before it
+  typename S::V largest[chains];
+  typename S::V poison[chains];   // x - x is 0 for a finite x and NaN otherwise
+  for (auto& chain : largest) chain = S::set1(-std::numeric_limits<float>::infinity());
+  for (auto& chain : poison) chain = S::set1(0.0f);
+  const auto take = [&](int i, int c) {
     const auto x = S::load(row + i);
-    largest = S::max(x, largest);
-    poison = S::add(poison, S::sub(x, x));
-  }
-  float out = S::reduce_max(largest);
-  float stain = S::reduce_add(poison);
+    largest[c] = S::max(x, largest[c]);
+    poison[c] = S::add(poison[c], S::sub(x, x));
+  };
+  int i = 0;
+  for (; i + chains * S::width <= count; i += chains * S::width)
+    for (int c = 0; c < chains; ++c) take(i + c * S::width, c);
+  for (; i + S::width <= count; i += S::width) take(i, 0);
+  float out = S::reduce_max(S::max(S::max(largest[0], largest[1]), S::max(largest[2], largest[3])));
+  float stain = S::reduce_add(S::add(S::add(poison[0], poison[1]), S::add(poison[2], poison[3])));
   for (; i < count; ++i) {
     out = row[i] > out ? row[i] : out;
     stain += row[i] - row[i];

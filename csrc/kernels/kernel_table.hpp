@@ -17,6 +17,7 @@ constexpr int block_tokens = 16;     // tokens of a KV block
 constexpr int split_tokens = 256;    // context that one softmax pass covers; partial results merge
 constexpr int query_rows_max = 32;   // query rows (tokens x heads of a group) of one attention tile
 constexpr int head_dim_max = 256;
+constexpr int ahead_blocks = 4;      // how far ahead of its use attention asks for a block
 
 // How a matrix lies in memory. The last two are grids that hold many of the files' types exactly:
 // float scales, a scale for 32 or (halves) for 16 weights (model/file_blocks.hpp).
@@ -106,6 +107,8 @@ struct AttentionTile {
   float softcap;                          // attend_masked only: scores stay below it, 0 is off
   const std::uint16_t* scales = nullptr;  // q8 only, block b: scales + b * block_stride, two times
                                           // (16,) float32: of keys, of values
+  const void* next_keys[ahead_blocks];    // blocks that will be read after this tile's, as many as
+  int next_count = 0;                     // this: what they hold is asked for in time
 };
 
 // The softmax state of one query row: maximum, sum of exponentials, weighted values.

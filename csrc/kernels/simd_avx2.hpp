@@ -48,15 +48,17 @@ struct SimdAvx2 {
   static inline V max(V a, V b) { return _mm256_max_ps(a, b); }
   static inline V min(V a, V b) { return _mm256_min_ps(a, b); }
   static inline V abs(V a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
-  static inline V round(V a) {
-    return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  static inline V scale_by_power(V a, V shifted) {
+    const __m256i power = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(a), power));
   }
-  static inline V pow2(V a) {
-    const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(a), _mm256_set1_epi32(127));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
+  static inline V twice_each(const float* p) {   // p[0], p[0], p[1], p[1], ..
+    const __m256i order = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), order);
   }
-  static inline bool any_nan(V a) {
-    return _mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)) != 0;
+  static inline V turn_pairs(V a, const float* cosine, const float* sine) {
+    const V swapped = _mm256_permute_ps(a, 0xB1);
+    return _mm256_addsub_ps(mul(a, twice_each(cosine)), mul(swapped, twice_each(sine)));
   }
   static inline float reduce_add(V a) {
     __m128 half = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -79,12 +81,15 @@ struct SimdAvx2 {
     half = _mm_add_epi32(half, _mm_shuffle_epi32(half, 0x4E));
     return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xB1)));
   }
-  static inline std::int32_t sum_sixteen(const std::int8_t* p) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    const __m128i pairs = _mm_maddubs_epi16(_mm_set1_epi8(1), bytes);
-    __m128i sums = _mm_madd_epi16(pairs, _mm_set1_epi16(1));
-    sums = _mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0x4E));
-    return _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_shuffle_epi32(sums, 0xB1)));
+  static inline float group_peak(const float* x) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    __m256i largest = _mm256_setzero_si256();
+    for (int i = 0; i < group_values; i += width)
+      largest = _mm256_max_epi32(largest, _mm256_castps_si256(_mm256_andnot_ps(sign, load(x + i))));
+    __m128i half = _mm_max_epi32(_mm256_castsi256_si128(largest), _mm256_extracti128_si256(largest, 1));
+    half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0x4E));
+    half = _mm_max_epi32(half, _mm_shuffle_epi32(half, 0xB1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(half));
   }
   static inline std::int32_t quantize_half(const float* x, __m256 factor, std::int16_t* out) {
     const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(load(x), factor));
@@ -99,6 +104,23 @@ struct SimdAvx2 {
     const __m256 factor = _mm256_set1_ps(inverse);
     const std::int32_t first = quantize_half(x, factor, out);
     return {first, quantize_half(x + 16, factor, out + 16)};
+  }
+  static inline std::pair<std::int32_t, std::int32_t> quantize_group(const float* x, float inverse,
+                                                                     std::int8_t* out) {
+    const __m256 factor = _mm256_set1_ps(inverse);
+    __m256i whole[4];
+    for (int i = 0; i < 4; ++i) whole[i] = _mm256_cvtps_epi32(_mm256_mul_ps(load(x + i * width), factor));
+    const __m256i fours = _mm256_packs_epi16(_mm256_packs_epi32(whole[0], whole[1]),
+                                             _mm256_packs_epi32(whole[2], whole[3]));
+    const __m256i bytes =   // packing works within 128 bits
+        _mm256_permutevar8x32_epi32(fours, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), bytes);
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), bytes);
+    __m256i sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));   // 128 bits a half
+    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0x4E));
+    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xB1));
+    return {_mm_cvtsi128_si32(_mm256_castsi256_si128(sums)),
+            _mm_cvtsi128_si32(_mm256_extracti128_si256(sums, 1))};
   }
 };
 

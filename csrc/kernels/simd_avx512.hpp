@@ -44,14 +44,19 @@ struct SimdAvx512 {
   static inline V max(V a, V b) { return _mm512_max_ps(a, b); }
   static inline V min(V a, V b) { return _mm512_min_ps(a, b); }
   static inline V abs(V a) { return _mm512_abs_ps(a); }
-  static inline V round(V a) {
-    return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  static inline V scale_by_power(V a, V shifted) {
+    const __m512i power = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), power));
   }
-  static inline V pow2(V a) {
-    const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(a), _mm512_set1_epi32(127));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23));
+  static inline V twice_each(const float* p) {
+    const __m512i order = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm512_permutexvar_ps(order, _mm512_castps256_ps512(_mm256_loadu_ps(p)));
   }
-  static inline bool any_nan(V a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0; }
+  static inline V turn_pairs(V a, const float* cosine, const float* sine) {
+    const V straight = mul(a, twice_each(cosine));
+    const V crossed = mul(_mm512_permute_ps(a, 0xB1), twice_each(sine));
+    return _mm512_mask_sub_ps(add(straight, crossed), 0x5555, straight, crossed);
+  }
   static inline float reduce_add(V a) {
     return SimdAvx2::reduce_add(
         _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1)));
@@ -64,9 +69,10 @@ struct SimdAvx512 {
     return SimdAvx2::reduce_add_double(_mm512_castps512_ps256(a)) +
            SimdAvx2::reduce_add_double(_mm512_extractf32x8_ps(a, 1));
   }
-  static inline std::int32_t sum_sixteen(const std::int8_t* p) { return SimdAvx2::sum_sixteen(p); }
+  static inline float group_peak(const float* x) { return SimdAvx2::group_peak(x); }
+  template <class Integer>
   static inline std::pair<std::int32_t, std::int32_t> quantize_group(const float* x, float inverse,
-                                                                     std::int16_t* out) {
+                                                                     Integer* out) {
     return SimdAvx2::quantize_group(x, inverse, out);
   }
 };

@@ -49,12 +49,20 @@ struct SimdNeon {
   static inline V max(V a, V b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
   static inline V min(V a, V b) { return vbslq_f32(vcltq_f32(a, b), a, b); }
   static inline V abs(V a) { return vabsq_f32(a); }
-  static inline V round(V a) { return vrndnq_f32(a); }
-  static inline V pow2(V a) {
-    return vreinterpretq_f32_s32(
-        vshlq_n_s32(vaddq_s32(vcvtnq_s32_f32(a), vdupq_n_s32(127)), 23));
+  static inline V scale_by_power(V a, V shifted) {
+    const int32x4_t power = vshlq_n_s32(vreinterpretq_s32_f32(shifted), 23);
+    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), power));
   }
-  static inline bool any_nan(V a) { return vminvq_u32(vceqq_f32(a, a)) == 0; }
+  static inline V twice_each(const float* p) {   // p[0], p[0], p[1], p[1]
+    const float32x2_t two = vld1_f32(p);
+    return vcombine_f32(vdup_lane_f32(two, 0), vdup_lane_f32(two, 1));
+  }
+  static inline V turn_pairs(V a, const float* cosine, const float* sine) {
+    const V crossed = vmulq_f32(vrev64q_f32(a), twice_each(sine));
+    const uint32x4_t first = vreinterpretq_u32_u64(vdupq_n_u64(0x80000000u));   // the sign of x's lane
+    return vaddq_f32(vmulq_f32(a, twice_each(cosine)),
+                     vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(crossed), first)));
+  }
   static inline float reduce_add(V a) { return vaddvq_f32(a); }
   static inline float reduce_max(V a) {   // NaN lanes do not win, as with max()
     float lanes[4];
@@ -66,7 +74,15 @@ struct SimdNeon {
   static inline double reduce_add_double(V a) {
     return vaddvq_f64(vaddq_f64(vcvt_f64_f32(vget_low_f32(a)), vcvt_high_f64_f32(a)));
   }
-  static inline std::int32_t sum_sixteen(const std::int8_t* p) { return vaddlvq_s8(vld1q_s8(p)); }
+  static inline float group_peak(const float* x) {
+    uint32x4_t largest = vdupq_n_u32(0);
+    for (int i = 0; i < group_values; i += width)
+      largest = vmaxq_u32(largest, vreinterpretq_u32_f32(vabsq_f32(vld1q_f32(x + i))));
+    const std::uint32_t bits = vmaxvq_u32(largest);
+    float out;
+    std::memcpy(&out, &bits, 4);
+    return out;
+  }
   // Sixteen inputs as 8 low and 8 high bytes, twice (matmul_integer_neon.hpp); their sum.
   static inline std::int32_t quantize_half(const float* x, float32x4_t factor, std::int8_t* out) {
     std::int32_t sum = 0;
@@ -86,6 +102,22 @@ struct SimdNeon {
     std::int8_t* bytes = reinterpret_cast<std::int8_t*>(out);
     const std::int32_t first = quantize_half(x, factor, bytes);
     return {first, quantize_half(x + 16, factor, bytes + 32)};
+  }
+  static inline int16x8_t rounded_eight(const float* x, float32x4_t factor) {
+    return vcombine_s16(vmovn_s32(vcvtnq_s32_f32(vmulq_f32(vld1q_f32(x), factor))),
+                        vmovn_s32(vcvtnq_s32_f32(vmulq_f32(vld1q_f32(x + 4), factor))));
+  }
+  static inline std::pair<std::int32_t, std::int32_t> quantize_group(const float* x, float inverse,
+                                                                     std::int8_t* out) {
+    const float32x4_t factor = vdupq_n_f32(inverse);
+    std::int32_t sums[2];
+    for (int half = 0; half < 2; ++half, x += 16, out += 16) {
+      const int8x16_t bytes = vcombine_s8(vmovn_s16(rounded_eight(x, factor)),
+                                          vmovn_s16(rounded_eight(x + 8, factor)));
+      vst1q_s8(out, bytes);
+      sums[half] = vaddlvq_s8(bytes);
+    }
+    return {sums[0], sums[1]};
   }
 };
 

@@ -81,18 +81,24 @@ struct SimdPortable {
       return shifted - 12582912.0f;
     });
   }
-  static inline V pow2(V a) {   // of whole numbers in [-126, 127]
+  // a * 2^n by the exponent's bits, of normal numbers: n is in the low bits of `shifted`, 1.5 * 2^23 + n.
+  static inline V scale_by_power(V a, V shifted) {
     return each([&](int i) {
-      const std::uint32_t bits = static_cast<std::uint32_t>(static_cast<int>(a.lane[i]) + 127) << 23;
+      std::uint32_t bits, power;
+      std::memcpy(&bits, &a.lane[i], 4);
+      std::memcpy(&power, &shifted.lane[i], 4);
+      bits += power << 23;
       float out;
       std::memcpy(&out, &bits, 4);
       return out;
     });
   }
-  static inline bool any_nan(V a) {
-    bool found = false;
-    for (int i = 0; i < 8; ++i) found |= a.lane[i] != a.lane[i];
-    return found;
+  // Pairs of neighbours (x, y), each turned by an angle: x c - y s, then x s + y c.
+  static inline V turn_pairs(V a, const float* cosine, const float* sine) {
+    return each([&](int i) {
+      const float c = cosine[i / 2], s = sine[i / 2];
+      return i % 2 == 0 ? a.lane[i] * c - a.lane[i + 1] * s : a.lane[i - 1] * s + a.lane[i] * c;
+    });
   }
   static inline float reduce_add(V a) {
     return ((a.lane[0] + a.lane[4]) + (a.lane[2] + a.lane[6])) +
@@ -108,19 +114,41 @@ struct SimdPortable {
     for (int i = 0; i < 8; ++i) out += a.lane[i];
     return out;
   }
-  static inline std::int32_t sum_sixteen(const std::int8_t* p) {
-    std::int32_t sum = 0;
-    for (int i = 0; i < 16; ++i) sum += p[i];
-    return sum;
+  // The largest magnitude of 32 floats; infinity or NaN if one of them is not finite.
+  static inline float group_peak(const float* x) {
+    std::uint32_t largest = 0;   // as bits: NaN is above infinity, which is above the others
+    for (int i = 0; i < group_values; ++i) {
+      std::uint32_t bits;
+      std::memcpy(&bits, x + i, 4);
+      bits &= 0x7FFFFFFFu;
+      largest = bits > largest ? bits : largest;
+    }
+    float out;
+    std::memcpy(&out, &largest, 4);
+    return out;
+  }
+  static inline int rounded(float x) {
+    volatile float shifted = x + 12582912.0f;
+    return static_cast<int>(shifted - 12582912.0f);
   }
   // Rounds 32 floats times `inverse` to int16, in stored order; the sums of both halves.
   static inline std::pair<std::int32_t, std::int32_t> quantize_group(const float* x, float inverse,
                                                                      std::int16_t* out) {
     std::int32_t sums[2] = {};
     for (int i = 0; i < group_values; ++i) {
-      volatile float shifted = x[i] * inverse + 12582912.0f;
-      const int whole = static_cast<int>(shifted - 12582912.0f);
+      const int whole = rounded(x[i] * inverse);
       out[stored_position(i)] = static_cast<std::int16_t>(whole);
+      sums[i / (group_values / 2)] += whole;
+    }
+    return {sums[0], sums[1]};
+  }
+  // The same to int8, in order.
+  static inline std::pair<std::int32_t, std::int32_t> quantize_group(const float* x, float inverse,
+                                                                     std::int8_t* out) {
+    std::int32_t sums[2] = {};
+    for (int i = 0; i < group_values; ++i) {
+      const int whole = rounded(x[i] * inverse);
+      out[i] = static_cast<std::int8_t>(whole);
       sums[i / (group_values / 2)] += whole;
     }
     return {sums[0], sums[1]};

@@ -180,7 +180,8 @@ class Transformer {
   void norm_heads(float* heads, int head_count, const Buffer<float>& weight) const;
   void norm_gathered(int row, const LayerWeights& layer, float* normed, float* heads);
   void attend(Member& member, int layer, const StepBatch& batch);
-  void attend_item(const AttentionItem& item, int layer, const StepBatch& batch, Scratch& scratch);
+  void attend_item(std::size_t index, int layer, const StepBatch& batch, Scratch& scratch);
+  void place_next(AttentionTile& tile, const AttentionItem& next, int layer, const StepBatch& batch);
   void place_rows(AttentionTile& tile, const AttentionItem& item, int layer, const StepBatch& batch);
   void finish_rows(const AttentionItem& item, int layer, AttentionState* states);
   void requantize(Member& member, int row_count, const Buffer<float>& rows, Activations& out);

@@ -117,14 +117,15 @@ void Transformer::attend(Member& member, int layer, const StepBatch& batch) {
   const std::vector<AttentionItem>& items = plan_.items();
   member.share(static_cast<int>(items.size()), 1, [&](int first, int end) {
     for (int index = first; index < end; ++index)
-      attend_item(items[static_cast<std::size_t>(index)], layer, batch, scratch);
+      attend_item(static_cast<std::size_t>(index), layer, batch, scratch);
   }, Meet::ranks);
   if (mixed_input_->forms().quantized() && !attention_groups_whole_)
     requantize(member, batch.row_count, mixed_, *mixed_input_);
 }
 
-void Transformer::attend_item(const AttentionItem& item, int layer, const StepBatch& batch,
+void Transformer::attend_item(std::size_t index, int layer, const StepBatch& batch,
                               Scratch& scratch) {
+  const AttentionItem& item = plan_.items()[index];
   const int group = shape_.group_size();
   const int head_dim = shape_.head_dim;
   AttentionTile tile;
@@ -136,6 +137,7 @@ void Transformer::attend_item(const AttentionItem& item, int layer, const StepBa
   tile.split_mix = scratch.split_mix.data();
   tile.softcap = shape_.attention_softcap;
   place_rows(tile, item, layer, batch);
+  if (index + 1 < plan_.items().size()) place_next(tile, plan_.items()[index + 1], layer, batch);
   AttentionState* states = item.partial < 0 ? scratch.states.data() : plan_.partial(item.partial);
   for (int q = 0; q < tile.query_count; ++q) states[q].total = 0.0f;
   const int context = batch.context_lens[item.sequence];
@@ -152,6 +154,19 @@ void Transformer::attend_item(const AttentionItem& item, int layer, const StepBa
           kernels_.merge(states + h, from, head_dim);
   }
   finish_rows(item, layer, states);
+}
+
+// The keys that this thread most likely reads after the tile's: the next item's first.
+void Transformer::place_next(AttentionTile& tile, const AttentionItem& next, int layer,
+                             const StepBatch& batch) {
+  AttentionTile other;
+  kv_.place(other, layer, next.kv_head);
+  const int first = next.split_first * (split_tokens / block_tokens);
+  const int blocks = blocks_of(batch.context_lens[next.sequence], block_tokens);
+  tile.next_count = std::clamp(blocks - first, 0, ahead_blocks);
+  for (int b = 0; b < tile.next_count; ++b)
+    tile.next_keys[b] = other.keys + other.block_stride * static_cast<std::size_t>(
+                            batch.table_of(next.sequence)[first + b]);
 }
 
 // The queries of an item and which tokens they see.
