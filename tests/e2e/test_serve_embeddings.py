@@ -84,6 +84,13 @@ def test_what_means_the_same_is_nearest(served: ServeProcess) -> None:
     assert scored["data"][best["index"]]["score"] == pytest.approx(best["relevance_score"])
 
 
+def test_two_ranks_make_the_same_vectors(served: ServeProcess) -> None:
+    body = {"model": model, "input": texts}
+    with ServeProcess.start(model, "--threads", "2", "-tp", "2") as ranks:
+        found = post(ranks, "/v1/embeddings", body)
+    assert found["data"] == post(served, "/v1/embeddings", body)["data"]
+
+
 @pytest.mark.parametrize("question", [Question.EMBEDDING, Question.RANKING])
 def test_the_control_plane_has_what_it_asks_before_the_model_serves(
     served: ServeProcess, question: Question

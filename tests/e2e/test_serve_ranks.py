@@ -20,6 +20,7 @@ from headrace.weights.gguf import open_gguf
 pytestmark = pytest.mark.e2e
 
 prompts = ["the weir", "a lock", "water over stones" * 12, "x"]
+damage = "packed weights in the model cache are not what was written"
 options = ("--threads", "2", "--kv-tokens", "1024", "--step-timeout", "60")
 
 
@@ -62,6 +63,28 @@ def test_two_ranks_answer_through_an_adapter_as_one_does(tmp_path: Path) -> None
     assert found[0][0] != found[0][1]
 
 
+def flip_a_bit(path: Path) -> bytes:
+    """Damage the last weight that a file of packed weights has; what it was."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-70] + bytes([whole[-70] ^ 1]) + whole[-69:])
+    return whole
+
+
+def test_damaged_packed_weights_are_packed_anew_by_any_rank(tmp_path: Path) -> None:
+    model = str(write_model_file(tmp_path / "weir.gguf", layers=2))
+    cache = {"HEADRACE_CACHE_DIR": str(tmp_path / "cache")}
+    with ServeProcess.start(model, *options, "-tp", "2", environment=cache) as served:
+        expected = answers(served)
+    parts = sorted((tmp_path / "cache" / "packed").iterdir())
+    assert [part.stem[-4:] for part in parts] == ["0of2", "1of2"]
+    for part in parts:
+        whole = flip_a_bit(part)
+        with ServeProcess.start(model, *options, "-tp", "2", environment=cache) as served:
+            wait_until(lambda: damage in "\n".join(served.output))
+            assert answers(served) == expected
+        assert part.read_bytes() == whole
+
+
 def children_of(pid: int) -> list[int]:
     return [
         int(child)
@@ -82,6 +105,22 @@ def ranks_of(served: ServeProcess) -> tuple[int, int]:
     (engine,) = children_of(served.process.pid)
     (rank,) = children_of(engine)
     return engine, rank
+
+
+def test_a_stopped_rank_is_ended_with_its_engine_and_the_request_goes_on(tmp_path: Path) -> None:
+    model = str(write_model_file(tmp_path / "weir.gguf", layers=2))
+    quick = (*options[:-1], "2")  # seconds without a step
+    cache = {"HEADRACE_CACHE_DIR": str(tmp_path / "cache")}
+    with ServeProcess.start(model, *quick, "-tp", "2", environment=cache) as served:
+        expected = answer(served, prompts[0])
+        engine, rank = ranks_of(served)
+        os.kill(rank, signal.SIGSTOP)
+        assert answer(served, prompts[0]) == expected
+        wait_until(lambda: not is_alive(rank))
+        assert not is_alive(engine)
+        _, last = ranks_of(served)
+        os.kill(last, signal.SIGSTOP)
+    assert not is_alive(last)
 
 
 def test_two_ranks_answer_as_one_does_and_come_back_when_one_is_killed(tmp_path: Path) -> None:

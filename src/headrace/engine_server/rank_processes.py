@@ -9,6 +9,7 @@ whose rank has ended would wait for it forever: it ends too, and the HTTP proces
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from headrace.weights.lora.adapter import LoraAdapter
 
 rank_command = (sys.executable, "-m", "headrace.engine_server.rank_process")
 exit_grace_s = 5.0
+ready_wait_s = 300.0  # for each of the others, once the first has loaded as large a part
 
 OnDeath = Callable[[str], None]
 
@@ -86,9 +88,16 @@ class RankProcesses:
         """The processes, in the order of their ranks."""
         return [process.pid for process in self._processes]
 
-    def wait_ready(self) -> None:
-        """Wait until each has loaded its part; SetupError says why one has not."""
+    def wait_ready(self, timeout_s: float = ready_wait_s) -> None:
+        """Wait until each has loaded its part; SetupError says why one has not.
+
+        Each may take so long after the one before; one that is stopped would be waited for."""
         for rank, process in enumerate(self._processes, 1):
+            if not _has_spoken(process, timeout_s):
+                raise SetupError(
+                    f"{self._name(rank)} has not loaded its part {timeout_s:g} s after the rank "
+                    "before it: see whether it is stopped or its disk hangs, and start again."
+                )
             if error := _report_of(process):
                 raise SetupError(f"{self._name(rank)}{error}")
 
@@ -170,6 +179,14 @@ def _write(process: "subprocess.Popen[bytes]", message: RankStart | RankOrder) -
     with contextlib.suppress(BrokenPipeError):  # it is gone, which its missing report tells
         process.stdin.write(msgspec.json.encode(message) + b"\n")
         process.stdin.flush()
+
+
+def _has_spoken(process: "subprocess.Popen[bytes]", timeout_s: float) -> bool:
+    """Whether there is a report, or an end, within so long."""
+    assert process.stdout is not None
+    told = select.poll()
+    told.register(process.stdout, select.POLLIN)
+    return bool(told.poll(timeout_s * 1000))
 
 
 def _report_of(process: "subprocess.Popen[bytes]") -> str:

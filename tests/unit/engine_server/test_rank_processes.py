@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +86,14 @@ def test_ranks_are_told_their_places_and_end_with_their_input(
 def test_a_rank_that_cannot_load_says_why(started: Start, words: str, reason: str) -> None:
     with pytest.raises(SetupError, match=reason):
         started(words).wait_ready()
+
+
+def test_a_rank_that_does_not_get_ready_is_not_waited_for_without_end(started: Start) -> None:
+    ranks = started("kill -STOP $$")
+    with pytest.raises(SetupError, match=r"rank 1 of 3 .* see whether it is stopped"):
+        ranks.wait_ready(timeout_s=0.01)
+    for pid in ranks.pids:  # so that they end with their input, not by the grace
+        os.kill(pid, signal.SIGCONT)
 
 
 def adapter_file(tmp_path: Path) -> LoraAdapter:
