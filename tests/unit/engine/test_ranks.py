@@ -25,6 +25,7 @@ from headrace.engine.ranks import (
     rows_of_rank,
 )
 from headrace.engine.runner import ActivationBits
+from headrace.sim.ranks_here import ranks_here
 from headrace.sim.small_model import (
     SmallModel,
     Work,
@@ -93,21 +94,6 @@ def runner(
     )
 
 
-class RanksHere:
-    """Ranks of this process, told of adapters by calls."""
-
-    def __init__(self, runners: Sequence[CpuRunner]) -> None:
-        self._runners = runners
-
-    def load_adapter(self, slot: int, adapter: LoraAdapter) -> None:
-        for each in self._runners:
-            each.load_adapter(slot, adapter)
-
-    def unload_adapter(self, slot: int) -> None:
-        for each in self._runners:
-            each.unload_adapter(slot)
-
-
 @contextmanager
 def ranks_of(
     model: SmallModel,
@@ -119,35 +105,19 @@ def ranks_of(
     adapters_max: int = 0,
 ) -> Iterator[CpuRunner]:
     """Rank 0, with the others served by threads until it is closed."""
-    descriptor = os.memfd_create("ranks")
-    others = [
-        runner(
+
+    def open_rank(place: RankPlace) -> CpuRunner:
+        return runner(
             model,
-            RankPlace(rank, count, descriptor),
+            place,
             threads,
             kv_cache_dtype,
             activation_bits=activation_bits,
             adapters_max=adapters_max,
         )
-        for rank in range(1, count)
-    ]
-    serving = [threading.Thread(target=other.serve) for other in others]
-    for thread in serving:
-        thread.start()
-    try:
-        with runner(
-            model,
-            RankPlace(0, count, descriptor, RanksHere(others)),
-            threads,
-            kv_cache_dtype,
-            activation_bits=activation_bits,
-            adapters_max=adapters_max,
-        ) as first:
-            yield first
-    finally:
-        for thread in serving:
-            thread.join()
-        os.close(descriptor)
+
+    with ranks_here(count, open_rank) as first:
+        yield first
 
 
 def check_equal(one: CpuRunner, many: CpuRunner, vocab_size: int) -> None:
@@ -340,30 +310,6 @@ def test_a_step_without_samples_and_a_refused_one_leave_the_ranks_together() -> 
         assert (many.execute_logits(after)[1] == one.execute_logits(after)[1]).all()
 
 
-@pytest.mark.parametrize("dtype", ["f16", "q8"])
-def test_exported_blocks_are_those_of_one_rank_and_go_to_any_number(dtype: KvCacheType) -> None:
-    model = small_model(odd_spec, "Q8_0")
-    prompt = step([Work(tokens_of(40, 1, 103), 0, [3, 1, 2])])
-    then = step([Work([5], 40, [7, 9, 8])])
-    with (
-        runner(model, alone, 1, dtype) as one,
-        ranks_of(model, 2, 1, dtype) as two,
-        ranks_of(model, 3, 2, dtype) as three,
-    ):
-        every = (one, two, three)
-        for each in every:
-            each.execute(prompt)
-        exported = [each.export_blocks([3, 1, 2]) for each in every]
-        assert exported[0] == exported[1] == exported[2]
-        for each, source in zip(every, (two, three, one), strict=True):
-            each.discard_kv()
-            each.import_blocks([7, 9, 8], source_blocks := exported[every.index(source)])
-            assert each.export_blocks([7, 9, 8]) == source_blocks
-        logits = [each.execute_logits(then)[1] for each in every]
-    assert (logits[0] == logits[1]).all()
-    assert (logits[0] == logits[2]).all()
-
-
 @pytest.mark.parametrize(("count", "threads"), [(2, 2), (3, 1)])
 def test_an_encoders_vectors_are_those_of_one_rank(count: int, threads: int) -> None:
     model = small_model(encoder_spec, "Q8_0")
@@ -384,16 +330,6 @@ def test_an_encoders_vectors_are_those_of_one_rank(count: int, threads: int) -> 
         thread.join()
     os.close(descriptor)
     assert found == (expected, expected[1:2])
-
-
-def test_blocks_that_are_not_there_leave_the_ranks_together() -> None:
-    with ranks_of(small_model(), 2) as many:
-        block = many.export_blocks([0])
-        with pytest.raises(ValueError, match="block id 128"):
-            many.export_blocks([128])
-        with pytest.raises(ValueError, match="layout"):
-            many.import_blocks([0], block[:-1])
-        assert many.export_blocks([0]) == block
 
 
 @pytest.mark.parametrize(
