@@ -11,11 +11,11 @@ A peer's Python is an environment of its own with `xllamacpp`, `openvino-genai`,
 (with `torch`, `accelerate`, `gguf`); one that is not there is left out, with the reason. llama.cpp
 is a server over HTTP, as headrace is; the other two are libraries, without HTTP (see
 `peer_engines.py`). llama.cpp's wheel is built for AVX2, the libraries choose at run time:
-`--isa avx2` holds headrace and the libraries to the same instructions. `--short` asks fewer
-requests, of a shorter prefix, so that a model of a billion weights is through in a quarter of an
-hour. `--plot` writes PNG and SVG. headrace runs three times: as it comes, without guessing ahead,
-because no peer guesses by default, and, where that is something else, with activations of 16 bits,
-which keep the float model's distribution.
+`--isa avx2` (or `avxvnni`) holds headrace and the libraries to the same instructions. `--short`
+asks fewer requests, of a shorter prefix, so that a model of a billion weights is through in a
+quarter of an hour. `--plot` writes PNG and SVG. headrace runs three times: as it comes, without
+guessing ahead, because no peer guesses by default, and, where that is something else, with
+activations of 16 bits, which keep the float model's distribution.
 bench/engine_table.py makes a table of the figures.
 """
 
@@ -71,7 +71,13 @@ library_limits = {
         "OV_CPU_MAX_ISA": "AVX2",  # OpenVINO's own, without which it fails under oneDNN's
         "ATEN_CPU_CAPABILITY": "avx2",
         "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    }
+    },
+    "avxvnni": {
+        "ONEDNN_MAX_CPU_ISA": "AVX2_VNNI",
+        "OV_CPU_MAX_ISA": "AVX2_VNNI",
+        "ATEN_CPU_CAPABILITY": "avx2",  # PyTorch and MKL have nothing between this and AVX-512
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    },
 }
 
 
@@ -207,7 +213,9 @@ def main() -> None:
         parser.add_argument(f"--{peer}-python", type=Path)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--isa", choices=("avx2", "avx512"), help="cap the instruction set")
+    parser.add_argument(
+        "--isa", choices=("avx2", "avxvnni", "avx512"), help="cap the instruction set"
+    )
     parser.add_argument("--short", action="store_true", help="ask fewer requests")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="path of the plots, without an ending")

@@ -1,6 +1,6 @@
 """How fast does the CPU runner prefill and decode, by instruction set, at which share of limits?
 
-    python bench/kernels.py MODEL.gguf [--isa avx2 --isa avx512] [--activation-bits 16
+    python bench/kernels.py MODEL.gguf [--isa avx2 --isa avxvnni --isa avx512] [--activation-bits 16
         --activation-bits 8] [--case "decode 1"] [--rounds 5]
 
 Rounds of all cases are interleaved over the instruction sets and activation bits, and each figure

@@ -7,8 +7,18 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/tile_layout.hpp"
+
 namespace headrace {
 namespace {
+
+// How many rows and groups are taken at once.
+struct Blocking {
+  int rows;            // of a register block: their sums, two for each, fill the registers
+  int kept_groups;     // whose integer sums are kept until the floats have their turn
+  int wide_rows;       // of a register block that meets weights unpacked once (matmul_wide_avx2.hpp)
+  int wide_rows_min;   // from here on that pays; 0: never
+};
 
 inline __m256i broadcast(const std::int16_t* pair) {
   std::int32_t both;
@@ -31,6 +41,14 @@ inline void settle(__m256i& sum) {
 
 struct DotAvx2 {
   static constexpr const char* name = "avx2";
+
+  // Nibbles take one register more to unpack. With kept integer sums those of floats stay in registers,
+  // and multiplications of floats do not come between those of integers; with 8-bit weights, whose
+  // unpacking takes the loads that keeping would, it does not pay.
+  static constexpr Blocking blocking(WeightType type, int activation_bits) {
+    if (activation_bits == 8) return {6, 16, 4, 8};
+    return weight_bits(type) == 4 ? Blocking{5, 16, 4, 12} : Blocking{6, 1, 4, 12};
+  }
 
   // sums = (first) or += the products of both halves of the 16 columns with a pair of inputs, in 32 bits.
   [[gnu::always_inline]] static inline void add(const __m256i (&weights)[2],

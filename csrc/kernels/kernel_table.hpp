@@ -172,6 +172,9 @@ constexpr KernelTable with_bytes(KernelTable table, MatmulTile q4_0, MatmulTile 
 const KernelTable& portable_kernels(int activation_bits);
 #if defined(HEADRACE_X86)
 const KernelTable& avx2_kernels(int activation_bits);
+#if defined(HEADRACE_AVXVNNI)
+const KernelTable& avxvnni_kernels(int activation_bits);
+#endif
 const KernelTable& avx512_kernels(int activation_bits);
 #elif defined(HEADRACE_ARM)
 const KernelTable& dotprod_kernels(int activation_bits);

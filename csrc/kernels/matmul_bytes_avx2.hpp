@@ -12,8 +12,6 @@ namespace headrace {
 namespace {
 
 constexpr int group_fours = group_values / 4;
-constexpr int byte_rows = 6;           // of a register block
-constexpr int kept_byte_groups = 16;   // whose integer sums come before their floats (kept_groups)
 
 static_assert(group_fours * 2 * 15 * byte_peak <= 32767, "a group fits DotAvx2's 16 bits");
 
@@ -68,19 +66,20 @@ inline void byte_block_avx2(const std::uint8_t* tile, const ActivationRows& inpu
                             std::size_t row_first, int out_row, bool prefetch,
                             const TileOutput& output) {
   constexpr int parts = scale_parts(type);
+  static constexpr int kept_groups = D::blocking(type, 8).kept_groups;
   const int groups = input.inputs / group_values;
   const std::uint8_t* quants = tile + quants_offset(type, groups);
   const std::int8_t* x[rows];
   const GroupScale* scales[rows];
-  RowDots<rows> kept[kept_byte_groups * parts];
+  RowDots<rows> kept[kept_groups * parts];
   __m256 sums[rows][2];
   for (int r = 0; r < rows; ++r) {
     x[r] = input.bytes + (row_first + r) * input.inputs;
     scales[r] = input.byte_scales + (row_first + r) * groups;
     for (int h = 0; h < 2; ++h) sums[r][h] = _mm256_setzero_ps();
   }
-  for (int first = 0; first < groups; first += kept_byte_groups) {
-    const int count = std::min(kept_byte_groups, groups - first);
+  for (int first = 0; first < groups; first += kept_groups) {
+    const int count = std::min(kept_groups, groups - first);
     dot_byte_groups<D, type, rows>(quants, count, prefetch, x, kept);
     quants += static_cast<std::size_t>(count) * quant_bytes(type);
     for (int i = 0; i < count * parts; ++i) {
@@ -97,7 +96,7 @@ inline void byte_block_avx2(const std::uint8_t* tile, const ActivationRows& inpu
 template <class D, WeightType type>
 inline void matmul_narrow_bytes_avx2(const std::uint8_t* tile, const ActivationRows& input,
                                      int row_first, int row_count, const TileOutput& output) {
-  for_row_blocks<byte_rows>(row_count, [&](auto rows, int first) {
+  for_row_blocks<D::blocking(type, 8).rows>(row_count, [&](auto rows, int first) {
     byte_block_avx2<D, type, rows()>(tile, input, static_cast<std::size_t>(row_first + first),
                                      first, first == 0, output);
   });

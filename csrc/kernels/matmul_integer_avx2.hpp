@@ -17,14 +17,6 @@
 namespace headrace {
 namespace {
 
-// Rows whose sums fill the registers, two for each row; nibbles take one register more to unpack.
-constexpr int block_rows(WeightType type) { return weight_bits(type) == 4 ? 5 : 6; }
-
-// Groups whose integer sums are kept until the floats have their turn: sums of floats then stay in
-// registers, and multiplications of floats do not come between those of integers. With bytes, whose
-// unpacking takes the loads that keeping would, it does not pay.
-constexpr int kept_groups(WeightType type) { return weight_bits(type) == 4 ? 16 : 1; }
-
 // Pair p of a group's inputs as 16-bit weights, for half h of the columns (tile_layout.hpp). Nibbles
 // are read anew for each pair: a load is cheaper than the registers that unpacked pairs would take.
 template <WeightType type, int p>
@@ -120,19 +112,20 @@ inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& in
                               std::size_t row_first, int out_row, bool prefetch,
                               const TileOutput& output) {
   constexpr int parts = scale_parts(type);
+  static constexpr int kept_groups = D::blocking(type, 16).kept_groups;
   const int groups = input.inputs / group_values;
   const std::uint8_t* quants = tile + quants_offset(type, groups);
   const std::int16_t* x[rows];
   const GroupScale* scales[rows];
-  RowDots<rows> kept[kept_groups(type) * parts];
+  RowDots<rows> kept[kept_groups * parts];
   __m256 sums[rows][2];
   for (int r = 0; r < rows; ++r) {
     x[r] = input.values + (row_first + r) * input.inputs;
     scales[r] = input.scales + (row_first + r) * groups;
     for (int h = 0; h < 2; ++h) sums[r][h] = _mm256_setzero_ps();
   }
-  for (int first = 0; first < groups; first += kept_groups(type)) {
-    const int count = std::min(kept_groups(type), groups - first);
+  for (int first = 0; first < groups; first += kept_groups) {
+    const int count = std::min(kept_groups, groups - first);
     dot_groups<D, type, rows>(quants, count, prefetch, x, kept);
     quants += static_cast<std::size_t>(count) * quant_bytes(type);
     for (int i = 0; i < count * parts; ++i) {
@@ -148,7 +141,7 @@ inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& in
 template <class D, WeightType type>
 inline void matmul_narrow_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                                int row_count, const TileOutput& output) {
-  for_row_blocks<block_rows(type)>(row_count, [&](auto rows, int first) {
+  for_row_blocks<D::blocking(type, 16).rows>(row_count, [&](auto rows, int first) {
     matmul_block_avx2<D, type, rows()>(tile, input, static_cast<std::size_t>(row_first + first),
                                        first, first == 0, output);
   });

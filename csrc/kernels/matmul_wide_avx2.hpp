@@ -13,10 +13,7 @@
 namespace headrace {
 namespace {
 
-constexpr int wide_rows_min = 12;   // from here on it pays
-constexpr int wide_byte_rows_min = 8;
 constexpr int wide_rows_max = 128;   // of one pass: their sums are kept beside the weights
-constexpr int wide_rows = 4;         // of a register block
 constexpr int wide_groups = 16;      // 16 KiB of weights at most, half of the first cache
 
 // Integer: of the rows, std::int16_t or std::int8_t, and of the weights here.
@@ -107,7 +104,7 @@ template <class D, int rows, int part_values, class Integer>
     const auto* at = reinterpret_cast<const __m256i*>(weights + k * tile_columns);
     __m256i halves[2] = {_mm256_load_si256(at), _mm256_load_si256(at + 1)};
     for (int h = 0; h < 2; ++h) settle(halves[h]);   // loaded once, not for each row
-#pragma GCC unroll 4
+#pragma GCC unroll 6
     for (int r = 0; r < rows; ++r) D::add(halves, x[r] + k, k == 0, dots[r]);
   }
 }
@@ -178,6 +175,7 @@ template <class D, WeightType type, class Integer>
 inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& input,
                              std::size_t row_first, int row_count, int out_row,
                              const TileOutput& output) {
+  constexpr int wide_rows = D::blocking(type, 8 * sizeof(Integer)).wide_rows;
   const WideInput<Integer> rows_in(input);
   WideGroups<type, Integer> wide;
   alignas(64) float sums[wide_rows_max][tile_columns];
@@ -217,21 +215,23 @@ inline void matmul_many_avx2(const std::uint8_t* tile, const ActivationRows& inp
 template <class D, WeightType type>
 void matmul_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                  int row_count, const TileOutput& output) {
-  if (row_count < wide_rows_min) {
-    matmul_narrow_avx2<D, type>(tile, input, row_first, row_count, output);
-  } else {
-    matmul_many_avx2<D, type, std::int16_t>(tile, input, row_first, row_count, output);
+  constexpr int wide_rows_min = D::blocking(type, 16).wide_rows_min;
+  if constexpr (wide_rows_min != 0) {
+    if (row_count >= wide_rows_min)
+      return matmul_many_avx2<D, type, std::int16_t>(tile, input, row_first, row_count, output);
   }
+  matmul_narrow_avx2<D, type>(tile, input, row_first, row_count, output);
 }
 
 template <class D, WeightType type>
 void matmul_bytes_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                        int row_count, const TileOutput& output) {
-  if (row_count < wide_byte_rows_min) {
-    matmul_narrow_bytes_avx2<D, type>(tile, input, row_first, row_count, output);
-  } else {
-    matmul_many_avx2<D, type, std::int8_t>(tile, input, row_first, row_count, output);
+  constexpr int wide_rows_min = D::blocking(type, 8).wide_rows_min;
+  if constexpr (wide_rows_min != 0) {
+    if (row_count >= wide_rows_min)
+      return matmul_many_avx2<D, type, std::int8_t>(tile, input, row_first, row_count, output);
   }
+  matmul_narrow_bytes_avx2<D, type>(tile, input, row_first, row_count, output);
 }
 
 // The table with D's products of quantized weights and 16-bit activations.

@@ -27,7 +27,7 @@ __all__ = [
 block_size_tokens = 16  # tokens of a KV block; fixed by the attention kernel's layout
 
 isa_environment_variable = "HEADRACE_CPU_ISA"
-isa_choices = ("portable", "avx2", "avx512", "dotprod", "i8mm")
+isa_choices = ("portable", "avx2", "avxvnni", "avx512", "dotprod", "i8mm")
 
 bandwidth_probe_bytes = 512 << 20  # well past the last-level cache
 probe_repeats = 5
@@ -46,7 +46,7 @@ def isa_limit() -> str:
 
 
 def kernel_name() -> str:
-    """The kernels that a model loaded now would use, like "avx2", "avx512-vnni" or "neon-i8mm"."""
+    """The kernels that a model loaded now would use, like "avx2", "avx-vnni" or "neon-i8mm"."""
     return _native_kernel_name(isa_limit())
 
 

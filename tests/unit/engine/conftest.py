@@ -16,7 +16,12 @@ from headrace.kernels import _native
 from headrace.sim.clock import ManualClock
 from headrace.sim.runner import FakeModel, FakeRunner
 
-isa_names = {"portable": "portable", "avx2": "avx2", "avx512": "avx512-vnni"}
+isa_names = {
+    "portable": "portable",
+    "avx2": "avx2",
+    "avxvnni": "avx-vnni",
+    "avx512": "avx512-vnni",
+}
 
 
 class Harness:

@@ -13,7 +13,7 @@ from headrace.kernels import _native
 expected_names = {"portable": "portable"} | (
     {"dotprod": "neon-dotprod", "i8mm": "neon-i8mm"}
     if platform.machine() in {"aarch64", "arm64"}
-    else {"avx2": "avx2", "avx512": "avx512-vnni"}
+    else {"avx2": "avx2", "avxvnni": "avx-vnni", "avx512": "avx512-vnni"}
 )
 
 
@@ -24,6 +24,16 @@ def isa(request: pytest.FixtureRequest) -> str:
     if _native.kernel_name(name) != expected_names[name]:
         pytest.skip(f"this CPU does not run {name}")
     return name
+
+
+@pytest.fixture
+def vector_isas() -> list[str]:
+    """The instruction sets of this CPU that are not portable; all find the same bits."""
+    return [
+        name
+        for name, kernels in expected_names.items()
+        if name != "portable" and _native.kernel_name(name) == kernels
+    ]
 
 
 Floats = NDArray[np.float32]

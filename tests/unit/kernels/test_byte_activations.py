@@ -89,13 +89,15 @@ def test_a_row_does_not_depend_on_its_neighbours(isa: str, type_name: str) -> No
         assert (apart.view(np.uint32) == together[-count:].view(np.uint32)).all()
 
 
-def test_vector_instruction_sets_agree_on_any_numbers() -> None:
-    sets = [name for name in ("avx2", "avx512") if _native.kernel_name(name).startswith(name)]
-    rows = (np.random.default_rng(4).normal(size=(20, inputs)) ** 3).astype(np.float32)
-    for type_name in halves:
-        kind, data, _ = random_weights(type_name)
-        found = [product(kind, data, rows, name).view(np.uint32) for name in sets]
-        assert all((one == found[0]).all() for one in found)
+@pytest.mark.parametrize("row_count", [5, 40])
+@pytest.mark.parametrize("type_name", list(halves))
+def test_vector_instruction_sets_agree_on_any_numbers(
+    vector_isas: list[str], type_name: str, row_count: int
+) -> None:
+    kind, data, _ = random_weights(type_name)
+    rows = (np.random.default_rng(4).normal(size=(row_count, inputs)) ** 3).astype(np.float32)
+    found = [product(kind, data, rows, name).view(np.uint32) for name in vector_isas]
+    assert all((one == found[0]).all() for one in found)
 
 
 @pytest.mark.parametrize("type_name", list(halves))

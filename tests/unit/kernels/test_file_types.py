@@ -91,6 +91,17 @@ def test_a_row_does_not_depend_on_its_neighbours(isa: str, type_name: str) -> No
 
 
 @pytest.mark.parametrize("type_name", half_offsets)
+@pytest.mark.parametrize("row_count", [5, 38])
+def test_vector_instruction_sets_agree_on_any_numbers(
+    vector_isas: list[str], type_name: str, row_count: int
+) -> None:
+    ggml_type, data, _ = random_matrix(type_name)
+    rows = (np.random.default_rng(2).normal(size=(row_count, inputs)) ** 3).astype(np.float32)
+    found = [product(ggml_type, data, rows, name).view(np.uint32) for name in vector_isas]
+    assert all((one == found[0]).all() for one in found)
+
+
+@pytest.mark.parametrize("type_name", half_offsets)
 def test_zeros_give_zeros_and_infinity_stays(isa: str, type_name: str) -> None:
     ggml_type, data, _ = random_matrix(type_name)
     rows = np.zeros((2, inputs), np.float32)
