@@ -24,7 +24,7 @@ import uvloop
 
 from headrace.base.errors import ConfigurationError
 from headrace.http.asgi import App
-from headrace.http.server_connection import ServerConnection, keep_alive_s
+from headrace.http.server_connection import DrainingState, ServerConnection, keep_alive_s
 from headrace.http.tls import Certificate
 
 Result = TypeVar("Result")
@@ -147,6 +147,7 @@ class _Server(uvicorn.Server):
         handles_signals: bool,
     ) -> None:
         super().__init__(config)
+        self.server_state = self._state = DrainingState()
         self._drain_timeout_s = drain_timeout_s
         self._on_drain = on_drain
         self._on_cut = on_cut
@@ -167,6 +168,13 @@ class _Server(uvicorn.Server):
         else:
             for task in tuple(self.server_state.tasks):
                 task.cancel()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept nothing more and return when all is answered (uvicorn calls it).
+
+        It tells the connections that there are; one may be accepted by now and not be there yet."""
+        self._state.is_draining = True
+        await super().shutdown(sockets)
 
     async def end(self) -> None:
         """Return once what was cancelled has ended, if that takes no longer than it may."""

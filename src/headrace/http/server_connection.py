@@ -34,6 +34,12 @@ asgi_version = {"version": "3.0", "spec_version": "2.3"}
 log = logging.getLogger(__name__)
 
 
+class DrainingState(ServerState):
+    """What the connections of one server share."""
+
+    is_draining = False  # so that a connection that was accepted before is told too
+
+
 class ServerConnection(asyncio.Protocol):
     """One connection, as uvicorn makes it."""
 
@@ -45,7 +51,7 @@ class ServerConnection(asyncio.Protocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._app = cast(App, config.loaded_app)
-        self._state = server_state
+        self._state = cast(DrainingState, server_state)
         self._app_state = app_state
         self.loop = _loop or asyncio.get_running_loop()
         self.transport: asyncio.Transport
@@ -134,7 +140,10 @@ class ServerConnection(asyncio.Protocol):
         self._client = tuple(peer[:2]) if isinstance(peer, tuple) else None
         self._server = tuple(own[:2]) if isinstance(own, tuple) else None
         self._scheme = "https" if is_secure else "http"
-        self._expect_headers(header_timeout_s)
+        if self._state.is_draining:
+            self.shutdown()
+        else:
+            self._expect_headers(header_timeout_s)
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""

@@ -102,6 +102,28 @@ async def test_draining_finishes_a_running_request_and_accepts_no_other() -> Non
         await task
 
 
+async def test_a_connection_that_was_accepted_as_the_drain_began_ends_with_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accepted: asyncio.Queue[tuple[server_connection.ServerConnection, asyncio.BaseTransport]]
+    accepted = asyncio.Queue()
+    make = server_connection.ServerConnection.connection_made
+    monkeypatch.setattr(
+        server_connection.ServerConnection,
+        "connection_made",
+        lambda self, transport: accepted.put_nowait((self, transport)),
+    )
+    async with serving(hello) as (port, stop, task), connection(port) as (reader, writer):
+        one, transport = await accepted.get()
+        stop.set()
+        await task  # it knows of no connection
+        make(one, transport)
+        writer.write(get())
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"connection: close" in head
+        assert await reader.read() == b'"hello"'
+
+
 async def test_what_outlives_the_drain_timeout_is_cut() -> None:
     entered, cut = asyncio.Event(), asyncio.Event()
 
