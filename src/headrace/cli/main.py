@@ -4,6 +4,7 @@ Every command module exposes `register(app: typer.Typer) -> None`. Help for all 
 the table, so that `headrace --help` and every start cost one small import and not the whole engine.
 """
 
+import gc
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
@@ -103,17 +104,31 @@ group_help = {"bench": "Measure a server or the engine: serve, engine."}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and end the process with its status; operating errors are one line."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    build, arguments = (
+        (build_for_good, sys.argv[1:]) if arguments is None else (build_app, list(arguments))
+    )
     # Before the imports of a command, which take long enough for a supervisor to be killed.
     lifeline.watch_from_environment()
     try:
-        build_app(arguments)(args=arguments, prog_name=program)
+        build(arguments)(args=arguments, prog_name=program)
     except HeadraceError as error:
         print(f"{program}: {error.message}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return interrupted_status
     return 0
+
+
+def build_for_good(arguments: Sequence[str]) -> typer.Typer:
+    """The same as `build_app` for the only command of this process.
+
+    What its modules make stays as long as the process, and is never looked at by the collector,
+    which would take a quarter of the start."""
+    gc.disable()
+    app = build_app(arguments)
+    gc.freeze()
+    gc.enable()
+    return app
 
 
 def build_app(arguments: Sequence[str]) -> typer.Typer:
