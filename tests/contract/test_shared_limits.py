@@ -12,7 +12,8 @@ from headrace.base.errors import Conflict, SetupError, Unavailable
 from headrace.sim.clock import ManualClock
 from headrace.sim.memory_limits import MemoryLimits
 from headrace.sim.redis_server import RedisServer
-from headrace.storage import open_postgres, open_sqlite
+from headrace.sim.sqlite_copy import open_sqlite_copy
+from headrace.storage import open_postgres
 from headrace.storage.lease_exchange import (
     Ask,
     Exchange,
@@ -38,7 +39,7 @@ def limits(
             yield store
             return
         if request.param == "sqlite":
-            database = open_sqlite(tmp_path / "headrace.db", ManualClock())
+            database = open_sqlite_copy(tmp_path / "headrace.db", ManualClock())
         else:
             database = open_postgres(request.getfixturevalue("new_postgres_url")())
         stack.callback(database.close)

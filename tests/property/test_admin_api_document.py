@@ -12,11 +12,9 @@ from starlette.testclient import TestClient
 
 from headrace.control.admin import create_admin_app
 from headrace.control.admin.app import build_api
-from headrace.control.admin.context import AdminContext
-from headrace.control.admin.credentials import AdminCredentials
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.deployments import Replica
-from headrace.storage import open_sqlite
 
 pytestmark = pytest.mark.filterwarnings("default")  # schemathesis' own; ours are errors elsewhere
 token = "canary-admin-token-of-many-characters"
@@ -31,12 +29,11 @@ class Site:
 
     def __init__(self, directory: Path) -> None:
         clock = ManualClock()
-        self.database = open_sqlite(directory / "headrace.db", clock)
+        self.database = open_sqlite_copy(directory / "headrace.db", clock)
         closing = asyncio.Event()
         closing.set()  # so that streams end
         app = create_admin_app(self.database, token, pepper=pepper, clock=clock, closing=closing)
-        context = AdminContext(self.database, AdminCredentials(token, clock), pepper, clock)
-        self.document: dict[str, Any] = build_api(context).openapi()
+        self.document: dict[str, Any] = build_api().openapi()
         self.client = TestClient(
             app,
             base_url="http://127.0.0.1:8081",

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 from headrace.control.admin import create_admin_app
-from headrace.storage import open_sqlite
+from headrace.sim.sqlite_copy import open_sqlite_copy
 
 token = "an-admin-token-of-30-characters"
 canary = "canary-pepper-canary-pepper-0123"
@@ -63,7 +63,7 @@ queries = (
 @pytest.fixture(scope="module")
 def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     path: Path = tmp_path_factory.mktemp("fuzz") / "headrace.db"
-    database = open_sqlite(path)
+    database = open_sqlite_copy(path)
     closing = asyncio.Event()
     closing.set()  # so that streams end
     client = TestClient(

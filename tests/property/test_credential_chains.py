@@ -11,10 +11,11 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
 from headrace.control.admin import create_admin_app
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.accounts import ServiceAccount
 from headrace.spec.roles import Role
 from headrace.spec.tenancy import ApiKey
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 
 token = "an-admin-token-of-30-characters"
 models, endpoints = ("small", "big", "huge"), ("chat", "embeddings", "files")
@@ -50,7 +51,7 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     path: Path = tmp_path_factory.mktemp("chains") / "headrace.db"
-    database = open_sqlite(path)
+    database = open_sqlite_copy(path)
     made = Site(create_admin_app(database, token, pepper=b"p" * 32), database)
     admin = made.client(token)
     admin.post("/tenants", json={"name": "acme"})

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
-from headrace.storage import open_sqlite
 
 small = st.integers(0, 50)
 
@@ -46,7 +46,7 @@ def test_the_tables_agree_with_a_slow_obvious_ledger(
     booked: dict[str, Settlement] = {}
     balances: dict[str, int] = defaultdict(int)
     with tempfile.TemporaryDirectory() as directory:
-        database = open_sqlite(Path(directory) / "headrace.db", ManualClock())
+        database = open_sqlite_copy(Path(directory) / "headrace.db", ManualClock())
         ledger = database.ledger
         for number, step in enumerate(steps):
             if isinstance(step, tuple):

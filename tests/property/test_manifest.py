@@ -12,6 +12,7 @@ from headrace.base.errors import Conflict, InvalidRequest
 from headrace.control.manifest import Change, ChangeAction, Document, export
 from headrace.control.manifest_apply import all_resources, apply_manifest
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.autoscaling import Autoscaling
 from headrace.spec.deployments import Deployment
 from headrace.spec.hedging import Hedging
@@ -22,7 +23,7 @@ from headrace.spec.priority import Priority
 from headrace.spec.resource import Resource
 from headrace.spec.rollout import CanaryStep, RolloutPolicy, RolloutStrategy
 from headrace.spec.tenancy import Project, Tenant
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 
 names = ("a", "b", "c")
 limits = st.none() | st.builds(Limits, requests_per_minute=st.none() | st.integers(0, 9))
@@ -50,7 +51,7 @@ class Sites:
 
     def __init__(self, directory: Path) -> None:
         self.clock = ManualClock()
-        self._databases = [open_sqlite(directory / f"{n}.db", self.clock) for n in range(2)]
+        self._databases = [open_sqlite_copy(directory / f"{n}.db", self.clock) for n in range(2)]
 
     def empty(self, number: int = 0) -> Database:
         """One of them, with nothing in it."""

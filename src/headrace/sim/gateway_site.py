@@ -25,13 +25,14 @@ from headrace.ledger.reservation import Settlement
 from headrace.observability.tracing import Tracer
 from headrace.router.capacity import Capacity
 from headrace.sim.engine import FakeEngine
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.api_key_format import format_key, hash_secret
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
 from headrace.spec.prices import Price, PriceBook
 from headrace.spec.settlements import platform_tenant_id
 from headrace.spec.tenancy import ApiKey, Project, Tenant
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 from headrace.storage.lease_exchange import SharedLimits
 
 model_name = "demo"
@@ -152,7 +153,7 @@ async def gateway_site(
     clock = SystemClock()
     async with AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(serving(engine)) for engine in engines]
-        database = open_store() if open_store else open_sqlite(directory / "headrace.db")
+        database = open_store() if open_store else open_sqlite_copy(directory / "headrace.db")
         stack.callback(database.close)
         api_key = fill_store(
             database,

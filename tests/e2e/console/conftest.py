@@ -19,11 +19,12 @@ from headrace.cli.admin_site import create_admin_site
 from headrace.console import create_console_app
 from headrace.control.admin import create_admin_app
 from headrace.control.payments.provider import Answer, ChargeOrder, RefundOrder, Verdict
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.invoices import Invoice, InvoiceLine, InvoiceTax, Party, TokenClass
 from headrace.spec.models import Model, ModelVersion, WeightedTarget
 from headrace.spec.tenancy import Tenant
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 
 chromium = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -211,7 +212,7 @@ class Provider:
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     """A store of awkward things."""
-    opened = open_sqlite(tmp_path / "headrace.db")
+    opened = open_sqlite_copy(tmp_path / "headrace.db")
     fill_store(opened)
     yield opened
     opened.close()

@@ -20,7 +20,8 @@ from headrace.control.payments.provider import (
     Verdict,
 )
 from headrace.sim.clock import ManualClock
-from headrace.storage import Database, open_sqlite
+from headrace.sim.sqlite_copy import open_sqlite_copy
+from headrace.storage import Database
 
 Run = Callable[..., int]
 
@@ -70,7 +71,7 @@ def platform(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, payment_provider: PaymentProvider
 ) -> Iterator[RunningPlatform]:
     clock = ManualClock()
-    database = open_sqlite(tmp_path / "headrace.db", clock)
+    database = open_sqlite_copy(tmp_path / "headrace.db", clock)
     token = "an-admin-token-of-30-characters"
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

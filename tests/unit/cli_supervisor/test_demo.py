@@ -6,12 +6,13 @@ import pytest
 
 from headrace.cli.supervisor.demo import DemoModel, DemoSeed, price
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.api_key_format import parse_key, secret_matches
 from headrace.spec.deployments import Deployment
 from headrace.spec.models import Model, ModelVersion
 from headrace.spec.prices import Price, PriceBook, price_at
 from headrace.spec.tenancy import ApiKey, KeyState, Project, Tenant
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 from headrace.weights.sources import ResolvedModel
 
 pepper = bytes(range(32))
@@ -23,7 +24,7 @@ def demo(sha256: str = "a" * 64, replicas: int | None = None) -> DemoModel:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    opened = open_sqlite(tmp_path / "headrace.db")
+    opened = open_sqlite_copy(tmp_path / "headrace.db")
     yield opened
     opened.close()
 

@@ -16,13 +16,14 @@ from headrace.control.alerts import (
     period_start_s,
 )
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.events import Event, EventType, Webhook
 from headrace.spec.limits import CalendarPeriod, Limits
 from headrace.spec.models import Model
 from headrace.spec.prices import Price, PriceVersion
 from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
 from headrace.spec.tenancy import ApiKey, Project, Tenant
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 
 now_s = datetime(2026, 11, 29, 13, 30, tzinfo=UTC).timestamp()
 day_s = datetime(2026, 11, 29, tzinfo=UTC).timestamp()
@@ -89,7 +90,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def database(tmp_path: Path, clock: ManualClock) -> Database:
-    opened = open_sqlite(tmp_path / "headrace.db", clock)
+    opened = open_sqlite_copy(tmp_path / "headrace.db", clock)
     budget = Limits(budget_nanousd=1000)
     tokens = Limits(tokens_per_period=100, period=CalendarPeriod.MONTH)
     opened.store.create(Tenant(id="ten_1", name="acme", create_time=0.0, limits=budget))

@@ -12,8 +12,9 @@ from headrace.control.counter_sampler import CounterSampler
 from headrace.control.probe import EngineProbe
 from headrace.http.client import HttpClient
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.deployments import Replica, ReplicaState
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 from headrace.storage.engine_samples import EngineSample
 
 
@@ -30,7 +31,7 @@ class TellingProbe(EngineProbe):
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    with closing(open_sqlite(tmp_path / "headrace.db")) as opened:
+    with closing(open_sqlite_copy(tmp_path / "headrace.db")) as opened:
         for name, state in (("a", "ACTIVE"), ("b", "ACTIVE"), ("c", "DRAINING")):
             opened.store.create(
                 Replica(

@@ -8,10 +8,11 @@ import pytest
 
 from headrace.control.device_meter import DeviceMeter
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.nodes import Inventory, Node, NodeDevice
 from headrace.spec.resources import ReplicaResources
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 from headrace.storage.engine_samples import EngineSample
 
 day = "2027-01-15"  # the clock's
@@ -24,7 +25,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def database(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
-    with closing(open_sqlite(tmp_path / "headrace.db", clock)) as opened:
+    with closing(open_sqlite_copy(tmp_path / "headrace.db", clock)) as opened:
         yield opened
 
 

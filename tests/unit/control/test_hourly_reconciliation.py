@@ -16,9 +16,10 @@ from headrace.control.hourly_reconciliation import (
 )
 from headrace.control.metrics import ControlMetrics
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.deployments import Replica, ReplicaState
 from headrace.spec.settlements import Outcome, Settlement, TokenUsage, UsageSource
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 from headrace.storage.engine_samples import EngineSample
 
 start_s = 1_800_000_000.0 // hour_s * hour_s
@@ -33,7 +34,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def database(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
-    with closing(open_sqlite(tmp_path / "headrace.db", clock)) as opened:
+    with closing(open_sqlite_copy(tmp_path / "headrace.db", clock)) as opened:
         opened.store.create(
             Replica(
                 id="rep_1",

@@ -11,11 +11,12 @@ from headrace.control.payments.invoice_payments import InvoicePayments
 from headrace.control.payments.payments import Payments
 from headrace.control.payments.provider import Answer, ChargeOrder, RefundOrder, Verdict
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.events import EventType, Webhook
 from headrace.spec.invoices import Invoice, InvoiceState, Party
 from headrace.spec.payments import Payment, PaymentState
 from headrace.spec.tenancy import Tenant
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 
 dollar = 10**9
 acme = Tenant(id="ten_acme", name="acme", create_time=0.0)
@@ -40,7 +41,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def database(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
-    database = open_sqlite(tmp_path / "headrace.db", clock)
+    database = open_sqlite_copy(tmp_path / "headrace.db", clock)
     database.store.create(acme)
     yield database
     database.close()

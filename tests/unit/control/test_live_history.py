@@ -6,8 +6,8 @@ from pathlib import Path
 from headrace.control.live_history import LiveHistory, Sample, earlier, point_of
 from headrace.control.traffic import TrafficBook
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.signals import GatewaySignals, first_token_bounds_s
-from headrace.storage import open_sqlite
 
 buckets = len(first_token_bounds_s) + 1
 
@@ -48,7 +48,7 @@ def test_a_window_reaches_back_no_further_than_its_length() -> None:
 
 def test_a_success_is_known_from_before_this_process_began_and_grows_old(tmp_path: Path) -> None:
     clock, book = ManualClock(), TrafficBook()
-    with closing(open_sqlite(tmp_path / "headrace.db", clock)) as database:
+    with closing(open_sqlite_copy(tmp_path / "headrace.db", clock)) as database:
         live = LiveHistory(database.store, book, clock, 2)
         book.hear(GatewaySignals(gateway_id="idle"), clock.monotonic_s())
         assert live.success_age_s() is None
@@ -62,7 +62,7 @@ def test_a_success_is_known_from_before_this_process_began_and_grows_old(tmp_pat
 
 def test_samples_begin_once_every_gateway_was_heard_of_or_after_a_while(tmp_path: Path) -> None:
     clock, book = ManualClock(), TrafficBook()
-    with closing(open_sqlite(tmp_path / "headrace.db", clock)) as database:
+    with closing(open_sqlite_copy(tmp_path / "headrace.db", clock)) as database:
         waits, heard = (LiveHistory(database.store, book, clock, count) for count in (2, 1))
         book.hear(GatewaySignals(gateway_id="one"), clock.monotonic_s())
         for _ in range(2):

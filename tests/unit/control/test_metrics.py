@@ -5,8 +5,9 @@ from pathlib import Path
 from headrace.adapters.prometheus_text import read_samples
 from headrace.control.metrics import ControlMetrics, compare_interval_s
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 from headrace.storage.engine_samples import EngineSample
 
 names = (
@@ -53,7 +54,7 @@ def deploy(database: Database) -> None:
 
 def test_what_is_short_and_what_differs_is_told(tmp_path: Path) -> None:
     clock = ManualClock()
-    database = open_sqlite(tmp_path / "headrace.db", clock)
+    database = open_sqlite_copy(tmp_path / "headrace.db", clock)
     deploy(database)
     metrics = ControlMetrics(database, clock, lambda: True)
     values = read_samples(metrics.text().decode(), names)
@@ -68,7 +69,7 @@ def test_what_is_short_and_what_differs_is_told(tmp_path: Path) -> None:
 
 def test_a_difference_with_a_reason_is_not_unexplained(tmp_path: Path) -> None:
     clock = ManualClock()
-    database = open_sqlite(tmp_path / "headrace.db", clock)
+    database = open_sqlite_copy(tmp_path / "headrace.db", clock)
     for tokens in (10, 17):
         database.engine_samples.add([sample(clock, tokens, running=1)])
         clock.advance(compare_interval_s)

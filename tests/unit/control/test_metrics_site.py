@@ -11,10 +11,11 @@ from headrace.adapters.registry import all_adapters
 from headrace.base.errors import Unavailable
 from headrace.control.metrics_site import MetricsSite
 from headrace.http.client import WholeAnswer
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.nodes import Node
 from headrace.spec.platform_token import metrics_token, platform_token
-from headrace.storage import Store, open_sqlite
+from headrace.storage import Store
 
 pepper = b"p" * 32
 engine_text = b"headrace_engine_steps_total 7.0\n"
@@ -50,7 +51,7 @@ def engines() -> Engines:
 
 @pytest.fixture
 def site(tmp_path: Path, engines: Engines) -> MetricsSite:
-    store = open_sqlite(tmp_path / "headrace.db").store
+    store = open_sqlite_copy(tmp_path / "headrace.db").store
     store.create(
         Deployment(
             id="dep_1", name="chat", parent_id="mod_1", create_time=0.0, model_version_id="ver_1"

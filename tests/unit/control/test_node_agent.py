@@ -28,6 +28,7 @@ from headrace.sim.child_process import wait_until
 from headrace.sim.clock import ManualClock
 from headrace.sim.launcher import FakeLauncher, FakeMachine, missing_program
 from headrace.sim.progress import SilentProgress
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.deployments import Deployment, Replica
 from headrace.spec.engine_key import engine_key_of
 from headrace.spec.models import ModelVersion
@@ -43,7 +44,7 @@ from headrace.spec.nodes import (
 )
 from headrace.spec.prefix_key import prefix_cache_key
 from headrace.spec.token_format import node_tokens
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 from headrace.weights.local_path import digest_of_files
 from headrace.weights.sources import resolve
 
@@ -141,7 +142,7 @@ inventory = Inventory(
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     clock = ManualClock()
-    database = open_sqlite(tmp_path / "store.db", clock)
+    database = open_sqlite_copy(tmp_path / "store.db", clock)
     yield Site(database, clock, tmp_path)
     database.close()
 

@@ -12,12 +12,13 @@ from headrace.base.money import nanousd_per_usd
 from headrace.control.payments.payments import Payments
 from headrace.control.payments.stripe_provider import StripeProvider
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.sim.stripe_server import StripeServer, running_stripe
 from headrace.spec.events import EventType, Webhook
 from headrace.spec.invoices import Invoice, InvoiceState, Party
 from headrace.spec.payments import Payment, PaymentState, Recharge
 from headrace.spec.tenancy import Tenant
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 
 pytest.importorskip("stripe", reason="the extra `payments` is not installed")
 
@@ -39,7 +40,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def database(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
-    database = open_sqlite(tmp_path / "headrace.db", clock)
+    database = open_sqlite_copy(tmp_path / "headrace.db", clock)
     database.store.create(acme)
     yield database
     database.close()

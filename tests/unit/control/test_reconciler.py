@@ -21,10 +21,11 @@ from headrace.control.reconciler import Reconciler
 from headrace.launchers.protocol import LaunchSpec
 from headrace.sim.clock import ManualClock
 from headrace.sim.launcher import FakeLauncher, FakeMachine
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.engine_key import engine_key_of
 from headrace.spec.models import Model, ModelVersion
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 
 pepper = bytes(range(32))
 passes_max = 50
@@ -112,7 +113,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     model_file = tmp_path / "model.gguf"
     model_file.write_bytes(b"weights")
     clock = ManualClock()
-    database = open_sqlite(tmp_path / "headrace.db", clock)
+    database = open_sqlite_copy(tmp_path / "headrace.db", clock)
     store = database.store
     store.create(Model(id="mod_1", name="small", create_time=0))
     store.create(

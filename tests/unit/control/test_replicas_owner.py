@@ -16,8 +16,9 @@ from headrace.control.admin import create_admin_app
 from headrace.control.scaler import Scaler
 from headrace.control.traffic import TrafficBook
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.deployments import Deployment
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 
 token = "an-admin-token-of-30-characters"
 scaled = {"min": 1, "max": 5, "target_requests": 1.0}
@@ -52,7 +53,7 @@ class Platform:
 @pytest.fixture
 def platform(tmp_path: Path) -> Iterator[Platform]:
     clock = ManualClock()
-    with closing(open_sqlite(tmp_path / "headrace.db", clock)) as database:
+    with closing(open_sqlite_copy(tmp_path / "headrace.db", clock)) as database:
         yield Platform(database, clock)
 
 

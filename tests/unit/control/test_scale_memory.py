@@ -12,6 +12,7 @@ from headrace.control.scale_memory import ScaleMemory
 from headrace.control.scaler import Scaler
 from headrace.control.traffic import TrafficBook
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.autoscaling import Autoscaling
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.models import Model
@@ -21,7 +22,7 @@ from headrace.spec.signals import (
     ModelSignals,
     first_token_bounds_s,
 )
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 
 deployment = Deployment(
     id="dep_1",
@@ -42,7 +43,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def database(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
-    with closing(open_sqlite(tmp_path / "headrace.db", clock)) as opened:
+    with closing(open_sqlite_copy(tmp_path / "headrace.db", clock)) as opened:
         yield opened
 
 

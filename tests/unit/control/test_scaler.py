@@ -5,11 +5,11 @@ from pathlib import Path
 from headrace.control.scaler import Scaler, added
 from headrace.control.traffic import TrafficBook
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.autoscaling import Autoscaling
 from headrace.spec.deployments import Deployment
 from headrace.spec.models import Model
 from headrace.spec.signals import GatewaySignals, GenerationSignals, ModelSignals
-from headrace.storage import open_sqlite
 
 
 def signals(
@@ -33,7 +33,7 @@ def signals(
 
 def test_work_scales_up_within_the_budget_and_a_waiting_request_wakes(tmp_path: Path) -> None:
     clock = ManualClock()
-    database = open_sqlite(tmp_path / "h.db", clock)
+    database = open_sqlite_copy(tmp_path / "h.db", clock)
     store = database.store
     store.create(Model(id="mod_1", name="small", create_time=0))
     store.create(

@@ -13,9 +13,10 @@ from headrace.control import webhook_sender
 from headrace.control.webhook_sender import WebhookSender, attempts_max, wait_s, wait_s_max
 from headrace.http.egress import EgressAnswer, EgressClient, no_hosts_allowed
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.events import Delivery, DeliveryState, Event, EventType, Webhook
 from headrace.spec.webhook_signature import signature_is_right, signed_headers, webhook_secret
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 
 pepper = b"p" * 32
 webhook = Webhook(
@@ -58,7 +59,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def database(tmp_path: Path, clock: ManualClock) -> Database:
-    opened = open_sqlite(tmp_path / "headrace.db", clock)
+    opened = open_sqlite_copy(tmp_path / "headrace.db", clock)
     opened.store.create(webhook)
     event = Event(
         id="evt_1",

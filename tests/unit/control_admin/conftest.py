@@ -10,7 +10,8 @@ from starlette.types import ASGIApp
 
 from headrace.control.admin import create_admin_app
 from headrace.sim.clock import ManualClock
-from headrace.storage import Database, open_sqlite
+from headrace.sim.sqlite_copy import open_sqlite_copy
+from headrace.storage import Database
 
 token = "an-admin-token-of-30-characters"
 
@@ -22,7 +23,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def database(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
-    opened = open_sqlite(tmp_path / "headrace.db", clock)
+    opened = open_sqlite_copy(tmp_path / "headrace.db", clock)
     yield opened
     opened.close()
 

@@ -9,9 +9,10 @@ from headrace.base import secret_references
 from headrace.gateway.follower import SnapshotFollower, key_look_interval_s
 from headrace.router.endpoint_set import EndpointSet
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.deployments import Deployment, Replica, ReplicaState, Upstream
 from headrace.spec.models import Model, ModelVersion
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 
 pepper = bytes(range(32))
 
@@ -58,7 +59,7 @@ async def test_a_renewed_key_is_read_although_the_store_did_not_change(
     tmp_path: Path, key_path: Path
 ) -> None:
     clock = ManualClock()
-    database = filled(open_sqlite(tmp_path / "state.db"), key_path)
+    database = filled(open_sqlite_copy(tmp_path / "state.db"), key_path)
     follower = SnapshotFollower(database.store, EndpointSet(), clock, pepper)
 
     def keys() -> list[str]:

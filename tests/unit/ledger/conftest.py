@@ -10,8 +10,9 @@ from headrace.ledger.disk import Disk
 from headrace.ledger.journal import Journal, JournalLimits
 from headrace.ledger.reservation import Reservation
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.prices import Price, PriceVersion
-from headrace.storage import Database, open_sqlite
+from headrace.storage import Database
 
 OpenJournal = Callable[..., Journal]
 
@@ -74,6 +75,6 @@ def open_journal(tmp_path: Path, clock: ManualClock) -> Iterator[OpenJournal]:
 
 @pytest.fixture
 def database(tmp_path: Path, clock: ManualClock) -> Iterator[Database]:
-    opened = open_sqlite(tmp_path / "headrace.db", clock)
+    opened = open_sqlite_copy(tmp_path / "headrace.db", clock)
     yield opened
     opened.close()

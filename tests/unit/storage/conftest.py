@@ -9,15 +9,16 @@ import pytest
 from sqlalchemy import Connection
 
 from headrace.sim.clock import ManualClock
+from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.settlements import Charge, Outcome, Settlement, TokenUsage, UsageSource
-from headrace.storage import Database, open_postgres, open_sqlite
+from headrace.storage import Database, open_postgres
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """Whatever a test asks of the database must hold for both."""
     if request.param == "sqlite":
-        opened = open_sqlite(tmp_path / "headrace.db", ManualClock())
+        opened = open_sqlite_copy(tmp_path / "headrace.db", ManualClock())
     else:
         make_url = request.getfixturevalue("new_postgres_url")
         opened = open_postgres(make_url(), ManualClock())

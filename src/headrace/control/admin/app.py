@@ -1,6 +1,7 @@
 """The admin API as one ASGI application: routes, the guard around them, errors in one shape."""
 
 import asyncio
+import functools
 import logging
 from collections.abc import Collection
 from importlib.metadata import version
@@ -55,7 +56,7 @@ from headrace.control.admin import (
     webhooks,
 )
 from headrace.control.admin.access import for_everyone_signed_in
-from headrace.control.admin.context import AdminContext, Context
+from headrace.control.admin.context import AdminContext, Context, context_key
 from headrace.control.admin.credentials import ActorReader, AdminCredentials
 from headrace.control.admin.errors import error_answer, invalid_request
 from headrace.control.admin.guard import AdminGuard, loopback_hosts, no_credential
@@ -148,17 +149,19 @@ def create_admin_app(
         closing=closing or asyncio.Event(),
     )
     return AdminGuard(
-        Frame(build_api(context)),
-        Frame(build_public_api(context)),
+        Frame(build_api(), context),
+        Frame(build_public_api(), context),
         context.credentials,
         ActorReader(database.store, pepper, context.clock),
         {*loopback_hosts, *allowed_hosts},
     )
 
 
-def build_api(context: AdminContext) -> FastAPI:
-    """Every route, for callers whom the guard made out."""
-    app = new_application(context, openapi_url=f"{prefix}/openapi.json")
+@functools.cache
+def build_api() -> FastAPI:
+    """Every route, for callers whom the guard made out; it serves whichever context comes with a
+    request."""
+    app = new_application(openapi_url=f"{prefix}/openapi.json")
     for module in route_modules:
         mount(app, module.router, prefix)
     mount(app, status_router, prefix)
@@ -166,16 +169,17 @@ def build_api(context: AdminContext) -> FastAPI:
     return app
 
 
-def build_public_api(context: AdminContext) -> FastAPI:
+@functools.cache
+def build_public_api() -> FastAPI:
     """The routes by which one becomes a caller; any other path is a missing credential."""
-    app = new_application(context, openapi_url=None)
+    app = new_application(openapi_url=None)
     for module in public_modules:
         app.include_router(module.router, prefix=prefix)
     app.add_exception_handler(HTTPException, answer_stranger)
     return app
 
 
-def new_application(context: AdminContext, openapi_url: str | None) -> FastAPI:
+def new_application(openapi_url: str | None) -> FastAPI:
     """An application without routes, which answers errors in our shape."""
     app = FastAPI(
         title="headrace admin API",
@@ -185,7 +189,6 @@ def new_application(context: AdminContext, openapi_url: str | None) -> FastAPI:
         openapi_url=openapi_url,
         max_body_size=body_bytes_max,
     )
-    app.state.context = context
     app.add_exception_handler(HeadraceError, answer_operating_error)
     app.add_exception_handler(RequestValidationError, answer_validation_error)
     app.add_exception_handler(Exception, answer_unexpected_error)
@@ -219,10 +222,12 @@ def show_status(context: Context) -> StatusView:
 
 
 class Frame:
-    """ASGI middleware for what holds for every answer: never cached, and no huge body is read."""
+    """ASGI middleware for what holds for every request: it brings what its route works with, its
+    body is not huge, and its answer is never cached."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, context: AdminContext) -> None:
         self._app = app
+        self._context = context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve, unless the announced body is too large; bodies without a length are counted by
@@ -241,7 +246,7 @@ class Frame:
             if length.isdecimal() and int(length) > body_bytes_max:
                 await error_answer(body_too_large())(scope, receive, send_uncached)
                 return
-        await self._app(scope, receive, send_uncached)
+        await self._app({**scope, context_key: self._context}, receive, send_uncached)
 
 
 def body_too_large() -> PayloadTooLarge:

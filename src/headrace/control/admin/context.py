@@ -20,6 +20,7 @@ from headrace.storage.database import Database
 
 refusal_interval_s = 60.0
 refusals_max = 1000  # callers and actions that are remembered
+context_key = "headrace.context"  # in the scope of each request
 
 
 class RefusalLog:
@@ -69,8 +70,13 @@ class AdminContext:
 
 
 async def admin_context(request: Request) -> AdminContext:
-    """The context of the application that serves this request."""
-    context = request.app.state.context
+    """The context that this request came with."""
+    return context_of(request)
+
+
+def context_of(request: Request) -> AdminContext:
+    """The same, for what FastAPI hands nothing."""
+    context = request.scope.get(context_key)
     if not isinstance(context, AdminContext):
         raise TypeError("the application was not made by create_admin_app")
     return context

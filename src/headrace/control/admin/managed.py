@@ -24,7 +24,7 @@ from headrace.control.admin.access import (
     everyone_attribute,
     permission_attribute,
 )
-from headrace.control.admin.context import AdminContext
+from headrace.control.admin.context import AdminContext, context_of
 from headrace.control.admin.errors import without_credentials
 from headrace.spec.roles import Permission
 
@@ -71,7 +71,7 @@ def permission_check(endpoint: Callable[..., object]) -> Callable[[Request], Non
         if is_for_everyone or actor.may_anywhere(permission):
             return
         action = endpoint.__name__
-        context: AdminContext = request.app.state.context
+        context = context_of(request)
         if context.refusals.is_new(actor.id, action):
             append(context, request, action, outcome="refused")
         needed = "an operator of the platform" if permission is None else permission.value
@@ -96,7 +96,7 @@ def recorded(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(endpoint)
     def run(**values: Any) -> Any:
         request = asked_by(values)
-        context: AdminContext = request.app.state.context
+        context = context_of(request)
         with context.database.transaction():
             result = endpoint(**values)
             append(context, request, endpoint.__name__, sent=values, result=result)
@@ -106,7 +106,7 @@ def recorded(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     async def run_waiting(**values: Any) -> Any:
         request = asked_by(values)
         result = await endpoint(**values)
-        context: AdminContext = request.app.state.context
+        context = context_of(request)
         record = functools.partial(
             append, context, request, endpoint.__name__, sent=values, result=result
         )
