@@ -6,6 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := .make
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off
+# Hundreds of processes of ours that the tests start would each compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 NATIVE_SOURCES := CMakeLists.txt $(shell find csrc -type f 2>/dev/null)
 
 # What pip and ninja say, as one moving line on a terminal; all of it is in the log if they fail.
@@ -85,11 +87,15 @@ types: $(STAMPS)/dev
 layers: $(STAMPS)/dev
 	$(BIN)/lint-imports
 
-unit: $(STAMPS)/dev
-	$(BIN)/pytest -m "not e2e" --ignore=tests/e2e -n auto --dist loadfile
+# Files in the order of tests/conftest.py: those that take long first, not those of many tests.
+PYTEST := $(BIN)/pytest --dist loadfile --no-loadscope-reorder
 
+unit: $(STAMPS)/dev
+	$(PYTEST) -m "not e2e" --ignore=tests/e2e -n auto
+
+# What starts processes waits for half of its time.
 e2e: $(STAMPS)/dev
-	$(BIN)/pytest -m e2e -n 2 --dist loadfile tests/e2e tests/contract
+	$(PYTEST) -m e2e -n 3 tests/e2e tests/contract
 
 reference: $(STAMPS)/dev # writes the generated pages, rules and dashboards anew
 	$(BIN)/python -m headrace.cli.reference_pages cli > docs/reference/cli.md

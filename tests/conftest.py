@@ -17,6 +17,18 @@ from headrace.sim.redis_server import RedisServer
 from headrace.storage import open_postgres
 
 numbers = count(1)
+# Test files that take a minute or so each, the longest first.
+longest = {
+    f"test_{name}.py": place
+    for place, name in enumerate(
+        (
+            "gateways_chaos", "up_nodes", "up_lifecycle", "up_failures", "serve_parameter_table",
+            "up_usage", "up_rollouts", "readme", "up_management", "launcher", "arm_kernels",
+            "placement", "admin_api_document", "limits_machine", "ledger_store", "journal_kill",
+            "scheduler_machine", "content_guard_attacks", "model_families", "site",
+        )
+    )
+}  # fmt: skip
 end_to_end, contract = (Path(__file__).with_name(name) for name in ("e2e", "contract"))
 
 
@@ -27,7 +39,9 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make unit` leaves tests/e2e out, and `make e2e` looks there and in tests/contract alone."""
+    """`make unit` leaves tests/e2e out, and `make e2e` looks there and in tests/contract alone.
+
+    What takes long comes first: begun last, it would leave the other cores idle at the end."""
     for item in items:
         is_marked = item.get_closest_marker("e2e") is not None
         if end_to_end in item.path.parents:
@@ -39,6 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 f"{item.nodeid} is run by nothing: what is in tests/e2e is marked `e2e`, and what "
                 "is marked so is there or in tests/contract"
             )
+    items.sort(key=lambda item: longest.get(item.path.name, len(longest)))
 
 
 def unavailable(reason: str) -> None:
