@@ -25,7 +25,7 @@ from headrace.weights.lora.adapter import LoraAdapter
 
 rank_command = (sys.executable, "-m", "headrace.engine_server.rank_process")
 exit_grace_s = 5.0
-ready_wait_s = 300.0  # for each of the others, once the first has loaded as large a part
+report_wait_s = 300.0  # for what a rank says of a part that the first has loaded, or an adapter
 
 OnDeath = Callable[[str], None]
 
@@ -88,23 +88,28 @@ class RankProcesses:
         """The processes, in the order of their ranks."""
         return [process.pid for process in self._processes]
 
-    def wait_ready(self, timeout_s: float = ready_wait_s) -> None:
+    def wait_ready(self, wait_s: float = report_wait_s) -> None:
         """Wait until each has loaded its part; SetupError says why one has not.
 
-        Each may take so long after the one before; one that is stopped would be waited for."""
+        One that says nothing for `wait_s` after the one before is not waited for."""
         for rank, process in enumerate(self._processes, 1):
-            if not _has_spoken(process, timeout_s):
+            if not _has_spoken(process, wait_s):
                 raise SetupError(
-                    f"{self._name(rank)} has not loaded its part {timeout_s:g} s after the rank "
+                    f"{self._name(rank)} has not loaded its part {wait_s:g} s after the rank "
                     "before it: see whether it is stopped or its disk hangs, and start again."
                 )
             if error := _report_of(process):
                 raise SetupError(f"{self._name(rank)}{error}")
 
-    def load_adapter(self, slot: int, adapter: LoraAdapter) -> None:
-        """Let every rank read an adapter; SetupError says why one has not, and then none has it."""
+    def load_adapter(self, slot: int, adapter: LoraAdapter, wait_s: float = report_wait_s) -> None:
+        """Let every rank read an adapter; SetupError says why one has not, and then none has it.
+
+        One that says nothing for `wait_s` is killed, which ends the engine."""
         with self._loading:
             self._tell(RankLoad(slot, str(adapter.path), adapter.digest))
+            for process in self._processes:
+                if not _has_spoken(process, wait_s):
+                    process.kill()
             errors = [
                 f"{self._name(rank)}{error}"
                 for rank, process in enumerate(self._processes, 1)

@@ -91,9 +91,19 @@ def test_a_rank_that_cannot_load_says_why(started: Start, words: str, reason: st
 def test_a_rank_that_does_not_get_ready_is_not_waited_for_without_end(started: Start) -> None:
     ranks = started("kill -STOP $$")
     with pytest.raises(SetupError, match=r"rank 1 of 3 .* see whether it is stopped"):
-        ranks.wait_ready(timeout_s=0.01)
+        ranks.wait_ready(wait_s=0.01)
     for pid in ranks.pids:  # so that they end with their input, not by the grace
         os.kill(pid, signal.SIGCONT)
+
+
+def test_a_rank_that_says_nothing_of_an_adapter_is_killed(started: Start, tmp_path: Path) -> None:
+    deaths: queue.Queue[str] = queue.Queue()
+    ranks = started('read start; echo "{}"; read order; kill -STOP $$')
+    ranks.wait_ready()
+    ranks.watch(deaths.put)
+    with pytest.raises(SetupError, match=r"rank 1 of 3 .* ended while it loaded: signal 9"):
+        ranks.load_adapter(0, adapter_file(tmp_path), wait_s=0.01)
+    assert "ended: signal 9; the engine cannot go on" in deaths.get(timeout=20)
 
 
 def adapter_file(tmp_path: Path) -> LoraAdapter:
