@@ -20,7 +20,10 @@ async def test_every_loop_is_told_of_before_it_fails(tmp_path: Path) -> None:
     async with gateway_site(tmp_path, [FakeEngine()]) as site:
         metrics = await text_of(f"{site.url}/metrics")
         ready = await text_of(f"{site.url}/readyz")
-    names = ("batches", "context_lengths", "engine_caches", "engine_loads", "snapshot")
+    names = (
+        *("batches", "context_lengths", "engine_caches", "engine_loads", "snapshot"),
+        "journal_shipper",
+    )
     for name in names:
         assert f'headrace_gateway_loop_failures_total{{loop="{name}"}} 0.0' in metrics
     assert '"state":"ready"' in ready

@@ -78,6 +78,7 @@ class LoopKeeper:
 
     def keep_here(self, name: str, loop: Callable[[], None], stop: threading.Event) -> None:
         """The same for a loop that is a thread's own: this one's."""
+        self.know(name)
         while True:
             try:
                 loop()

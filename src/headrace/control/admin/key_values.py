@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from headrace.base.errors import InvalidRequest, PermissionDenied
 from headrace.control.admin.context import AdminContext
 from headrace.control.admin.limit_values import LimitsBody, LimitsView, limits_of, limits_view
-from headrace.control.admin.references import ModelName, Name, Reference
+from headrace.control.admin.references import ModelName, Name, Reference, others_of
 from headrace.control.admin.values import RequestBody, moment, optional_moment
 from headrace.spec.endpoints import endpoint_names
 from headrace.spec.limits import Limits
@@ -149,10 +149,12 @@ def key_values(
 
     InvalidRequest for a model that does not exist, PermissionDenied if nothing would be left."""
     wanted = set(body.models or ()) | set(body.model_limits or ())
-    unknown = sorted(wanted - {model.name for model in context.database.store.list(Model)})
+    known = {model.name for model in context.database.store.list(Model)}
+    unknown = sorted(wanted - known)
     if unknown:
+        seen = known if scope.models is None else known.intersection(scope.models)
         raise InvalidRequest(
-            f"there is no model named {', '.join(unknown)}; create it first, or correct the list",
+            f"there is no model named {unknown[0]!r}; {others_of(unknown[0], seen)}",
             param="models",
         )
     values: dict[str, object] = {}
