@@ -230,6 +230,7 @@ def main() -> None:
             page.screenshot(path=folder / "explain.png")
             shoot_customer(platform, browser)
             shoot_adapters(platform, page)
+            shoot(page, "costs")  # the sums of device hours come after a minute
             page.set_viewport_size({"width": 390, "height": 844})
             shoot(page, "overview", "overview-phone")
             shoot(page, "payments", "payments-phone", whole=True)
@@ -254,7 +255,7 @@ def shoot_pages(page: Page) -> None:
     page.click("#by-key")
     page.wait_for_timeout(settle_ms)
     page.screenshot(path=folder / "usage.png")
-    for name in ("models", "requests", "keys", "limits", "nodes", "costs", "invoices", "prices"):
+    for name in ("models", "requests", "keys", "limits", "nodes", "invoices", "prices"):
         shoot(page, name)
     for name in ("terms", "payments"):
         shoot(page, name, whole=True)
@@ -262,7 +263,7 @@ def shoot_pages(page: Page) -> None:
     page.locator("tbody a").first.click()
     page.get_by_role("heading", name="Rollout").wait_for()
     page.wait_for_timeout(settle_ms)
-    page.screenshot(path=folder / "deployment.png", full_page=True)
+    picture(page, "deployment", whole=True)
 
 
 def shoot_adapters(platform: Platform, page: Page) -> None:
@@ -282,7 +283,7 @@ def shoot_invoice(page: Page, invoice: str) -> None:
     """One invoice with all that came after it, and the statement in which its payments are."""
     page.evaluate("id => { location.hash = `#/invoice?id=${id}`; }", invoice)
     page.get_by_text("DE89 0042 1203").wait_for()
-    page.screenshot(path=folder / "invoice.png", full_page=True)
+    picture(page, "invoice", whole=True)
     page.locator("tr", has_text="DE89 0042 1203").get_by_role("link").click()
     page.get_by_role("heading", name="Statement of acme").wait_for()
     page.wait_for_timeout(settle_ms)
@@ -306,7 +307,19 @@ def shoot_customer(platform: Platform, browser: Browser) -> None:
 def shoot(page: Page, name: str, file: str | None = None, *, whole: bool = False) -> None:
     """A picture of a page."""
     show(page, name)
-    page.screenshot(path=folder / f"{file or name}.png", full_page=whole)
+    picture(page, file or name, whole=whole)
+
+
+def picture(page: Page, file: str, *, whole: bool) -> None:
+    """A picture of what is shown, or of the whole page in a window as high as that."""
+    size = page.viewport_size
+    assert size is not None
+    if whole:
+        height = page.evaluate("() => document.documentElement.scrollHeight")
+        page.set_viewport_size({**size, "height": max(size["height"], height)})
+        page.wait_for_timeout(settle_ms)
+    page.screenshot(path=folder / f"{file}.png")
+    page.set_viewport_size(size)
 
 
 def show(page: Page, name: str) -> None:

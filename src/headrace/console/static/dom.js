@@ -130,9 +130,10 @@ export function pager(page, parameters, after, next) {
     next ? to("Older", page, { ...parameters, after: next }, { class: "button", id: "page-older" }) : null);
 }
 
-/** Make a bar that shows how much of something is used; the words beside it say the same. */
-export function meter(share, label) {
-  const tone = share >= 0.97 ? "bad" : share >= 0.8 ? "warn" : "good";
+/** Make a bar that shows how much of something is used; the words beside it say the same. It warns
+    near its end, unless all of it is what is wanted. */
+export function meter(share, label, warns = true) {
+  const tone = !warns ? "good" : share >= 0.97 ? "bad" : share >= 0.8 ? "warn" : "good";
   return element("progress", { class: `meter ${tone}`, max: 1, value: Math.min(1, share),
     "aria-label": label });
 }

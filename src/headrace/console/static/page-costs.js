@@ -59,7 +59,7 @@ function lines(title, items, name) {
     { label: "Margin", number: true, value: (row) => element("strong", {},
       dollars(row.margin.nanousd)) },
     { label: "Busy", value: (row) => (row.busy_share === null ? "–" : element("span",
-      { class: "near" }, meter(row.busy_share, `${row.name} busy`), share(row.busy_share))) },
+      { class: "near" }, meter(row.busy_share, `${row.name} busy`, false), share(row.busy_share))) },
   ], items, "Nothing ran in this time."));
 }
 

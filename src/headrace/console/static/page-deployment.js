@@ -86,7 +86,7 @@ function rolloutCard(item, rollout, refresh) {
     item.generation > 1 ? button("Undo", () => ask(`Go back to the generation before?`, [],
       "Go back", act("undo"), { danger: true }), { id: "undo-rollout" }) : null],
   rollout.weight === null ? null : element("div", { class: "near" },
-    meter(rollout.weight / 100, "Share of the new generation"),
+    meter(rollout.weight / 100, "Share of the new generation", false),
     `${rollout.weight}% of the requests to the new generation`),
   table("Generations", [
     { label: "Generation", title: true, value: (row) => [element("strong", {}, count(row.generation)),

@@ -48,6 +48,14 @@ export const explain = {
   },
 };
 
+const places = { zone: "in this zone", region: "in this region", anywhere: "in any region" };
+
+/** The name of a part of the cost as a column's head: `prefix_credit_s` is "Prefix credit, s". */
+function termLabel(name) {
+  const words = name.replace(/_s$/, ", s").replaceAll("_", " ").replace(/^kv\b/, "KV");
+  return words[0].toUpperCase() + words.slice(1);
+}
+
 /** One choice; a replica that is gone goes by its id. */
 function decisionCard(decision, names) {
   const nameOf = (row) => names.get(row.endpoint_id) ?? row.endpoint_id;
@@ -57,7 +65,7 @@ function decisionCard(decision, names) {
     facts([
       ["Chosen because", decision.reason],
       ["Prompt", `about ${count(decision.prompt_tokens)} tokens`],
-      ["Replicas", `${count(decision.endpoint_count)}, looked at as far as ${decision.tier}`],
+      ["Replicas", `${count(decision.endpoint_count)} ${places[decision.tier] ?? decision.tier}`],
       ["Left out", leftOut.map(([why, number]) => `${number} ${why}`).join(", ") || "none"],
     ]),
     table("Candidates", [
@@ -65,7 +73,7 @@ function decisionCard(decision, names) {
         element("span", { class: "breakable" }, nameOf(row)),
         row.is_chosen ? [" ", badge("chosen", "good")] : null] },
       { label: "Cost, s", number: true, value: (row) => row.cost.toPrecision(3) },
-      ...terms.map((name) => ({ label: name.replaceAll("_", " "), number: true,
+      ...terms.map((name) => ({ label: termLabel(name), number: true,
         value: (row) => (row.terms[name] ?? 0).toPrecision(3) })),
       { label: "In cache", number: true, value: (row) => `${count(row.matched_tokens)} tokens` },
       { label: "In flight", number: true, value: (row) => count(row.in_flight_requests) },
