@@ -15,6 +15,7 @@ from headrace.adapters.meeting import alone_fields
 from headrace.adapters.registry import find_adapter
 from headrace.base.clock import SystemClock
 from headrace.control.probe import EngineProbe, Question
+from headrace.gateway.halves import OtherHalf
 from headrace.http.client import HttpClient
 from headrace.ledger.reservation import Outcome, Settlement
 from headrace.sim.engine import Behaviour, Failure, FakeEngine
@@ -135,6 +136,20 @@ async def test_a_prompt_that_fails_is_computed_at_another_and_the_answer_begun_a
         assert told(second, 0)["bootstrap_room"] != told(second, 1)["bootstrap_room"]
         settlement = await only_bill(site)
         assert (settlement.outcome, settlement.usage.completion_tokens) == (Outcome.FINISHED, 3)
+
+
+async def test_a_fault_at_the_prompt_ends_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> None:
+        raise KeyError("what nobody foresaw")
+
+    monkeypatch.setattr(OtherHalf, "_compute", fail)
+    second = FakeEngine(default=Behaviour(gate=asyncio.Event()))  # waits for KV that does not come
+    async with halves(tmp_path, [prefill, decode], [FakeEngine(), second]) as (site, client):
+        status, body = await chat(client)
+        assert (status, b"its log says why" in body) == (500, True)
+        assert (await only_bill(site)).outcome is Outcome.FAILED
 
 
 async def test_a_prompt_that_fails_everywhere_ends_the_request(tmp_path: Path) -> None:

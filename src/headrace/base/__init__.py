@@ -1,4 +1,4 @@
-"""Clock, ids, money and the root error; standard library only.
+"""Clock, ids, money, loops and the root error; standard library only.
 
-Reading order: `errors`, `clock`, `ids`, `money`.
+Reading order: `errors`, `clock`, `ids`, `money`, `loops`.
 """

@@ -100,6 +100,8 @@ def control(
     nodes_door = node_listener(
         node_listen, node_tls_certificate, node_tls_key, plaintext=node_plaintext
     )
+    if nodes_door is not None:
+        nodes_door.check()
     token, pepper = read_secrets(data_dir)
     os.environ.pop(database_setting.variable, None)
     with listener(host, port, listen_descriptor) as sock:

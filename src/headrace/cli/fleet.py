@@ -74,6 +74,10 @@ class NodeListener:
     port: int
     certificate: Certificate | None
 
+    def check(self) -> None:
+        """ConfigurationError if its address cannot be listened on, so that a start says so."""
+        server.bind(self.host, self.port).close()
+
     async def serve(self, app: App, stop: asyncio.Event) -> None:
         """Serve until told to stop."""
         with server.bind(self.host, self.port) as sock:

@@ -10,6 +10,7 @@ D's usage is what is charged.
 """
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -34,6 +35,8 @@ Result = TypeVar("Result")
 
 prefills_max = 3  # endpoints for one attempt's prompt
 retry_after_s = 1.0
+
+log = logging.getLogger(__name__)
 
 
 class OtherHalf:
@@ -80,6 +83,12 @@ class OtherHalf:
             result = "done"
         except HeadraceError as error:
             self.failure = error
+            self.failed.set()
+        except Exception:  # whoever waits for the answer would wait in vain
+            log.exception("the prompt of request %s was not computed", attempt.request_id)
+            self.failure = HeadraceError(
+                f"The gateway failed on this request; its log says why, under {attempt.request_id}."
+            )
             self.failed.set()
         finally:
             lease.release()

@@ -10,6 +10,7 @@ from headrace.base.errors import ConfigurationError
 from headrace.cli.fleet import control_arguments, node_listener, node_times
 from headrace.cli.node import check_url, locked, membership, port_finder
 from headrace.cli.nodes import labels_of
+from headrace.http import server
 from headrace.spec.token_format import node_tokens
 
 from .conftest import RunningPlatform
@@ -97,3 +98,13 @@ def test_the_supervisor_passes_settings_of_nodes_on() -> None:
         *("--node-listen", "127.0.0.1:1", "--node-freeze-share", "0.5"),
         *("--node-lost-after", "9.0", "--node-plaintext"),
     )
+
+
+def test_an_address_for_nodes_that_is_taken_is_said_at_the_start() -> None:
+    with server.bind("127.0.0.1", 0) as taken:
+        _, port = server.address_of(taken)
+        listener = node_listener(f"127.0.0.1:{port}", None, None, plaintext=False)
+        assert listener is not None
+        with pytest.raises(ConfigurationError, match="another process listens there"):
+            listener.check()
+    listener.check()

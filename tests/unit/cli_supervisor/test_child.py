@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import os
 from pathlib import Path
 
@@ -105,3 +106,18 @@ def test_pauses_double_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "backoff_first_s", 0.25)
 
     assert [backoff_s(ends) for ends in (1, 2, 3, 6, 7, 1_000)] == [0.25, 0.5, 1.0, 8.0, 10.0, 10.0]
+
+
+def test_a_log_that_cannot_be_cut_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    told: list[str] = []
+    child = make(tmp_path, "true", told)
+    monkeypatch.setattr(log_file, "cut_if_long", full)
+    child.tend_log()
+    child.tend_log()
+    assert len(told) == 1
+    assert "cannot be cut (No space left on device)" in told[0]

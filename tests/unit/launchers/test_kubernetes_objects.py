@@ -10,6 +10,7 @@ import yaml
 
 from headrace.base.errors import ConfigurationError
 from headrace.cli.main import main
+from headrace.control.probe_site import live_path, ready_path
 from headrace.launchers.kubernetes.platform_objects import Installation, platform_objects
 from headrace.launchers.kubernetes.replica_objects import ModelCache, ReplicaPod, replica_objects
 
@@ -331,3 +332,18 @@ def test_the_control_plane_may_do_what_its_launcher_asks_for() -> None:
 def test_several_machines_need_postgresql(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["manifests", "--image", "i", "--database-url", "sqlite:///x"]) == 1
     assert "share PostgreSQL" in capsys.readouterr().err
+
+
+def test_pods_of_the_platform_are_probed_where_they_answer() -> None:
+    objects = platform_objects(installation())
+    pods = [each for each in objects if each["kind"] in ("Deployment", "StatefulSet")]
+    probed = {
+        each["metadata"]["name"]: [
+            container[probe]["httpGet"]["path"]
+            for container in each["spec"]["template"]["spec"]["containers"]
+            for probe in ("livenessProbe", "readinessProbe")
+        ]
+        for each in pods
+    }
+    answered = [live_path, ready_path]
+    assert probed == {"headrace-control": answered, "headrace-gateway": answered}

@@ -48,6 +48,7 @@ class Child:
         self._tell = tell
         self._process: asyncio.subprocess.Process | None = None
         self._log_start_bytes = 0
+        self._log_stays_long = False
 
     @property
     def pid(self) -> int | None:
@@ -118,8 +119,16 @@ class Child:
             await self._process.wait()
 
     def tend_log(self) -> None:
-        """Keep its log within its bound."""
-        log_file.cut_if_long(self.spec.log_path)
+        """Keep its log within its bound; a disk that does not let it is told of once."""
+        try:
+            log_file.cut_if_long(self.spec.log_path)
+        except OSError as error:
+            if not self._log_stays_long:
+                path = self.spec.log_path
+                self._tell(f"{path} is too long and cannot be cut ({error.strerror}).")
+            self._log_stays_long = True
+        else:
+            self._log_stays_long = False
 
 
 def backoff_s(ends: int) -> float:
