@@ -10,6 +10,7 @@ Damage is found beside the steps (engine_server/weights_check.py).
 """
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.weights.cache import ModelCache
@@ -48,6 +49,13 @@ def path_of_rank(path: Path, rank: int, ranks: int) -> Path:
     if ranks == 1:
         return path
     return path.with_name(f"{path.stem}-{rank}of{ranks}{path.suffix}")
+
+
+def remove_packed(path: Path, ranks: int = 1) -> None:
+    """Remove what `path` names, or the parts of its ranks; who has it mapped keeps it."""
+    for rank in range(ranks):
+        with suppress(OSError):  # not there, or not ours: the next load says what it cannot do
+            path_of_rank(path, rank, ranks).unlink()
 
 
 def prune_packed(cache: ModelCache, files_max: int) -> int:

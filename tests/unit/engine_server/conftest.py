@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import msgspec
 import pytest
 
 from headrace.base.clock import SystemClock
@@ -65,11 +66,17 @@ def run_engine(engine_config: EngineConfig) -> RunEngine:
 
     @asynccontextmanager
     async def run(
-        behaviour: str = "serve", *, wait: bool = True, watchdog: Watchdog | None = None
+        behaviour: str = "serve",
+        *,
+        wait: bool = True,
+        watchdog: Watchdog | None = None,
+        packed_path: Path | None = None,
     ) -> AsyncIterator[tuple[EngineClient, UsageLog]]:
         usage = UsageLog()
         client = EngineClient(
-            engine_config,
+            msgspec.structs.replace(
+                engine_config, packed_path=None if packed_path is None else str(packed_path)
+            ),
             SystemClock(),
             on_end=usage.end,
             command=engine_process.command(behaviour),

@@ -1,5 +1,6 @@
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -150,6 +151,23 @@ async def test_a_killed_engine_comes_back_and_fails_only_what_it_had_begun(
         assert (await usage.find("begun", 0)).finish_reason == "error"
         assert (await usage.find("begun", 0)).usage.completion_tokens >= 1
         assert (await usage.find("waits", 0)).finish_reason == "length"
+
+
+async def test_an_engine_that_lost_a_page_of_its_weights_packs_anew(
+    run_engine: "RunEngine", tmp_path: Path
+) -> None:
+    packed = tmp_path / "model.weights"
+    packed.touch()
+    async with run_engine(packed_path=packed) as (client, _):
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGBUS)
+        await wait_for_state(client, EngineState.RESTARTING)
+        assert "packed weights were removed" in client.status.detail
+        assert not packed.exists()
+        await client.wait_ready()
+        kill_engine(client)
+        await wait_for_state(client, EngineState.RESTARTING)
+        assert "packed weights" not in client.status.detail
 
 
 async def test_a_request_whose_reader_left_is_not_sent_to_the_next_engine(
