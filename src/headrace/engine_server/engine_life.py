@@ -18,7 +18,6 @@ import contextlib
 import signal
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
 from headrace.base.clock import Clock
@@ -35,7 +34,7 @@ from headrace.engine_server.engine_status import (
 from headrace.engine_server.messages import EngineConfig, Stats
 from headrace.engine_server.nap import Nap
 from headrace.engine_server.watchdog import Verdict, Watchdog
-from headrace.weights.packed_cache import remove_packed
+from headrace.engine_server.weights_check import forget_packed, lost_page_text
 
 start_attempts_max = 3  # consecutive ends of the process before it was ready
 backoff_first_s = 0.25
@@ -299,8 +298,8 @@ class EngineLife:
 
     def _on_death(self, exit_status: int, *, last: bool) -> None:
         how = f"signal {-exit_status}" if exit_status < 0 else f"exit status {exit_status}"
-        if exit_status == -signal.SIGBUS:
-            how += self._forget_packed()
+        if exit_status == -signal.SIGBUS and forget_packed(self.config):
+            how += f" ({lost_page_text})"
         if last and not self._failed:
             self._set_status(
                 EngineState.FAILED,
@@ -313,19 +312,6 @@ class EngineLife:
         if not self._failed:
             state = EngineState.LOADING if self.ready is None else EngineState.RESTARTING
             self._set_status(state, 0.0, f"the engine process ended with {how}; starting it again")
-
-    def _forget_packed(self) -> str:
-        """Have the next engine pack anew where a page was not given; what to tell of it."""
-        config = self.config
-        for text, ranks in (
-            (config.packed_path, config.tensor_parallel),
-            (config.draft_packed_path, 1),
-        ):
-            if text is not None:
-                remove_packed(Path(text), ranks)
-        if config.packed_path is None:
-            return ""
-        return " (a page of a mapped file could not be read: packed weights were removed)"
 
     @property
     def _failed(self) -> bool:

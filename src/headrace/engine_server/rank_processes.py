@@ -10,6 +10,7 @@ whose rank has ended would wait for it forever: it ends too, and the HTTP proces
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ import msgspec
 from headrace.base.errors import SetupError
 from headrace.engine.ranks import RankPlace
 from headrace.engine_server.messages import EngineConfig
+from headrace.engine_server.weights_check import forget_packed, lost_page_text
 from headrace.weights.lora.adapter import LoraAdapter
 
 rank_command = (sys.executable, "-m", "headrace.engine_server.rank_process")
@@ -66,6 +68,7 @@ class RankProcesses:
 
     def __init__(self, config: EngineConfig, command: Sequence[str] = rank_command) -> None:
         """Start them; they load at once. OSError if the system starts no more processes."""
+        self._config = config
         self._ranks = config.tensor_parallel
         self._closing = False
         self._loading = threading.Lock()  # one adapter at a time: reports come in order
@@ -164,8 +167,12 @@ class RankProcesses:
 
     def _watch(self, name: str, process: "subprocess.Popen[bytes]", on_death: OnDeath) -> None:
         process.wait()
-        if not self._closing:
-            on_death(f"{name} ended: {_ending(process)}; the engine cannot go on without it")
+        if self._closing:
+            return
+        how = _ending(process)
+        if process.returncode == -signal.SIGBUS and forget_packed(self._config):
+            how += f" ({lost_page_text})"
+        on_death(f"{name} ended: {how}; the engine cannot go on without it")
 
     def _name(self, rank: int) -> str:
         return f"rank {rank} of {self._ranks} (process {self._processes[rank - 1].pid})"

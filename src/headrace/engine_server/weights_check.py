@@ -13,9 +13,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from headrace.base.clock import Clock, SystemClock
 from headrace.engine.runner import CheckedRunner
+from headrace.engine_server.messages import EngineConfig
+from headrace.weights.packed_cache import remove_packed
 
 chunk_bytes = 16 << 20
 niceness = 19  # the thread's, where threads have one: steps go first
@@ -23,6 +26,8 @@ damage_text = (
     "the packed weights in the model cache are not what was written there; they are removed, and "
     "the next start packs them anew. If it happens again, check the disk and the memory."
 )
+
+lost_page_text = "a page of a mapped file could not be read: packed weights were removed"
 
 
 def check_weights(runner: CheckedRunner, clock: Clock, pause: Callable[[float], None]) -> bool:
@@ -41,6 +46,16 @@ def start_check(runner: object, on_damage: Callable[[str], None]) -> None:
     """Check a runner's weights on a thread of its own, if they can be; `on_damage` hears why."""
     if isinstance(runner, CheckedRunner):
         threading.Thread(target=_check, args=(runner, on_damage), daemon=True).start()
+
+
+def forget_packed(config: EngineConfig) -> bool:
+    """Have the next engine pack anew, where a page was not given; whether it maps any."""
+    if config.draft_packed_path is not None:
+        remove_packed(Path(config.draft_packed_path))
+    if config.packed_path is None:
+        return False
+    remove_packed(Path(config.packed_path), config.tensor_parallel)
+    return True
 
 
 def _check(runner: CheckedRunner, on_damage: Callable[[str], None]) -> None:

@@ -28,6 +28,7 @@ from headrace.sim.adapter_files import write_adapter
 from headrace.sim.small_model import Work, base_spec, small_model, step
 from headrace.weights.lora.adapter import LoraAdapter
 from headrace.weights.lora.opening import open_adapter
+from headrace.weights.packed_cache import path_of_rank
 
 Start = Callable[[str], RankProcesses]
 two_nodes = (Device("cpu:0", (0, 1, 2)), Device("cpu:1", (3, 4)))
@@ -171,6 +172,25 @@ def test_a_death_is_told_and_an_end_is_not(started: Start) -> None:
         else:
             ranks.close()
             assert deaths.empty()
+
+
+def test_a_rank_that_lost_a_page_of_its_weights_takes_the_files_with_it(
+    config: EngineConfig, tmp_path: Path
+) -> None:
+    packed = tmp_path / "model.weights"
+    parts = [path_of_rank(packed, rank, 3) for rank in range(3)]
+    for part in parts:
+        part.touch()
+    deaths: queue.Queue[str] = queue.Queue()
+    words = 'read line; echo "{}"; kill -BUS $$'
+    ranks = RankProcesses(
+        msgspec.structs.replace(config, packed_path=str(packed)), ("/bin/sh", "-c", words)
+    )
+    ranks.wait_ready()
+    ranks.watch(deaths.put)
+    assert "packed weights were removed" in deaths.get(timeout=20)
+    assert not any(part.exists() for part in parts)
+    ranks.close()
 
 
 def test_ranks_share_the_threads_or_the_cores_of_their_device(config: EngineConfig) -> None:
