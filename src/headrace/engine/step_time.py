@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 ridge_rows = 16.0  # at which a CPU's arithmetic takes as long as reading the weights, roughly
 enough = 1.0  # where steps vary by a tenth, a row's cost is then known to about a tenth
-disturbed_share = 2.0  # of the expected time: more is not the step's own
-forgetting = 0.97  # weight of the past at each step, of whatever size
+disturbed_share = 1.5  # of the expected time: more is not the step's own
+forgetting = 0.99  # weight of the past at each step, of whatever size
 
 
 @dataclass(slots=True)
