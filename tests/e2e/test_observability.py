@@ -2,6 +2,7 @@
 collector gets each request as one trace, from the client to the engine's steps."""
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -110,6 +111,21 @@ def test_no_secret_and_no_text_of_a_caller_is_in_a_trace(
     secrets += [platform.engine_key(replica) for replica in platform.replicas()]
     for body in collector.bodies:
         assert not [secret for secret in secrets if secret.encode() in body]
+
+
+def text_of(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return str(answer.read().decode())
+
+
+def test_every_loop_is_told_of_and_its_runbook_says_what_waits(platform: PlatformProcess) -> None:
+    page = (root / alert_rules.runbook).read_text()
+    runbook = page.partition("## HeadraceLoopFails")[2].partition("\n## ")[0]
+    for url, loop in ((platform.gateway_url, "snapshot"), (platform.admin_url, "alerts")):
+        names = re.findall(r'_loop_failures_total{loop="(\w+)"} 0\.0', text_of(f"{url}/metrics"))
+        assert loop in names
+        assert [name for name in names if f"`{name}`" not in runbook] == []
+        assert json.loads(text_of(f"{url}/readyz"))["state"] == "ready"
 
 
 @pytest.mark.skipif(bool(PrometheusServer.missing()), reason=PrometheusServer.missing())
