@@ -17,15 +17,16 @@ from headrace.sim.redis_server import RedisServer
 from headrace.storage import open_postgres
 
 numbers = count(1)
-# Test files that take a minute or so each, the longest first.
+# Test files that take long, the longest first.
 longest = {
     f"test_{name}.py": place
     for place, name in enumerate(
         (
-            "gateways_chaos", "up_nodes", "up_lifecycle", "up_failures", "serve_parameter_table",
-            "up_usage", "up_rollouts", "readme", "up_management", "launcher", "arm_kernels",
-            "placement", "admin_api_document", "limits_machine", "ledger_store", "journal_kill",
-            "scheduler_machine", "content_guard_attacks", "model_families", "site",
+            "up_lifecycle", "gateways_chaos", "readme", "up_nodes", "up_rollouts", "platform",
+            "up_usage", "up_failures", "guides", "gateway_joining", "serve_parameter_table",
+            "serve_lifecycle", "launcher", "arm_kernels", "placement", "admin_api_document",
+            "limits_machine", "ledger_store", "journal_kill", "scheduler_machine",
+            "content_guard_attacks", "model_families", "site",
         )
     )
 }  # fmt: skip
