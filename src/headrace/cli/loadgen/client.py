@@ -54,7 +54,9 @@ class LoadClient:
         self, url: str, api_key: str | None, request_timeout_s: float, clock: Clock
     ) -> None:
         if not url.startswith(("http://", "https://")):
-            raise ConfigurationError(f"{url!r} is not an http:// or https:// address")
+            raise ConfigurationError(
+                f"{url!r} is not an http:// or https:// address; one is http://127.0.0.1:8000"
+            )
         self._url = url.rstrip("/").removesuffix("/v1")
         self._clock = clock
         headers = {"content-type": "application/json", "accept-encoding": "identity"}
