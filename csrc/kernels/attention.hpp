@@ -225,22 +225,26 @@ inline float largest_of(const float* numbers, int count) {
   return S::reduce_max(S::max(S::max(largest[0], largest[1]), S::max(largest[2], largest[3])));
 }
 
-// Turns the first `visible` scores into exponentials, the rest up to `token_count` into zeros.
+// The largest of a row's first `visible` scores; what fills up their last vector becomes minus infinity.
 template <class S>
-inline void softmax_row(float* scores, int visible, int token_count, float& row_peak, float& total) {
+inline float peak_score(float* scores, int visible) {
   const int padded = (visible + S::width - 1) / S::width * S::width;
-  const float minus_infinity = -std::numeric_limits<float>::infinity();
-  for (int t = visible; t < padded; ++t) scores[t] = minus_infinity;
-  row_peak = largest_of<S>(scores, padded);
+  for (int t = visible; t < padded; ++t) scores[t] = -std::numeric_limits<float>::infinity();
+  return largest_of<S>(scores, padded);
+}
+
+// Turns the first `visible` scores into exponentials, the rest up to `token_count` into zeros; the sum.
+template <class S>
+inline float weigh_scores(float* scores, int visible, int token_count, float row_peak) {
   const auto shift = S::set1(row_peak);
   auto sum = S::set1(0.0f);
-  for (int t = 0; t < padded; t += S::width) {
+  for (int t = 0; t < visible; t += S::width) {
     const auto e = exponential<S>(S::sub(S::load(scores + t), shift));
     S::store(scores + t, e);
     sum = S::add(sum, e);
   }
-  total = S::reduce_add(sum);
   for (int t = visible; t < token_count; ++t) scores[t] = 0.0f;
+  return S::reduce_add(sum);
 }
 
 template <class S>
@@ -286,33 +290,32 @@ template <class S, class Kv>
 void attend_split(const AttentionTile& tile, int split, AttentionState* states) {
   const int base = split * split_tokens;
   int token_count = 0;   // of this split, that any row sees
-  for (int r = 0; r < tile.query_count; ++r) {
-    const int seen = tile.visible[r] - base;
-    token_count = seen > token_count ? seen : token_count;
-  }
+  for (int r = 0; r < tile.query_count; ++r)
+    token_count = std::max(token_count, tile.visible[r] - base);
   if (token_count <= 0) return;
   const int context_blocks = blocks_of_tokens(base + token_count);
   token_count = token_count < split_tokens ? token_count : split_tokens;
   const int block_first = base / block_tokens;
   const BlockStream<Kv> stream(tile, block_first, blocks_of_tokens(token_count), context_blocks);
   score_tokens<S, Kv>(tile, stream, tile.scores);
-  float peaks[query_rows_max];
+  int seen[query_rows_max];   // of the split's tokens
+  float peaks[query_rows_max] = {};
   float totals[query_rows_max];
-  for (int r = 0; r < tile.query_count; ++r) {
-    const int seen = tile.visible[r] - base;
+  for (int r = 0; r < tile.query_count; ++r) {   // all peaks first: no row waits for its own
     float* scores = tile.scores + r * split_tokens;
-    if (seen <= 0) {
-      for (int t = 0; t < token_count; ++t) scores[t] = 0.0f;
-    } else {
-      if constexpr (Kv::has_scales) scale_tokens<S>(tile, block_first, token_count, 0, scores);
-      softmax_row<S>(scores, seen < token_count ? seen : token_count, token_count, peaks[r],
-                     totals[r]);
-      if constexpr (Kv::has_scales) scale_tokens<S>(tile, block_first, token_count, 1, scores);
-    }
+    seen[r] = std::clamp(tile.visible[r] - base, 0, token_count);
+    if (seen[r] == 0) continue;
+    if constexpr (Kv::has_scales) scale_tokens<S>(tile, block_first, token_count, 0, scores);
+    peaks[r] = peak_score<S>(scores, seen[r]);
+  }
+  for (int r = 0; r < tile.query_count; ++r) {
+    float* scores = tile.scores + r * split_tokens;
+    totals[r] = weigh_scores<S>(scores, seen[r], token_count, peaks[r]);
+    if constexpr (Kv::has_scales) scale_tokens<S>(tile, block_first, token_count, 1, scores);
   }
   mix_tokens<S, Kv>(tile, stream, token_count, tile.scores);
   for (int r = 0; r < tile.query_count; ++r) {
-    if (tile.visible[r] <= base) continue;
+    if (seen[r] == 0) continue;
     merge_into<S>(&states[r], peaks[r], totals[r], tile.split_mix + r * tile.head_dim,
                   tile.head_dim);
   }

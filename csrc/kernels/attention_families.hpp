@@ -32,7 +32,8 @@ inline void masked_softmax_row(float* scores, int first, int end, int window_fir
   }
   if (softcap > 0.0f) cap_scores<S>(scores + first, seen - first, softcap);
   for (int t = first; t < window_first; ++t) scores[t] = -std::numeric_limits<float>::infinity();
-  softmax_row<S>(scores + first, seen - first, end - first, row_peak, total);
+  row_peak = peak_score<S>(scores + first, seen - first);
+  total = weigh_scores<S>(scores + first, seen - first, end - first, row_peak);
   for (int t = first; t < window_first; ++t) scores[t] = 0.0f;
 }
 
