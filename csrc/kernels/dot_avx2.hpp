@@ -46,8 +46,8 @@ struct DotAvx2 {
   // and multiplications of floats do not come between those of integers; with 8-bit weights, whose
   // unpacking takes the loads that keeping would, it does not pay.
   static constexpr Blocking blocking(WeightType type, int activation_bits) {
-    if (activation_bits == 8) return {6, 16, 4, 8};
-    return weight_bits(type) == 4 ? Blocking{5, 16, 4, 12} : Blocking{6, 1, 4, 12};
+    if (activation_bits == 8) return {6, 16, 4, 7};
+    return weight_bits(type) == 4 ? Blocking{5, 16, 4, 6} : Blocking{6, 1, 4, 7};
   }
 
   // sums = (first) or += the products of both halves of the 16 columns with a pair of inputs, in 32 bits.

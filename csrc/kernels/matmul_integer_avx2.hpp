@@ -1,6 +1,7 @@
-// Rows times one tile of quantized weights with registers of 256 bits: weights widened to 16 bits meet
-// 16-bit activations, a pair of inputs a column (dot_avx2.hpp). The sums are exact: 32 products of at
-// most 128 * 32767 stay under 2^31. D: DotAvx2 or DotAvxVnni.
+// A few rows times one tile of quantized weights with registers of 256 bits: weights unpacked to as many
+// bits as the rows have, 16 or 8, meet a pair or four of a row's inputs, broadcast (dot_avx2.hpp). All sums
+// are exact: 32 products of at most 128 * 32767 stay under 2^31, and there it says what those of bytes may
+// be. More rows: matmul_wide_avx2.hpp. D: DotAvx2 or DotAvxVnni.
 #pragma once
 
 #include <immintrin.h>
@@ -11,11 +12,43 @@
 #include "kernels/kernel_table.hpp"
 #include "kernels/matmul_float.hpp"
 #include "kernels/row_blocks.hpp"
+#include "kernels/row_pointers.hpp"
 #include "kernels/simd_avx2.hpp"
 #include "kernels/tile_layout.hpp"
 
 namespace headrace {
 namespace {
+
+static_assert(group_values / 4 * 2 * 15 * byte_peak <= 32767, "a group fits DotAvx2's 16 bits");
+
+// A product's rows as the integers that they are multiplied as, and inputs that one instruction takes.
+template <class Integer>
+struct RowIntegers;
+
+template <>
+struct RowIntegers<std::int16_t> {
+  static constexpr int inputs = 2;
+  const std::int16_t* values;
+  const GroupScale* scales;
+  explicit RowIntegers(const ActivationRows& rows) : values(rows.values), scales(rows.scales) {}
+};
+
+template <>
+struct RowIntegers<std::int8_t> {
+  static constexpr int inputs = 4;
+  const std::int8_t* values;
+  const GroupScale* scales;
+  explicit RowIntegers(const ActivationRows& rows)
+      : values(rows.bytes), scales(rows.byte_scales) {}
+};
+
+template <int rows>
+using RowDots = __m256i[rows][2];   // sums of both halves of the 16 columns
+
+template <class D, class Integer>
+constexpr Blocking blocking_of(WeightType type) {
+  return D::blocking(type, 8 * static_cast<int>(sizeof(Integer)));
+}
 
 // Pair p of a group's inputs as 16-bit weights, for half h of the columns (tile_layout.hpp). Nibbles
 // are read anew for each pair: a load is cheaper than the registers that unpacked pairs would take.
@@ -34,29 +67,44 @@ template <WeightType type, int p>
   }
 }
 
-// dots = or += one pair of inputs, for `rows` rows and both halves of the 16 columns.
-template <class D, WeightType type, int rows, int p, bool first>
-[[gnu::always_inline]] inline void add_pair(const std::uint8_t* quants, const std::int16_t* const* x,
-                     __m256i (&dots)[rows][2]) {
-  const __m256i weights[2] = {unpack_pair<type, p>(quants, 0), unpack_pair<type, p>(quants, 1)};
-  for (int r = 0; r < rows; ++r) D::add(weights, x[r] + 2 * p, first, dots[r]);
+// Inputs 4q..4q+3 of a group of nibbles as bytes, 0..15, for half h of the columns.
+template <int q>
+[[gnu::always_inline]] inline __m256i unpack_four(const std::uint8_t* quants, int h) {
+  __m256i raw = _mm256_loadu_si256(
+      reinterpret_cast<const __m256i*>(quants + q % 4 * vector_bytes + h * 32));
+  settle(raw);
+  if constexpr (q >= 4) raw = _mm256_srli_epi16(raw, 4);
+  return _mm256_and_si256(raw, _mm256_set1_epi8(15));
 }
 
-// The exact sums of pairs [p, end) of a group, as stored. A call left standing would put the sums
+template <WeightType type, class Integer, int step>
+[[gnu::always_inline]] inline __m256i unpack_step(const std::uint8_t* quants, int h) {
+  if constexpr (sizeof(Integer) == 1) return unpack_four<step>(quants, h);
+  return unpack_pair<type, step>(quants, h);
+}
+
+// The order of a group's steps: pairs of nibbles that lie in the same vector together.
+template <WeightType type, class Integer>
+constexpr int step_at(int i) {
+  const bool nibbles = weight_bits(type) == 4 && scale_parts(type) == 1;
+  return nibbles && sizeof(Integer) == 2 ? i / 4 * 2 + i % 2 + i / 2 % 2 * 8 : i;
+}
+
+// dots = the exact sums of steps [i, end) of a group, as stored. A call left standing would put the sums
 // into memory.
-template <class D, WeightType type, int rows, int p, int end, bool first = true>
-[[gnu::always_inline]] inline void dot_pairs(const std::uint8_t* quants, const std::int16_t* const* x,
-                      __m256i (&dots)[rows][2]) {
-  if constexpr (p < end) {
-    constexpr bool nibbles = weight_bits(type) == 4 && scale_parts(type) == 1;
-    constexpr int at = nibbles ? p / 4 * 2 + p % 2 + p / 2 % 2 * 8 : p;   // a vector's pairs together
-    add_pair<D, type, rows, at, first>(quants, x, dots);
-    dot_pairs<D, type, rows, p + 1, end, false>(quants, x, dots);
+template <class D, WeightType type, int rows, int i, int end, class Integer, bool first = true>
+[[gnu::always_inline]] inline void dot_steps(const std::uint8_t* quants,
+                                             const RowPointers<Integer>& x, RowDots<rows>& dots) {
+  if constexpr (i < end) {
+    constexpr int step = step_at<type, Integer>(i);
+    const __m256i weights[2] = {unpack_step<type, Integer, step>(quants, 0),
+                                unpack_step<type, Integer, step>(quants, 1)};
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; ++r)
+      D::add(weights, x.row(r) + RowIntegers<Integer>::inputs * step, first, dots[r]);
+    dot_steps<D, type, rows, i + 1, end, Integer, false>(quants, x, dots);
   }
 }
-
-template <int rows>
-using RowDots = __m256i[rows][2];   // of both halves of the 16 columns
 
 template <int rows>
 [[gnu::always_inline]] inline void keep_dots(const RowDots<rows>& dots, RowDots<rows>& out) {
@@ -64,26 +112,29 @@ template <int rows>
     for (int h = 0; h < 2; ++h) out[r][h] = dots[r][h];
 }
 
-// The exact sums of `count` groups, a part with a scale of its own after the other; moves `x` on.
-template <class D, WeightType type, int rows>
-[[gnu::always_inline]] inline void dot_groups(const std::uint8_t* quants, int count, bool prefetch,
-                                              const std::int16_t** x, RowDots<rows>* kept) {
-  constexpr int pairs = group_pairs / scale_parts(type);
-  for (int g = 0; g < count; ++g, quants += quant_bytes(type)) {
-    if (prefetch) prefetch_group(quants, quant_bytes(type));
-    __m256i dots[rows][2];
-    dot_pairs<D, type, rows, 0, pairs>(quants, x, dots);
-    keep_dots<rows>(dots, *kept++);
-    if constexpr (scale_parts(type) == 2) {
-      dot_pairs<D, type, rows, pairs, 2 * pairs>(quants, x, dots);
-      keep_dots<rows>(dots, *kept++);
-    }
-    for (int r = 0; r < rows; ++r) x[r] += group_values;
+// The sums of a group, of one part with a scale of its own after the other.
+template <class D, WeightType type, int rows, class Integer>
+[[gnu::always_inline]] inline void dot_group(const std::uint8_t* quants,
+                                             const RowPointers<Integer>& x, RowDots<rows>* kept) {
+  constexpr int steps = group_values / RowIntegers<Integer>::inputs / scale_parts(type);
+  RowDots<rows> dots;
+  dot_steps<D, type, rows, 0, steps>(quants, x, dots);
+  keep_dots<rows>(dots, kept[0]);
+  if constexpr (scale_parts(type) == 2) {
+    dot_steps<D, type, rows, steps, 2 * steps>(quants, x, dots);
+    keep_dots<rows>(dots, kept[1]);
   }
 }
 
-// sums += one part of a group.
-template <WeightType type, int rows>
+// A column's sum of one part of a group in 32 bits.
+template <class D, class Integer>
+[[gnu::always_inline]] inline __m256i join_dot(__m256i dot) {
+  if constexpr (sizeof(Integer) == 1) return D::join(dot);
+  return dot;
+}
+
+// sums += one part of group g.
+template <class D, WeightType type, int rows, class Integer>
 [[gnu::always_inline]] inline void scale_part(const RowDots<rows>& dots,
                                               const GroupScale* const* scales, int g, int part,
                                               const GroupScales& group_scales,
@@ -95,7 +146,7 @@ template <WeightType type, int rows>
       minimum = load_minimum<SimdAvx2, type>(group_scales, part, h * 8);
     for (int r = 0; r < rows; ++r) {
       const GroupScale& row_scale = scales[r][g];
-      __m256i dot = dots[r][h];
+      __m256i dot = join_dot<D, Integer>(dots[r][h]);
       if constexpr (weight_offset(type) != 0)
         dot = _mm256_add_epi32(dot, _mm256_set1_epi32(offset_correction<type>(row_scale, part)));
       const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(row_scale.scale));
@@ -107,30 +158,37 @@ template <WeightType type, int rows>
   }
 }
 
-template <class D, WeightType type, int rows>
-inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& input,
-                              std::size_t row_first, int out_row, bool prefetch,
-                              const TileOutput& output) {
+// Not inlined: among other blocks the compiler would keep its sums in memory.
+template <class D, WeightType type, int rows, class Integer>
+[[gnu::noinline]] void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& input,
+                                         std::size_t row_first, int out_row, bool prefetch,
+                                         const TileOutput& output) {
   constexpr int parts = scale_parts(type);
-  static constexpr int kept_groups = D::blocking(type, 16).kept_groups;
+  constexpr int kept_groups = blocking_of<D, Integer>(type).kept_groups;
+  const RowIntegers<Integer> rows_in(input);
+  const std::size_t inputs = static_cast<std::size_t>(input.inputs);
   const int groups = input.inputs / group_values;
   const std::uint8_t* quants = tile + quants_offset(type, groups);
-  const std::int16_t* x[rows];
+  RowPointers<Integer> x(rows_in.values + row_first * inputs, inputs);
   const GroupScale* scales[rows];
   RowDots<rows> kept[kept_groups * parts];
   __m256 sums[rows][2];
   for (int r = 0; r < rows; ++r) {
-    x[r] = input.values + (row_first + r) * input.inputs;
-    scales[r] = input.scales + (row_first + r) * groups;
+    scales[r] = rows_in.scales + (row_first + r) * groups;
     for (int h = 0; h < 2; ++h) sums[r][h] = _mm256_setzero_ps();
   }
   for (int first = 0; first < groups; first += kept_groups) {
     const int count = std::min(kept_groups, groups - first);
-    dot_groups<D, type, rows>(quants, count, prefetch, x, kept);
-    quants += static_cast<std::size_t>(count) * quant_bytes(type);
+    for (int g = 0; g < count; ++g, quants += quant_bytes(type)) {
+      x.hold();
+      if (prefetch) prefetch_group(quants, quant_bytes(type));
+      dot_group<D, type, rows>(quants, x, kept + g * parts);
+      x.advance(group_values);
+    }
     for (int i = 0; i < count * parts; ++i) {
       const int g = first + i / parts;
-      scale_part<type, rows>(kept[i], scales, g, i % parts, scales_of<type>(tile, g), sums);
+      scale_part<D, type, rows, Integer>(kept[i], scales, g, i % parts, scales_of<type>(tile, g),
+                                         sums);
     }
   }
   for (int r = 0; r < rows; ++r)
@@ -138,12 +196,13 @@ inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& in
       store_tile_vector<SimdAvx2>(sums[r][h], output, out_row + r, h * 8);
 }
 
-template <class D, WeightType type>
+template <class D, WeightType type, class Integer>
 inline void matmul_narrow_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                                int row_count, const TileOutput& output) {
-  for_row_blocks<D::blocking(type, 16).rows>(row_count, [&](auto rows, int first) {
-    matmul_block_avx2<D, type, rows()>(tile, input, static_cast<std::size_t>(row_first + first),
-                                       first, first == 0, output);
+  for_row_blocks<blocking_of<D, Integer>(type).rows>(row_count, [&](auto rows, int first) {
+    matmul_block_avx2<D, type, rows(), Integer>(tile, input,
+                                                static_cast<std::size_t>(row_first + first), first,
+                                                first == 0, output);
   });
 }
 

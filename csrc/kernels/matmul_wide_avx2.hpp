@@ -1,13 +1,12 @@
-// Many rows times one tile of quantized weights with registers of 256 bits: the weights of up to 16
-// groups are unpacked once, to as many bits as the rows have (16 or 8), and their scales to floats, then
-// every row meets them. From a dozen rows on that is cheaper than unpacking them for each register
-// block; the numbers are the same to the bit. D: DotAvx2 or DotAvxVnni.
+// Many rows times one tile of quantized weights with registers of 256 bits: the first rows unpack the
+// weights of up to 16 groups, to as many bits as the rows have (16 or 8), and leave them to the others,
+// with their scales as floats. That is cheaper than unpacking them for each register block; the numbers
+// are the same to the bit. D: DotAvx2 or DotAvxVnni.
 #pragma once
 
 #include <algorithm>
 #include <iterator>
 
-#include "kernels/matmul_bytes_avx2.hpp"
 #include "kernels/matmul_integer_avx2.hpp"
 
 namespace headrace {
@@ -25,95 +24,87 @@ struct WideGroups {
   alignas(64) float minimums[has_minimum(type) ? scale_count : 1];
 };
 
-// The rows' integers and scales, and inputs that one multiplication adds up.
-template <class Integer>
-struct WideInput;
-
-template <>
-struct WideInput<std::int16_t> {
-  static constexpr int inputs = 2;
-  const std::int16_t* values;
-  const GroupScale* scales;
-  explicit WideInput(const ActivationRows& rows) : values(rows.values), scales(rows.scales) {}
-};
-
-template <>
-struct WideInput<std::int8_t> {
-  static constexpr int inputs = 4;
-  const std::int8_t* values;
-  const GroupScale* scales;
-  explicit WideInput(const ActivationRows& rows) : values(rows.bytes), scales(rows.byte_scales) {}
-};
-
-// A group's weights, without the offset of stored ones.
-template <WeightType type, int p = 0>
-[[gnu::always_inline]] inline void widen_group(const std::uint8_t* quants, std::int16_t* out) {
-  if constexpr (p < group_pairs) {
-    for (int h = 0; h < 2; ++h) {
-      __m256i weights = unpack_pair<type, p>(quants, h);
-      if constexpr (weight_offset(type) != 0)
-        weights = _mm256_sub_epi16(weights, _mm256_set1_epi16(weight_offset(type)));
-      _mm256_store_si256(reinterpret_cast<__m256i*>(out + (p * 2 + h) * 16), weights);
-    }
-    widen_group<type, p + 1>(quants, out);
-  }
+// A step's weights for half h of the columns: of 16 bits without the offset of stored ones, of 8 as stored.
+template <WeightType type, class Integer, int step>
+[[gnu::always_inline]] inline __m256i widen_step(const std::uint8_t* quants, int h) {
+  const __m256i weights = unpack_step<type, Integer, step>(quants, h);
+  if constexpr (sizeof(Integer) == 1 || weight_offset(type) == 0) return weights;
+  return _mm256_sub_epi16(weights, _mm256_set1_epi16(weight_offset(type)));
 }
 
-// The same as stored, 0..15.
-template <WeightType type, int q = 0>
-[[gnu::always_inline]] inline void widen_group(const std::uint8_t* quants, std::int8_t* out) {
-  if constexpr (q < group_fours) {
-    for (int h = 0; h < 2; ++h)
-      _mm256_store_si256(reinterpret_cast<__m256i*>(out + (q * 2 + h) * 32),
-                         unpack_four<q>(quants, h));
-    widen_group<type, q + 1>(quants, out);
-  }
-}
-
-// Groups [first, first + count) of a tile.
+// The scales of groups [first, first + count) of a tile.
 template <WeightType type, class Integer>
-inline void widen_groups(const std::uint8_t* tile, int groups, int first, int count,
+inline void widen_scales(const std::uint8_t* tile, int first, int count,
                          WideGroups<type, Integer>& out) {
   using S = SimdAvx2;
-  const std::uint8_t* quants =
-      tile + quants_offset(type, groups) + static_cast<std::size_t>(first) * quant_bytes(type);
   float* scale_out = out.scales;
   float* minimum_out = out.minimums;
-  for (int g = 0; g < count; ++g, quants += quant_bytes(type)) {
-    widen_group<type>(quants, out.weights + g * group_values * tile_columns);
-    const GroupScales scales = scales_of<type>(tile, first + g);
-    for (int part = 0; part < scale_parts(type); ++part) {
-      for (int column = 0; column < tile_columns; column += S::width) {
-        S::store(scale_out + column, load_scale<S, type>(scales, part, column));
-        if constexpr (has_minimum(type))
-          S::store(minimum_out + column, load_minimum<S, type>(scales, part, column));
-      }
-      scale_out += tile_columns;
-      minimum_out += tile_columns;
+  for (int i = 0; i < count * scale_parts(type); ++i) {
+    const int part = i % scale_parts(type);
+    const GroupScales scales = scales_of<type>(tile, first + i / scale_parts(type));
+    for (int column = 0; column < tile_columns; column += S::width) {
+      S::store(scale_out + column, load_scale<S, type>(scales, part, column));
+      if constexpr (has_minimum(type))
+        S::store(minimum_out + column, load_minimum<S, type>(scales, part, column));
     }
+    scale_out += tile_columns;
+    minimum_out += tile_columns;
   }
 }
 
-// The exact sums of a part of a group, for `rows` rows and both halves of the 16 columns.
-template <class D, int rows, int part_values, class Integer>
+// The exact sums of steps [i, end) of a group for `rows` rows, with both halves of the columns. Its weights
+// go unpacked to `weights` on the way: between products that costs half of what it costs alone.
+template <class D, WeightType type, int rows, int i, int end, class Integer, bool first = true>
+[[gnu::always_inline]] inline void dot_widening(const std::uint8_t* quants, Integer* weights,
+                                                const Integer* const* x, RowDots<rows>& dots) {
+  if constexpr (i < end) {
+    constexpr int k = i * RowIntegers<Integer>::inputs;
+    auto* out = reinterpret_cast<__m256i*>(weights + k * tile_columns);
+    __m256i halves[2];
+    for (int h = 0; h < 2; ++h) {
+      halves[h] = widen_step<type, Integer, i>(quants, h);
+      _mm256_store_si256(out + h, halves[h]);
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; ++r) D::add(halves, x[r] + k, first, dots[r]);
+    dot_widening<D, type, rows, i + 1, end, Integer, false>(quants, weights, x, dots);
+  }
+}
+
+// The same of inputs [k_first, k_end) with weights that lie there unpacked.
+template <class D, int rows, int k_first, int k_end, class Integer>
 [[gnu::always_inline]] inline void dot_wide(const Integer* weights, const Integer* const* x,
                                             RowDots<rows>& dots) {
-  constexpr int inputs = WideInput<Integer>::inputs;
 #pragma GCC unroll 16
-  for (int k = 0; k < part_values; k += inputs) {
+  for (int k = k_first; k < k_end; k += RowIntegers<Integer>::inputs) {
     const auto* at = reinterpret_cast<const __m256i*>(weights + k * tile_columns);
     __m256i halves[2] = {_mm256_load_si256(at), _mm256_load_si256(at + 1)};
     for (int h = 0; h < 2; ++h) settle(halves[h]);   // loaded once, not for each row
 #pragma GCC unroll 6
-    for (int r = 0; r < rows; ++r) D::add(halves, x[r] + k, k == 0, dots[r]);
+    for (int r = 0; r < rows; ++r) D::add(halves, x[r] + k, k == k_first, dots[r]);
   }
+}
+
+// The sums of one part of a group; the first rows that meet it unpack it.
+template <class D, WeightType type, int part, bool first_rows, int rows, class Integer>
+[[gnu::always_inline]] inline void dot_part(const std::uint8_t* quants, Integer* weights,
+                                            const Integer* const* x, RowDots<rows>& out) {
+  constexpr int values = group_values / scale_parts(type);
+  RowDots<rows> dots;
+  if constexpr (first_rows) {
+    constexpr int steps = values / RowIntegers<Integer>::inputs;
+    dot_widening<D, type, rows, part * steps, (part + 1) * steps>(quants, weights, x, dots);
+  } else {
+    dot_wide<D, rows, part * values, (part + 1) * values>(weights, x, dots);
+  }
+  keep_dots<rows>(dots, out);
 }
 
 // A column's sum of one part of a group, of weights without their offset.
 template <class D, WeightType type, class Integer>
 [[gnu::always_inline]] inline __m256i finish_dot(__m256i dot, const GroupScale& scale, int part) {
   if constexpr (sizeof(Integer) == 2) return dot;
-  dot = D::join(dot);
+  dot = join_dot<D, Integer>(dot);
   if constexpr (weight_offset(type) != 0)
     dot = _mm256_add_epi32(dot, _mm256_set1_epi32(offset_correction<type>(scale, part)));
   return dot;
@@ -150,22 +141,23 @@ inline void scale_wide(const WideGroups<type, Integer>& wide, int count, const R
 }
 
 // sums += `count` groups, for `rows` rows: the integer sums of all groups first, then the floats.
-template <class D, WeightType type, int rows, class Integer>
-inline void multiply_wide(const WideGroups<type, Integer>& wide, int count,
+template <class D, WeightType type, bool first_rows, int rows, class Integer>
+inline void multiply_wide(const std::uint8_t* quants, WideGroups<type, Integer>& wide, int count,
                           const Integer* const* row_values, const GroupScale* const* row_scales,
                           float (*sums)[tile_columns], ReadAhead& ahead) {
   constexpr int parts = scale_parts(type);
   RowDots<rows> kept[wide_groups * parts];
-  const Integer* weights = wide.weights;
+  Integer* weights = wide.weights;
   const Integer* x[rows];
   for (int r = 0; r < rows; ++r) x[r] = row_values[r];
-  for (int i = 0; i < count * parts; ++i) {
+  for (int g = 0; g < count; ++g) {
     ahead.ask();
-    RowDots<rows> dots;
-    dot_wide<D, rows, group_values / parts>(weights, x, dots);
-    keep_dots<rows>(dots, kept[i]);
-    weights += group_values / parts * tile_columns;
-    for (int r = 0; r < rows; ++r) x[r] += group_values / parts;
+    dot_part<D, type, 0, first_rows>(quants, weights, x, kept[g * parts]);
+    if constexpr (parts == 2)
+      dot_part<D, type, 1, first_rows>(quants, weights, x, kept[g * parts + 1]);
+    quants += quant_bytes(type);
+    weights += group_values * tile_columns;
+    for (int r = 0; r < rows; ++r) x[r] += group_values;
   }
   scale_wide<D, type, rows>(wide, count, kept, row_scales, sums);
 }
@@ -175,19 +167,21 @@ template <class D, WeightType type, class Integer>
 inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& input,
                              std::size_t row_first, int row_count, int out_row,
                              const TileOutput& output) {
-  constexpr int wide_rows = D::blocking(type, 8 * sizeof(Integer)).wide_rows;
-  const WideInput<Integer> rows_in(input);
+  constexpr int wide_rows = blocking_of<D, Integer>(type).wide_rows;
+  const RowIntegers<Integer> rows_in(input);
   WideGroups<type, Integer> wide;
   alignas(64) float sums[wide_rows_max][tile_columns];
   std::fill_n(sums[0], row_count * tile_columns, 0.0f);
   const int groups = input.inputs / group_values;
   const int passes = (groups + wide_groups - 1) / wide_groups;
   const int blocks = (row_count + wide_rows - 1) / wide_rows;
-  ReadAhead ahead(tile, tile_bytes(type, input.inputs), groups * scale_parts(type) * blocks);
+  ReadAhead ahead(tile, tile_bytes(type, input.inputs), groups * blocks);
   for (int pass = 0; pass < passes; ++pass) {
     const int first = groups * pass / passes;
     const int count = groups * (pass + 1) / passes - first;
-    widen_groups<type>(tile, groups, first, count, wide);
+    widen_scales<type>(tile, first, count, wide);
+    const std::uint8_t* quants = tile + quants_offset(type, groups) +
+                                 static_cast<std::size_t>(first) * quant_bytes(type);
     for_row_blocks<wide_rows>(row_count, [&](auto rows, int block) {
       const Integer* x[rows()];
       const GroupScale* scales[rows()];
@@ -196,7 +190,11 @@ inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& inp
         x[r] = rows_in.values + row * static_cast<std::size_t>(input.inputs) + first * group_values;
         scales[r] = rows_in.scales + row * static_cast<std::size_t>(groups) + first;
       }
-      multiply_wide<D, type, rows()>(wide, count, x, scales, sums + block, ahead);
+      if (block == 0) {
+        multiply_wide<D, type, true, rows()>(quants, wide, count, x, scales, sums, ahead);
+      } else {
+        multiply_wide<D, type, false, rows()>(quants, wide, count, x, scales, sums + block, ahead);
+      }
     });
   }
   for (int r = 0; r < row_count; ++r)
@@ -209,40 +207,31 @@ inline void matmul_many_avx2(const std::uint8_t* tile, const ActivationRows& inp
                              int row_count, const TileOutput& output) {
   for (int done = 0; done < row_count; done += wide_rows_max)
     matmul_wide_avx2<D, type, Integer>(tile, input, static_cast<std::size_t>(row_first + done),
-                                    std::min(wide_rows_max, row_count - done), done, output);
+                                       std::min(wide_rows_max, row_count - done), done, output);
 }
 
-template <class D, WeightType type>
+// Products with rows of Integer, std::int16_t or std::int8_t.
+template <class D, WeightType type, class Integer>
 void matmul_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                  int row_count, const TileOutput& output) {
-  constexpr int wide_rows_min = D::blocking(type, 16).wide_rows_min;
+  constexpr int wide_rows_min = blocking_of<D, Integer>(type).wide_rows_min;
   if constexpr (wide_rows_min != 0) {
     if (row_count >= wide_rows_min)
-      return matmul_many_avx2<D, type, std::int16_t>(tile, input, row_first, row_count, output);
+      return matmul_many_avx2<D, type, Integer>(tile, input, row_first, row_count, output);
   }
-  matmul_narrow_avx2<D, type>(tile, input, row_first, row_count, output);
-}
-
-template <class D, WeightType type>
-void matmul_bytes_avx2(const std::uint8_t* tile, const ActivationRows& input, int row_first,
-                       int row_count, const TileOutput& output) {
-  constexpr int wide_rows_min = D::blocking(type, 8).wide_rows_min;
-  if constexpr (wide_rows_min != 0) {
-    if (row_count >= wide_rows_min)
-      return matmul_many_avx2<D, type, std::int8_t>(tile, input, row_first, row_count, output);
-  }
-  matmul_narrow_bytes_avx2<D, type>(tile, input, row_first, row_count, output);
+  matmul_narrow_avx2<D, type, Integer>(tile, input, row_first, row_count, output);
 }
 
 // The table with D's products of quantized weights and 16-bit activations.
 template <class D>
 constexpr KernelTable with_products(KernelTable table) {
+  using Integer = std::int16_t;
   table.name = D::name;
   const MatmulTile products[] = {
-      matmul_avx2<D, WeightType::q4_0>,  matmul_avx2<D, WeightType::q4_1>,
-      matmul_avx2<D, WeightType::q8_0>,  matmul_avx2<D, WeightType::q4_k>,
-      matmul_avx2<D, WeightType::q5_k>,  matmul_avx2<D, WeightType::q6_k>,
-      matmul_avx2<D, WeightType::grid8>, matmul_avx2<D, WeightType::grid4_halves>};
+      matmul_avx2<D, WeightType::q4_0, Integer>,  matmul_avx2<D, WeightType::q4_1, Integer>,
+      matmul_avx2<D, WeightType::q8_0, Integer>,  matmul_avx2<D, WeightType::q4_k, Integer>,
+      matmul_avx2<D, WeightType::q5_k, Integer>,  matmul_avx2<D, WeightType::q6_k, Integer>,
+      matmul_avx2<D, WeightType::grid8, Integer>, matmul_avx2<D, WeightType::grid4_halves, Integer>};
   std::copy(std::begin(products), std::end(products), table.matmul + static_cast<int>(WeightType::q4_0));
   return table;
 }
@@ -250,9 +239,11 @@ constexpr KernelTable with_products(KernelTable table) {
 // The same table with D's products of 4-bit weights and 8-bit activations.
 template <class D>
 constexpr KernelTable with_byte_products(const KernelTable& table) {
-  return with_bytes(table, matmul_bytes_avx2<D, WeightType::q4_0>,
-                    matmul_bytes_avx2<D, WeightType::q4_1>, matmul_bytes_avx2<D, WeightType::q4_k>,
-                    matmul_bytes_avx2<D, WeightType::grid4_halves>);
+  using Integer = std::int8_t;
+  return with_bytes(table, matmul_avx2<D, WeightType::q4_0, Integer>,
+                    matmul_avx2<D, WeightType::q4_1, Integer>,
+                    matmul_avx2<D, WeightType::q4_k, Integer>,
+                    matmul_avx2<D, WeightType::grid4_halves, Integer>);
 }
 
 }  // namespace
