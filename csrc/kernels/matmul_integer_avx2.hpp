@@ -158,11 +158,10 @@ template <class D, WeightType type, int rows, class Integer>
   }
 }
 
-// Not inlined: among other blocks the compiler would keep its sums in memory.
 template <class D, WeightType type, int rows, class Integer>
-[[gnu::noinline]] void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& input,
-                                         std::size_t row_first, int out_row, bool prefetch,
-                                         const TileOutput& output) {
+inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& input,
+                              std::size_t row_first, int out_row, bool prefetch,
+                              const TileOutput& output) {
   constexpr int parts = scale_parts(type);
   constexpr int kept_groups = blocking_of<D, Integer>(type).kept_groups;
   const RowIntegers<Integer> rows_in(input);
