@@ -34,6 +34,8 @@ struct X86Features {
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                 __builtin_cpu_supports("avx512vnni");
   bool avxvnni = avx2 && has_avxvnni();
+  // Zen 4 adds 512 bits on all of its pipes and multiplies on half of them; Intel does both on two.
+  bool sums = __builtin_cpu_is("amd");
 };
 
 }  // namespace
@@ -101,7 +103,9 @@ struct Candidate {
 std::vector<Candidate> candidates() {
 #if defined(HEADRACE_X86)
   const X86Features features;
-  return {{"avx512", features.avx512, avx512_kernels},
+  return {{"avx512", features.avx512, features.sums ? avx512_sums_kernels : avx512_products_kernels},
+          {"avx512-products", features.avx512, avx512_products_kernels},
+          {"avx512-sums", features.avx512, avx512_sums_kernels},
 #if defined(HEADRACE_AVXVNNI)
           {"avxvnni", features.avxvnni, avxvnni_kernels},
 #else   // the compiler does not know its instructions
@@ -119,7 +123,8 @@ std::vector<Candidate> candidates() {
 }  // namespace
 
 const KernelTable& choose_kernels(const std::string& isa_limit, int activation_bits) {
-  constexpr const char* limits[] = {"", "portable", "avx2", "avxvnni", "avx512", "dotprod", "i8mm"};
+  constexpr const char* limits[] = {"", "portable", "avx2", "avxvnni", "avx512", "avx512-products",
+                                    "avx512-sums", "dotprod", "i8mm"};
   if (std::find(std::begin(limits), std::end(limits), isa_limit) == std::end(limits))
     throw std::invalid_argument("unknown instruction set '" + isa_limit +
                                 "': use portable, avx2, avxvnni, avx512, dotprod or i8mm");

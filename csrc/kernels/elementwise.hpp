@@ -66,8 +66,7 @@ void rms_norm(const float* row, const float* weight, int count, float epsilon, f
 inline void quantize_unusable(float scale, std::int16_t* values, GroupScale& out) {
   const std::int16_t filler = scale == 0.0f ? 0 : 1;
   for (int i = 0; i < group_values; ++i) values[i] = filler;
-  const std::int32_t sum = filler * group_values;
-  out = {scale, scale * static_cast<float>(sum), sum, sum / 2, 0, 0};
+  out = group_scale(scale, filler * group_values / 2, filler * group_values / 2);
 }
 
 template <class S>
@@ -82,8 +81,7 @@ void quantize(const float* row, int count, const QuantizedRow& out) {
     }
     const float scale = peak / quantized_peak;
     const auto [first_sum, second_sum] = S::quantize_group(row, quantized_peak / peak, values);
-    const std::int32_t sum = first_sum + second_sum;
-    out.scales[g] = {scale, scale * static_cast<float>(sum), sum, first_sum, 0, 0};
+    out.scales[g] = group_scale(scale, first_sum, second_sum);
   }
 }
 
@@ -96,13 +94,12 @@ void quantize_bytes(const float* row, int count, std::int8_t* out, GroupScale* s
     if (!(peak >= 1e-30f && peak < infinity)) {
       std::fill_n(out, group_values, std::int8_t{0});
       const float scale = peak < 1e-30f ? 0.0f : std::numeric_limits<float>::quiet_NaN();
-      scales[g] = {scale, scale, 0, 0, 0, 0};
+      scales[g] = {scale, scale, 0, 0, 0, 0, 0};
       continue;
     }
     const float scale = peak / byte_peak;
     const auto [first_sum, second_sum] = S::quantize_group(row, byte_peak / peak, out);
-    const std::int32_t sum = first_sum + second_sum;
-    scales[g] = {scale, scale * static_cast<float>(sum), sum, first_sum, 0, 0};
+    scales[g] = group_scale(scale, first_sum, second_sum);
   }
 }
 

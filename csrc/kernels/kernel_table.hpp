@@ -31,15 +31,23 @@ constexpr bool is_quantized(WeightType type) { return type >= WeightType::q4_0; 
 // What dequantizes one group of 32 activations: value = scale * int16, or int8.
 struct GroupScale {
   float scale;
-  float scaled_sum;   // scale * sum, for weights with a minimum
-  std::int32_t sum;   // of the integers, for weights stored with an offset
-  std::int32_t first_sum;   // of the first 16, for weights with a scale for each half
-  std::int32_t pair_sum;    // of x0 * x1 + x2 * x3 + .. modulo 2^32, where kernels multiply sums
-                            // (matmul_wide_avx512.hpp); elsewhere 0
+  float scaled_sum;   // scale * sum of the integers, for weights with a minimum
+  std::int32_t first_sum;    // of the first 16 integers, for weights with a scale for each half
+  std::int32_t second_sum;   // of the others
+  std::int32_t offset_sum;   // -stored_offset * sum, where products with such weights start
+  std::int32_t pair_sum;     // of x0 * x1 + x2 * x3 + .. modulo 2^32, where kernels multiply sums
+                             // (matmul_wide_avx512.hpp); elsewhere 0
   std::int32_t first_pair_sum;
 
-  constexpr std::int32_t part_sum(int part) const { return part == 0 ? first_sum : sum - first_sum; }
+  constexpr std::int32_t part_sum(int part) const { return part == 0 ? first_sum : second_sum; }
 };
+
+constexpr int stored_offset = 8;   // what types without a minimum but with unsigned weights add
+
+constexpr GroupScale group_scale(float scale, std::int32_t first_sum, std::int32_t second_sum) {
+  const std::int32_t sum = first_sum + second_sum;
+  return {scale, scale * static_cast<float>(sum), first_sum, second_sum, -stored_offset * sum, 0, 0};
+}
 
 // Where input k of each four lies in a quantized row. On x86: pairs of inputs (0, 2) and (1, 3), which
 // are what falls out of a weight vector's 16-bit lanes (tile_layout.hpp). On ARM: in order.
@@ -175,7 +183,8 @@ const KernelTable& avx2_kernels(int activation_bits);
 #if defined(HEADRACE_AVXVNNI)
 const KernelTable& avxvnni_kernels(int activation_bits);
 #endif
-const KernelTable& avx512_kernels(int activation_bits);
+const KernelTable& avx512_products_kernels(int activation_bits);
+const KernelTable& avx512_sums_kernels(int activation_bits);   // matmul_wide_avx512.hpp
 #elif defined(HEADRACE_ARM)
 const KernelTable& dotprod_kernels(int activation_bits);
 const KernelTable& i8mm_kernels(int activation_bits);

@@ -1,15 +1,18 @@
-// A few rows times one tile of quantized weights with AVX-512 VNNI: vpdpwssd adds two exact products
-// to 32-bit sums, 16 columns an instruction, the activations broadcast from memory. The weight offset
-// is where the sums start. Many rows: matmul_wide_avx512.hpp.
+// Rows times one tile of quantized weights with AVX-512 VNNI: exact products of weights and a row's
+// integers, broadcast from memory, are added to 32-bit sums, 16 columns an instruction: two products of
+// 16-bit activations (vpdpwssd), four of bytes (vpdpbusd, matmul_bytes_avx512.hpp). The weight offset is
+// where the sums start. Many rows, where machines add on more pipes than they multiply on:
+// matmul_wide_avx512.hpp.
 #pragma once
 
 #include <immintrin.h>
 
-#include <cstring>
+#include <algorithm>
 
 #include "kernels/kernel_table.hpp"
 #include "kernels/matmul_float.hpp"
 #include "kernels/row_blocks.hpp"
+#include "kernels/row_numbers_avx512.hpp"
 #include "kernels/row_pointers.hpp"
 #include "kernels/simd_avx512.hpp"
 #include "kernels/tile_layout.hpp"
@@ -18,20 +21,18 @@ namespace headrace {
 namespace {
 
 constexpr int group_quads = group_values / 4;   // fours of inputs: two pairs each
-constexpr int block_rows_512 = RowPointers<std::int16_t>::rows_max;
 
-inline __m512i broadcast_pair_512(const std::int16_t* x) {
-  std::int32_t pair;
-  std::memcpy(&pair, x, 4);
-  return _mm512_set1_epi32(pair);
+// Rows of a register block: their sums of floats and of integers are 24 of the 32 registers. Nibbles
+// that meet 16 bits, which nobody has unasked, are compiled for fewer.
+template <class Integer>
+constexpr int block_rows_512(WeightType type) {
+  return weight_bits(type) == 4 && sizeof(Integer) == 2 ? 8 : 12;
 }
 
-// Keeps the compiler from computing in another order, for which the registers do not suffice.
-inline void settle(__m512i& vector) {
-#if defined(__GNUC__)
-  asm volatile("" : "+v"(vector));
-#endif
-}
+// A sum can take a product when it has the one before, four or five cycles later, and Intel adds two a
+// cycle, so that ten sums must be under way: up to 8 rows have two each, of two groups or of a group's
+// halves. With fewer than 4 rows memory is what is waited for.
+constexpr int sums_of_a_row(int rows) { return rows >= 4 && rows <= 8 ? 2 : 1; }
 
 // Four inputs' weights as 16-bit lanes: inputs 0 and 2, and inputs 1 and 3.
 struct QuadWeights {
@@ -57,98 +58,135 @@ template <WeightType type, int q>
   }
 }
 
-// dots += quads [q, end) of a group.
-template <WeightType type, int rows, int q, int end>
-[[gnu::always_inline]] inline void add_quads(const std::uint8_t* quants,
-                                             const RowPointers<std::int16_t>& x,
-                                             __m512i (&dots)[rows]) {
-  if constexpr (q < end) {
-    QuadWeights weights = unpack_quad<type, q>(quants);
-    settle(weights.even);
-    settle(weights.odd);
-    for (int pair = 0; pair < 2; ++pair) {
-#pragma GCC unroll 8
-      for (int r = 0; r < rows; ++r) {
-        dots[r] = _mm512_dpwssd_epi32(dots[r], pair == 0 ? weights.even : weights.odd,
-                                      broadcast_pair_512(x.row(r) + 4 * q + 2 * pair));
-        settle(dots[r]);
-      }
-    }
-    add_quads<type, rows, q + 1, end>(quants, x, dots);
-  }
+// dots += quad q of the group at `quants`, which is number `group` from where `x` points.
+template <WeightType type, int q, int group, int rows>
+[[gnu::always_inline]] inline void add_quad(const std::uint8_t* quants,
+                                            const RowPointers<std::int16_t, rows>& x,
+                                            __m512i (&dots)[rows]) {
+  constexpr int at = (group * group_values + 4 * q) * static_cast<int>(sizeof(std::int16_t));
+  QuadWeights weights = unpack_quad<type, q>(quants);
+  settle(weights.even);
+  settle(weights.odd);
+  unrolled<rows>([&](auto r) __attribute__((always_inline)) {
+    add_products<r, at>(dots[r], weights.even, x);
+  });
+  unrolled<rows>([&](auto r) __attribute__((always_inline)) {
+    add_products<r, at + 4>(dots[r], weights.odd, x);
+  });
 }
 
-// sums += a part's exact sums `dots`, by its scales and those of the rows.
-template <WeightType type, int rows>
+// Byte of a GroupScale's field, `group` groups on.
+constexpr int scale_field(int group, std::size_t offset) {
+  return group * static_cast<int>(sizeof(GroupScale)) + static_cast<int>(offset);
+}
+
+// sums += the exact sums `dots` of a part of group `group`, by its scales and those of the rows.
+template <WeightType type, int group, int part, int rows>
 [[gnu::always_inline]] inline void scale_dots(const __m512i (&dots)[rows],
-                                              const RowPointers<GroupScale>& row_scales, int part,
-                                              __m512 scale, __m512 minimum, __m512 (&sums)[rows]) {
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; ++r) {
-    const GroupScale& row_scale = *row_scales.row(r);
-    const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(row_scale.scale));
+                                              const RowPointers<GroupScale, rows>& row_scales,
+                                              __m512 scale, __m512 minimum,
+                                              __m512 (&sums)[rows]) {
+  constexpr int scale_at = scale_field(group, offsetof(GroupScale, scale));
+  unrolled<rows>([&](auto r) __attribute__((always_inline)) {
+    const __m512 factor = times_number<r, scale_at>(scale, row_scales);
     sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), factor, sums[r]);
-    if constexpr (has_minimum(type))
-      sums[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(minimum_factor<type>(row_scale, part)),
-                                sums[r]);
-  }
+    if constexpr (has_minimum(type) && scale_parts(type) == 1) {
+      constexpr int at = scale_field(group, offsetof(GroupScale, scaled_sum));
+      add_times_number<r, at>(sums[r], minimum, row_scales);
+    } else if constexpr (has_minimum(type)) {
+      constexpr int at = scale_field(group, part == 0 ? offsetof(GroupScale, first_sum)
+                                                      : offsetof(GroupScale, second_sum));
+      const __m512 row_sum = times_number<r, scale_at>(integer_of<r, at>(row_scales), row_scales);
+      sums[r] = _mm512_fmadd_ps(minimum, row_sum, sums[r]);
+    }
+    settle(sums[r]);
+  });
 }
 
-// sums += the part of a group that has one scale: the whole group, or one half of it.
-template <WeightType type, int rows, int part>
-[[gnu::always_inline]] inline void add_part_avx512(const std::uint8_t* quants,
-                                                   const RowPointers<std::int16_t>& x,
-                                                   const RowPointers<GroupScale>& row_scales,
-                                                   const GroupScales& scales,
-                                                   __m512 (&sums)[rows]) {
-  constexpr int quads = group_quads / scale_parts(type);
-  __m512i dots[rows];
-#pragma GCC unroll 8
-  for (int r = 0; r < rows; ++r)
-    dots[r] = weight_offset(type) == 0
-                  ? _mm512_setzero_si512()
-                  : _mm512_set1_epi32(offset_correction<type>(*row_scales.row(r), part));
-  add_quads<type, rows, part * quads, (part + 1) * quads>(quants, x, dots);
-  __m512 minimum = _mm512_setzero_ps();
-  if constexpr (has_minimum(type)) minimum = load_minimum<SimdAvx512, type>(scales, part, 0);
-  scale_dots<type, rows>(dots, row_scales, part, load_scale<SimdAvx512, type>(scales, part, 0),
-                         minimum, sums);
+// sums += `ways` parts of groups side by side, from part `first` of group g on. A part has one scale: a
+// whole group, or one half of it.
+template <WeightType type, int first, int ways, class Integer, int rows>
+[[gnu::always_inline]] inline void add_parts(const std::uint8_t* tile, int g,
+                                             const std::uint8_t* quants,
+                                             const RowPointers<Integer, rows>& x,
+                                             const RowPointers<GroupScale, rows>& row_scales,
+                                             __m512 (&sums)[rows]) {
+  constexpr int parts = scale_parts(type);
+  constexpr int quads = group_quads / parts;
+  __m512i dots[ways][rows];
+  unrolled<ways * rows>([&](auto i) __attribute__((always_inline)) {
+    constexpr int way = i / rows, r = i % rows;
+    constexpr int at = scale_field((first + way) / parts, offsetof(GroupScale, offset_sum));
+    dots[way][r] = _mm512_setzero_si512();
+    if constexpr (weight_offset(type) != 0) dots[way][r] = number_of<r, at>(row_scales);
+    settle(dots[way][r]);
+  });
+  unrolled<quads * ways>([&](auto i) __attribute__((always_inline)) {
+    constexpr int way = i % ways, group = (first + way) / parts, part = (first + way) % parts;
+    add_quad<type, part * quads + i / ways, group>(quants + group * quant_bytes(type), x, dots[way]);
+  });
+  unrolled<ways>([&](auto way) __attribute__((always_inline)) {
+    constexpr int group = (first + way) / parts, part = (first + way) % parts;
+    const GroupScales scales = scales_of<type>(tile, g + group);
+    __m512 scale = load_scale<SimdAvx512, type>(scales, part, 0);
+    settle(scale);
+    __m512 minimum = _mm512_setzero_ps();
+    if constexpr (has_minimum(type)) {
+      minimum = load_minimum<SimdAvx512, type>(scales, part, 0);
+      settle(minimum);
+    }
+    scale_dots<type, group, part>(dots[way], row_scales, scale, minimum, sums);
+  });
 }
 
 // Not inlined: among other blocks the compiler would keep its sums in memory.
-template <WeightType type, int rows>
-[[gnu::noinline]] void matmul_block_avx512(const std::uint8_t* tile, const ActivationRows& input,
-                                           std::size_t row_first, int out_row, bool prefetch,
-                                           const TileOutput& output) {
-  const int groups = input.inputs / group_values;
-  const std::size_t inputs = static_cast<std::size_t>(input.inputs);
-  const std::size_t row_groups = inputs / group_values;
+template <WeightType type, class Integer, int rows>
+[[gnu::noinline]] void matmul_block_avx512(const std::uint8_t* tile, const Integer* values,
+                                           const GroupScale* scales, int inputs, int out_row,
+                                           bool prefetch, const TileOutput& output) {
+  constexpr int parts = scale_parts(type);
+  constexpr int ways = sums_of_a_row(rows);
+  constexpr int together = std::max(1, ways / parts);   // groups
+  const int groups = inputs / group_values;
   const std::uint8_t* quants = tile + quants_offset(type, groups);
-  RowPointers<std::int16_t> x(input.values + row_first * inputs, inputs);
-  RowPointers<GroupScale> row_scales(input.scales + row_first * row_groups, row_groups);
+  RowPointers<Integer, rows> x(values, static_cast<std::size_t>(inputs));
+  RowPointers<GroupScale, rows> row_scales(scales, static_cast<std::size_t>(groups));
   __m512 sums[rows];
-  for (int r = 0; r < rows; ++r) sums[r] = _mm512_setzero_ps();
-  for (int g = 0; g < groups; ++g, quants += quant_bytes(type)) {
-    x.hold();
-    row_scales.hold();
-    if (prefetch) prefetch_group(quants, quant_bytes(type));
-    const GroupScales scales = scales_of<type>(tile, g);
-    add_part_avx512<type, rows, 0>(quants, x, row_scales, scales, sums);
-    if constexpr (scale_parts(type) == 2)
-      add_part_avx512<type, rows, 1>(quants, x, row_scales, scales, sums);
-    x.advance(group_values);
-    row_scales.advance(1);
+  unrolled<rows>([&](auto r) __attribute__((always_inline)) { sums[r] = _mm512_setzero_ps(); });
+  int g = 0;
+  for (; g + together <= groups; g += together, quants += together * quant_bytes(type)) {
+    if (prefetch) prefetch_group(quants, together * quant_bytes(type));
+    add_parts<type, 0, ways>(tile, g, quants, x, row_scales, sums);
+    if constexpr (ways < parts) add_parts<type, 1, ways>(tile, g, quants, x, row_scales, sums);
+    x.advance(together * group_values);
+    row_scales.advance(together);
   }
-  for (int r = 0; r < rows; ++r) store_tile_vector<SimdAvx512>(sums[r], output, out_row + r, 0);
+  if constexpr (together > 1) {
+    if (g < groups) add_parts<type, 0, 1>(tile, g, quants, x, row_scales, sums);
+  }
+  unrolled<rows>([&](auto r) __attribute__((always_inline)) {
+    store_tile_vector<SimdAvx512>(sums[r], output, out_row + r, 0);
+  });
+}
+
+// Rows of integers (rows, inputs) with a scale for each group of them.
+template <WeightType type, class Integer>
+inline void matmul_rows_avx512(const std::uint8_t* tile, const Integer* values,
+                               const GroupScale* scales, int inputs, int row_first, int row_count,
+                               const TileOutput& output) {
+  for_row_blocks<block_rows_512<Integer>(type)>(row_count, [&](auto rows, int first) {
+    const std::size_t at =
+        static_cast<std::size_t>(row_first + first) * static_cast<std::size_t>(inputs);
+    matmul_block_avx512<type, Integer, rows()>(tile, values + at, scales + at / group_values,
+                                               inputs, first, first == 0, output);
+  });
 }
 
 template <WeightType type>
-inline void matmul_narrow_avx512(const std::uint8_t* tile, const ActivationRows& input,
-                                 int row_first, int row_count, const TileOutput& output) {
-  for_row_blocks<block_rows_512>(row_count, [&](auto rows, int first) {
-    matmul_block_avx512<type, rows()>(tile, input, static_cast<std::size_t>(row_first + first),
-                                      first, first == 0, output);
-  });
+void matmul_avx512(const std::uint8_t* tile, const ActivationRows& input, int row_first,
+                   int row_count, const TileOutput& output) {
+  matmul_rows_avx512<type>(tile, input.values, input.scales, input.inputs, row_first, row_count,
+                           output);
 }
 
 }  // namespace

@@ -5,12 +5,14 @@
 // (S. Winograd, "A new algorithm for inner product", IEEE Transactions on Computers C-17, 1968.) The
 // last products are one number a row and one a column, for each group of inputs: quantize_in_pairs
 // and widen_groups add them up, once. A machine that multiplies on two vector pipes and adds on four
-// (Zen 4) then takes 1.5 cycles for what took 2. Everything is exact: the sums of two 16-bit numbers
-// fit 16 bits by quantized_peak, and 32-bit sums that wrap on the way are right in the end, because a
-// group's true sum fits. So the numbers are those of matmul_integer_avx512.hpp, to the bit.
+// (Zen 4) then takes 1.5 cycles for what took 2; one that does both on two (Intel) takes longer, so
+// dispatch.cpp chooses by the maker. Everything is exact: the sums of two 16-bit numbers fit 16 bits by
+// quantized_peak, and 32-bit sums that wrap on the way are right in the end, because a group's true sum
+// fits. So the numbers are those of matmul_integer_avx512.hpp, to the bit.
 #pragma once
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/elementwise.hpp"
 #include "kernels/matmul_integer_avx512.hpp"
@@ -23,6 +25,7 @@ static_assert(quantized_peak + 128 <= 32767, "an activation plus a weight must f
 // From here on it pays to widen weights first.
 constexpr int wide_rows_min_512(WeightType type) { return scale_parts(type) == 1 ? 24 : 32; }
 constexpr int wide_rows_max_512 = 128;   // of one pass: their sums are kept beside the weights
+constexpr int wide_block_rows_512 = 8;   // of a register block
 constexpr int wide_groups_512 = 16;      // 16 KiB of weights, half of the first cache
 
 template <WeightType type>
@@ -97,12 +100,18 @@ inline std::int32_t pair_correction(const GroupScale& scale, int part) {
                                    static_cast<std::uint32_t>(scale.first_pair_sum));
 }
 
-// The exact sums of one part with one scale.
-template <WeightType type, int rows>
+inline __m512i broadcast_pair_512(const std::int16_t* x) {
+  std::int32_t pair;
+  std::memcpy(&pair, x, 4);
+  return _mm512_set1_epi32(pair);
+}
+
+// The exact sums of part `part` of a group.
+template <WeightType type, int part, int rows>
 [[gnu::always_inline]] inline void dot_wide(const std::int16_t* weights,
-                                            const std::int32_t* column_starts, int part,
-                                            const RowPointers<std::int16_t>& x,
-                                            const RowPointers<GroupScale>& row_scales,
+                                            const std::int32_t* column_starts,
+                                            const RowPointers<std::int16_t, rows>& x,
+                                            const RowPointers<GroupScale, rows>& row_scales,
                                             __m512i (&dots)[rows]) {
   constexpr int quads = group_quads / scale_parts(type);
   const __m512i starts = _mm512_load_si512(column_starts);
@@ -118,8 +127,9 @@ template <WeightType type, int rows>
     settle(odd);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
-      const __m512i even_inputs = broadcast_pair_512(x.row(r) + 4 * q);
-      const __m512i odd_inputs = broadcast_pair_512(x.row(r) + 4 * q + 2);
+      const std::int16_t* inputs = x.row(r) + 4 * (part * quads + q);
+      const __m512i even_inputs = broadcast_pair_512(inputs);
+      const __m512i odd_inputs = broadcast_pair_512(inputs + 2);
       dots[r] = _mm512_dpwssd_epi32(dots[r], _mm512_add_epi16(even_inputs, odd),
                                     _mm512_add_epi16(odd_inputs, even));
       settle(dots[r]);
@@ -134,28 +144,33 @@ template <WeightType type, int rows>
                                      float (*sums)[tile_columns]) {
   const std::size_t inputs = static_cast<std::size_t>(input.inputs);
   const std::size_t row_groups = inputs / group_values;
-  RowPointers<std::int16_t> x(input.values + row * inputs + first * group_values, inputs);
-  RowPointers<GroupScale> row_scales(input.scales + row * row_groups + first, row_groups);
+  RowPointers<std::int16_t, rows> x(input.values + row * inputs + first * group_values, inputs);
+  RowPointers<GroupScale, rows> row_scales(input.scales + row * row_groups + first, row_groups);
   const std::int16_t* weights = wide.weights;
   __m512 totals[rows];
-  for (int r = 0; r < rows; ++r) totals[r] = _mm512_load_ps(sums[r]);
+  unrolled<rows>([&](auto r) __attribute__((always_inline)) {
+    totals[r] = _mm512_load_ps(sums[r]);
+  });
   int at = 0;   // of a part's numbers
   for (int g = 0; g < count; ++g) {
     row_scales.hold();
-    for (int part = 0; part < scale_parts(type); ++part, at += tile_columns) {
+    unrolled<scale_parts(type)>([&](auto part) __attribute__((always_inline)) {
       x.hold();
       __m512i dots[rows];
-      dot_wide<type, rows>(weights, wide.starts + at, part, x, row_scales, dots);
+      dot_wide<type, part>(weights, wide.starts + at, x, row_scales, dots);
       __m512 minimum = _mm512_setzero_ps();
       if constexpr (has_minimum(type)) minimum = _mm512_load_ps(wide.minimums + at);
-      scale_dots<type, rows>(dots, row_scales, part, _mm512_load_ps(wide.scales + at), minimum,
-                             totals);
+      scale_dots<type, 0, part>(dots, row_scales, _mm512_load_ps(wide.scales + at), minimum,
+                                totals);
       weights += group_values / scale_parts(type) * tile_columns;
-      x.advance(group_values / scale_parts(type));
-    }
+      at += tile_columns;
+    });
+    x.advance(group_values);
     row_scales.advance(1);
   }
-  for (int r = 0; r < rows; ++r) _mm512_store_ps(sums[r], totals[r]);
+  unrolled<rows>([&](auto r) __attribute__((always_inline)) {
+    _mm512_store_ps(sums[r], totals[r]);
+  });
 }
 
 // Up to wide_rows_max_512 rows.
@@ -168,13 +183,13 @@ inline void matmul_wide_avx512(const std::uint8_t* tile, const ActivationRows& i
   std::fill_n(sums[0], row_count * tile_columns, 0.0f);
   const int groups = input.inputs / group_values;
   const int passes = (groups + wide_groups_512 - 1) / wide_groups_512;
-  const int blocks = (row_count + block_rows_512 - 1) / block_rows_512;
+  const int blocks = (row_count + wide_block_rows_512 - 1) / wide_block_rows_512;
   ReadAhead ahead(tile, tile_bytes(type, input.inputs), passes * blocks);
   for (int pass = 0; pass < passes; ++pass) {
     const int first = groups * pass / passes;
     const int count = groups * (pass + 1) / passes - first;
     widen_groups<type>(tile, groups, first, count, wide);
-    for_row_blocks<block_rows_512>(row_count, [&](auto rows, int block) {
+    for_row_blocks<wide_block_rows_512>(row_count, [&](auto rows, int block) {
       ahead.ask();
       multiply_wide<type, rows()>(wide, first, count, input,
                                   row_first + static_cast<std::size_t>(block), sums + block);
@@ -185,10 +200,10 @@ inline void matmul_wide_avx512(const std::uint8_t* tile, const ActivationRows& i
 }
 
 template <WeightType type>
-void matmul_avx512(const std::uint8_t* tile, const ActivationRows& input, int row_first,
-                   int row_count, const TileOutput& output) {
+void matmul_sums_avx512(const std::uint8_t* tile, const ActivationRows& input, int row_first,
+                        int row_count, const TileOutput& output) {
   if (row_count < wide_rows_min_512(type)) {
-    matmul_narrow_avx512<type>(tile, input, row_first, row_count, output);
+    matmul_avx512<type>(tile, input, row_first, row_count, output);
     return;
   }
   for (int done = 0; done < row_count; done += wide_rows_max_512)

@@ -118,7 +118,7 @@ constexpr int stored_weight(WeightType type, std::uint8_t byte, int k) {
 
 // What was added to every stored weight; the kernels take it off by the sum of the activations.
 constexpr int weight_offset(WeightType type) {
-  return type == WeightType::q4_0 ? 8 : 0;
+  return type == WeightType::q4_0 ? stored_offset : 0;
 }
 
 constexpr std::size_t tile_bytes(WeightType type, int inputs) {
@@ -186,7 +186,8 @@ inline float minimum_factor(const GroupScale& scale, int part) {
 // What a stored offset added to the product with one part of a group, negated.
 template <WeightType type>
 inline std::int32_t offset_correction(const GroupScale& scale, int part) {
-  return -weight_offset(type) * (scale_parts(type) == 1 ? scale.sum : scale.part_sum(part));
+  if constexpr (scale_parts(type) == 1 && weight_offset(type) == stored_offset) return scale.offset_sum;
+  return -weight_offset(type) * scale.part_sum(part);
 }
 
 // How far ahead of the multiplication a kernel that reads weights once asks for them: from memory

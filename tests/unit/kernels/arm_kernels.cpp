@@ -74,13 +74,10 @@ template <class Integer>
 std::vector<GroupScale> sums_of(const std::vector<Integer>& values) {
   std::vector<GroupScale> scales;
   for (std::size_t group = 0; group < values.size() / group_values; ++group) {
-    std::int32_t sum = 0, first_sum = 0;
-    for (std::size_t i = 0; i < group_values; ++i) {
-      sum += values[group * group_values + i];
-      if (i < group_values / 2) first_sum = sum;
-    }
-    const float scale = std::ldexp(1.0f, whole(-4, 0));
-    scales.push_back({scale, scale * static_cast<float>(sum), sum, first_sum, 0, 0});
+    std::int32_t sums[2] = {};   // of each half
+    for (std::size_t i = 0; i < group_values; ++i)
+      sums[i / (group_values / 2)] += values[group * group_values + i];
+    scales.push_back(group_scale(std::ldexp(1.0f, whole(-4, 0)), sums[0], sums[1]));
   }
   return scales;
 }

@@ -13,7 +13,8 @@ from headrace.kernels import _native
 expected_names = {"portable": "portable"} | (
     {"dotprod": "neon-dotprod", "i8mm": "neon-i8mm"}
     if platform.machine() in {"aarch64", "arm64"}
-    else {"avx2": "avx2", "avxvnni": "avx-vnni", "avx512": "avx512-vnni"}
+    else {"avx2": "avx2", "avxvnni": "avx-vnni"}
+    | dict.fromkeys(("avx512-products", "avx512-sums"), "avx512-vnni")
 )
 
 

@@ -89,6 +89,17 @@ def test_a_row_does_not_depend_on_its_neighbours(isa: str, type_name: str) -> No
         assert (apart.view(np.uint32) == together[-count:].view(np.uint32)).all()
 
 
+@pytest.mark.parametrize("type_name", ["Q4_0", "Q4_1"])
+def test_a_group_without_a_second_counts_as_the_others_do(isa: str, type_name: str) -> None:
+    kind, data, _ = random_weights(type_name)
+    narrow = data[: len(data) * 96 // inputs]  # three groups an output
+    rows = (np.random.default_rng(5).normal(size=(12, 96)) ** 3).astype(np.float32)
+    together = product(kind, narrow, rows, isa)
+    for count in range(1, 12):
+        apart = product(kind, narrow, np.ascontiguousarray(rows[-count:]), isa)
+        assert (apart.view(np.uint32) == together[-count:].view(np.uint32)).all()
+
+
 @pytest.mark.parametrize("row_count", [5, 40])
 @pytest.mark.parametrize("type_name", list(halves))
 def test_vector_instruction_sets_agree_on_any_numbers(
