@@ -13,7 +13,7 @@
 #include "kernels/matmul_float.hpp"
 #include "kernels/row_blocks.hpp"
 #include "kernels/row_numbers_avx512.hpp"
-#include "kernels/row_pointers.hpp"
+#include "kernels/row_addresses.hpp"
 #include "kernels/simd_avx512.hpp"
 #include "kernels/tile_layout.hpp"
 
@@ -61,7 +61,7 @@ template <WeightType type, int q>
 // dots += quad q of the group at `quants`, which is number `group` from where `x` points.
 template <WeightType type, int q, int group, int rows>
 [[gnu::always_inline]] inline void add_quad(const std::uint8_t* quants,
-                                            const RowPointers<std::int16_t, rows>& x,
+                                            const RowAddresses<std::int16_t, rows>& x,
                                             __m512i (&dots)[rows]) {
   constexpr int at = (group * group_values + 4 * q) * static_cast<int>(sizeof(std::int16_t));
   QuadWeights weights = unpack_quad<type, q>(quants);
@@ -83,7 +83,7 @@ constexpr int scale_field(int group, std::size_t offset) {
 // sums += the exact sums `dots` of a part of group `group`, by its scales and those of the rows.
 template <WeightType type, int group, int part, int rows>
 [[gnu::always_inline]] inline void scale_dots(const __m512i (&dots)[rows],
-                                              const RowPointers<GroupScale, rows>& row_scales,
+                                              const RowAddresses<GroupScale, rows>& row_scales,
                                               __m512 scale, __m512 minimum,
                                               __m512 (&sums)[rows]) {
   constexpr int scale_at = scale_field(group, offsetof(GroupScale, scale));
@@ -108,8 +108,8 @@ template <WeightType type, int group, int part, int rows>
 template <WeightType type, int first, int ways, class Integer, int rows>
 [[gnu::always_inline]] inline void add_parts(const std::uint8_t* tile, int g,
                                              const std::uint8_t* quants,
-                                             const RowPointers<Integer, rows>& x,
-                                             const RowPointers<GroupScale, rows>& row_scales,
+                                             const RowAddresses<Integer, rows>& x,
+                                             const RowAddresses<GroupScale, rows>& row_scales,
                                              __m512 (&sums)[rows]) {
   constexpr int parts = scale_parts(type);
   constexpr int quads = group_quads / parts;
@@ -149,8 +149,8 @@ template <WeightType type, class Integer, int rows>
   constexpr int together = std::max(1, ways / parts);   // groups
   const int groups = inputs / group_values;
   const std::uint8_t* quants = tile + quants_offset(type, groups);
-  RowPointers<Integer, rows> x(values, static_cast<std::size_t>(inputs));
-  RowPointers<GroupScale, rows> row_scales(scales, static_cast<std::size_t>(groups));
+  RowAddresses<Integer, rows> x(values, static_cast<std::size_t>(inputs));
+  RowAddresses<GroupScale, rows> row_scales(scales, static_cast<std::size_t>(groups));
   __m512 sums[rows];
   unrolled<rows>([&](auto r) __attribute__((always_inline)) { sums[r] = _mm512_setzero_ps(); });
   int g = 0;

@@ -110,8 +110,8 @@ inline __m512i broadcast_pair_512(const std::int16_t* x) {
 template <WeightType type, int part, int rows>
 [[gnu::always_inline]] inline void dot_wide(const std::int16_t* weights,
                                             const std::int32_t* column_starts,
-                                            const RowPointers<std::int16_t, rows>& x,
-                                            const RowPointers<GroupScale, rows>& row_scales,
+                                            const RowAddresses<std::int16_t, rows>& x,
+                                            const RowAddresses<GroupScale, rows>& row_scales,
                                             __m512i (&dots)[rows]) {
   constexpr int quads = group_quads / scale_parts(type);
   const __m512i starts = _mm512_load_si512(column_starts);
@@ -144,8 +144,8 @@ template <WeightType type, int rows>
                                      float (*sums)[tile_columns]) {
   const std::size_t inputs = static_cast<std::size_t>(input.inputs);
   const std::size_t row_groups = inputs / group_values;
-  RowPointers<std::int16_t, rows> x(input.values + row * inputs + first * group_values, inputs);
-  RowPointers<GroupScale, rows> row_scales(input.scales + row * row_groups + first, row_groups);
+  RowAddresses<std::int16_t, rows> x(input.values + row * inputs + first * group_values, inputs);
+  RowAddresses<GroupScale, rows> row_scales(input.scales + row * row_groups + first, row_groups);
   const std::int16_t* weights = wide.weights;
   __m512 totals[rows];
   unrolled<rows>([&](auto r) __attribute__((always_inline)) {

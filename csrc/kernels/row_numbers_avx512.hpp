@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/row_pointers.hpp"
+#include "kernels/row_addresses.hpp"
 
 namespace headrace {
 namespace {
@@ -36,7 +36,7 @@ inline void settle(__m512& vector) { asm volatile("" : "+v"(vector)); }
 // dot += each column's four products of unsigned bytes and a row's signed ones.
 template <int r, int at, int rows>
 [[gnu::always_inline]] inline void add_products(__m512i& dot, __m512i weights,
-                                                const RowPointers<std::int8_t, rows>& rows_in) {
+                                                const RowAddresses<std::int8_t, rows>& rows_in) {
   asm volatile("vpdpbusd " HEADRACE_NUMBERS ", %[weights], %[dot]"
                : [dot] "+v"(dot)
                : [weights] "v"(weights), HEADRACE_NUMBER_OPERANDS);
@@ -45,14 +45,14 @@ template <int r, int at, int rows>
 // dot += each column's two products of 16-bit integers.
 template <int r, int at, int rows>
 [[gnu::always_inline]] inline void add_products(__m512i& dot, __m512i weights,
-                                                const RowPointers<std::int16_t, rows>& rows_in) {
+                                                const RowAddresses<std::int16_t, rows>& rows_in) {
   asm volatile("vpdpwssd " HEADRACE_NUMBERS ", %[weights], %[dot]"
                : [dot] "+v"(dot)
                : [weights] "v"(weights), HEADRACE_NUMBER_OPERANDS);
 }
 
 template <int r, int at, class T, int rows>
-[[gnu::always_inline]] inline __m512i number_of(const RowPointers<T, rows>& rows_in) {
+[[gnu::always_inline]] inline __m512i number_of(const RowAddresses<T, rows>& rows_in) {
   __m512i out;
   asm volatile("vpbroadcastd " HEADRACE_NUMBER ", %[out]"
                : [out] "=v"(out)
@@ -62,7 +62,7 @@ template <int r, int at, class T, int rows>
 
 // The same as a float, of an integer in memory.
 template <int r, int at, class T, int rows>
-[[gnu::always_inline]] inline __m512 integer_of(const RowPointers<T, rows>& rows_in) {
+[[gnu::always_inline]] inline __m512 integer_of(const RowAddresses<T, rows>& rows_in) {
   __m512 out;
   asm volatile("vcvtdq2ps " HEADRACE_NUMBERS ", %[out]"
                : [out] "=v"(out)
@@ -72,7 +72,7 @@ template <int r, int at, class T, int rows>
 
 template <int r, int at, class T, int rows>
 [[gnu::always_inline]] inline __m512 times_number(__m512 factor,
-                                                  const RowPointers<T, rows>& rows_in) {
+                                                  const RowAddresses<T, rows>& rows_in) {
   __m512 out;
   asm volatile("vmulps " HEADRACE_NUMBERS ", %[factor], %[out]"
                : [out] "=v"(out)
@@ -83,7 +83,7 @@ template <int r, int at, class T, int rows>
 // sum += factor * number, rounded once.
 template <int r, int at, class T, int rows>
 [[gnu::always_inline]] inline void add_times_number(__m512& sum, __m512 factor,
-                                                    const RowPointers<T, rows>& rows_in) {
+                                                    const RowAddresses<T, rows>& rows_in) {
   asm volatile("vfmadd231ps " HEADRACE_NUMBERS ", %[factor], %[sum]"
                : [sum] "+v"(sum)
                : [factor] "v"(factor), HEADRACE_NUMBER_OPERANDS);
