@@ -195,6 +195,7 @@ def plot(rows: Sequence[dict[str, object]], title: str, path: Path) -> None:
         colors = [f"C{index}" for index in range(len(names))]
         bars = axis.bar(names, heights, yerr=(low, high), color=colors, capsize=3)
         axis.bar_label(bars, fmt="%.0f")
+        axis.margins(y=0.1)  # for the labels
         axis.set_title(str(row["question"]).replace(", ", ",\n", 1), fontsize=9)
         axis.tick_params(axis="x", labelrotation=30, labelsize=8)
     axes[0].set_ylabel("output tokens/s")
