@@ -182,7 +182,7 @@ def start_engines(arguments: argparse.Namespace, stack: ExitStack) -> list[Engin
 
 def plot(rows: Sequence[dict[str, object]], title: str, path: Path) -> None:
     """Output tokens a second by question and engine, as PNG and SVG."""
-    import matplotlib.pyplot as plt  # noqa: PLC0415
+    import matplotlib.pyplot as plt  # noqa: PLC0415 -- where a plot is wanted
 
     figure, axes = plt.subplots(1, len(rows), figsize=(3.2 * len(rows), 3.4), layout="constrained")
     for axis, row in zip(axes, rows, strict=True):

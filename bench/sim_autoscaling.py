@@ -162,7 +162,7 @@ def number_of(setting: Setting) -> str:
 
 def plot(results: Sequence[Result], names: Sequence[str], path: Path) -> None:
     """What was missed against what it took; every run is a point."""
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415 -- where a plot is wanted
 
     figure = Figure(figsize=(5.5 * len(names), 4.2), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):

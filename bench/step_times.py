@@ -41,7 +41,7 @@ def measure(model: Path, variant: Variant, rounds: int) -> list[float]:
 
 def plot(step_ms: list[float], title: str, path: Path) -> None:
     """Step time and time a row, over rows."""
-    import matplotlib.pyplot as plt  # noqa: PLC0415
+    import matplotlib.pyplot as plt  # noqa: PLC0415 -- where a plot is wanted
 
     rows = range(1, len(step_ms) + 1)
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")

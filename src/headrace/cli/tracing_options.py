@@ -13,7 +13,7 @@ def tracing(endpoint: str | None, service_name: str) -> Iterator[Tracer | None]:
         yield None
         return
     # OpenTelemetry takes a third of a second to import, and is an extra.
-    from headrace.observability.otlp import open_tracer  # noqa: PLC0415
+    from headrace.observability.otlp import open_tracer  # noqa: PLC0415 -- loaded if asked for
 
     tracer = open_tracer(endpoint, service_name)
     try:

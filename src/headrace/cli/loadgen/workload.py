@@ -77,12 +77,12 @@ class Workload:
 def _draw(seed: str, count: int) -> list[str]:
     """`count` words, the same for the same seed."""
     # Reproducible prompts, not secrets.
-    return random.Random(seed).choices(words, k=count)  # noqa: S311
+    return random.Random(seed).choices(words, k=count)  # noqa: S311 -- no secret
 
 
 def arrival_times_s(rate_per_s: float, seed: int, count: int) -> list[float]:
     """When each of `count` requests of a Poisson process starts, from 0."""
-    rng = random.Random(f"{seed}/arrivals")  # noqa: S311
+    rng = random.Random(f"{seed}/arrivals")  # noqa: S311 -- no secret
     times_s = []
     now_s = 0.0
     for _ in range(count):
