@@ -272,6 +272,7 @@ def make_site(plane: ControlPlane, parts: Parts) -> App:
             client=parts.client,
             adapters={adapter.name: adapter for adapter in all_adapters},
             pepper=plane.pepper,
+            clock=parts.clock,
         ),
     )
 

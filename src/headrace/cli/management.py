@@ -4,6 +4,7 @@ Their settings are variables of the environment, which `headrace up` hands on to
 """
 
 import asyncio
+import logging
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from headrace.base.absence import Absence
 from headrace.base.clock import Clock
 from headrace.base.errors import ConfigurationError
 from headrace.base.loops import Loop
@@ -34,6 +36,7 @@ from headrace.http.egress import EgressClient, EgressPolicy
 from headrace.storage.database import Database
 
 T = TypeVar("T", bound=msgspec.Struct)
+logger = logging.getLogger(__name__)
 
 oidc_file = Setting(
     "oidc-file",
@@ -166,6 +169,7 @@ class Management:
         self, settings: ManagementSettings, database: Database, pepper: bytes, clock: Clock
     ) -> None:
         self.settings = settings
+        self._clock = clock
         self._client = EgressClient(settings.egress)
         self._watch = AlertWatch(database, clock)
         self._wallets = Wallets(database, clock)
@@ -195,7 +199,14 @@ class Management:
             ),
         )
         found: dict[str, Loop] = {
-            name: partial(look_again, look, stop, leads, interval_s=interval_s, what=what)
+            name: partial(
+                look_again,
+                look,
+                stop,
+                leads,
+                interval_s=interval_s,
+                absence=Absence(logger, self._clock, f"{what} wait for the store", f"{what} go on"),
+            )
             for name, look, interval_s, what in looks
         }
         found["webhooks"] = partial(self._sender.run, stop, leads)

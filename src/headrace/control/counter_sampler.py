@@ -5,8 +5,10 @@ import logging
 from collections.abc import Callable, Mapping
 
 from headrace.adapters.protocol import EngineAdapter
+from headrace.base.absence import Absence
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
+from headrace.base.loops import pause_unless
 from headrace.control.probe import Probe
 from headrace.spec.deployments import Replica, ReplicaState
 from headrace.storage.engine_samples import EngineSample, EngineSamples
@@ -46,17 +48,17 @@ class CounterSampler:
         """Sample while this control plane leads, until told to stop.
 
         What cannot be written is left out; the next sample says all that it did."""
+        away = Absence(
+            log, self._clock, "the engines' counters are not sampled", "they are sampled again"
+        )
         while not stop.is_set():
             try:
                 if leads():
                     await self.sample_once()
+                    away.end()
             except HeadraceError as error:
-                log.warning("the engines' counters were not sampled: %s", error)
-            try:
-                async with asyncio.timeout(interval_s):
-                    await stop.wait()
-            except TimeoutError:
-                pass
+                away.note(error)
+            await pause_unless(stop, interval_s)
 
     async def sample_once(self) -> int:
         """Sample every replica that serves, and forget what is old; how many said something."""

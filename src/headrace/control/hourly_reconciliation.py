@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from headrace.base.absence import Absence
 from headrace.base.clock import Clock
-from headrace.base.errors import HeadraceError
+from headrace.control.watch_loop import look_again
 from headrace.ledger.reconciliation import ReportRow, adjoining, differing_tokens, reconcile
 from headrace.spec.deployments import Replica
 from headrace.storage import Database
@@ -41,17 +42,10 @@ class HourlyReconciliation:
 
     async def run(self, stop: asyncio.Event, leads: Callable[[], bool]) -> None:
         """Make what is due while this control plane leads, until told to stop."""
-        while not stop.is_set():
-            try:
-                if leads():
-                    await asyncio.to_thread(self.make_due)
-            except HeadraceError as error:
-                log.warning("no reconciliation report was made: %s", error)
-            try:
-                async with asyncio.timeout(look_interval_s):
-                    await stop.wait()
-            except TimeoutError:
-                pass
+        away = Absence(
+            log, self._clock, "no reconciliation report is made", "reconciliation goes on"
+        )
+        await look_again(self.make_due, stop, leads, interval_s=look_interval_s, absence=away)
 
     def make_due(self) -> int:
         """Make the reports that are due; how many those were."""

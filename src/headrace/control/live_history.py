@@ -17,11 +17,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.base.absence import Absence
 from headrace.base.clock import Clock
-from headrace.base.errors import HeadraceError
 from headrace.control.goodput_history import GoodputHistory
 from headrace.control.rollout_health import quantile, share_within
 from headrace.control.traffic import PresentLoad, TrafficBook
+from headrace.control.watch_loop import look_again
 from headrace.spec.deployments import Deployment
 from headrace.spec.models import Model
 from headrace.spec.signals import first_token_bounds_s
@@ -86,16 +87,10 @@ class LiveHistory:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take samples until told to stop."""
-        while not stop.is_set():
-            try:
-                await asyncio.to_thread(self.take)
-            except HeadraceError as error:
-                logger.warning("no sample of the traffic was taken: %s", error.message)
-            try:
-                async with asyncio.timeout(sample_interval_s):
-                    await stop.wait()
-            except TimeoutError:
-                continue
+        away = Absence(
+            logger, self._clock, "no samples of the traffic are taken", "the traffic is seen again"
+        )
+        await look_again(self.take, stop, lambda: True, interval_s=sample_interval_s, absence=away)
 
     def take(self) -> None:
         """Take one sample; none while what is heard of may have happened before this start."""

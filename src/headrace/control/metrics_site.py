@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from starlette.types import Receive, Scope, Send
 
 from headrace.adapters.protocol import EngineAdapter
+from headrace.base.absence import Absence
+from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError, NotFound
 from headrace.control.probe import credential_of
 from headrace.http.asgi import header, json_header, send_bytes
@@ -52,7 +54,14 @@ class MetricsSite:
         client: Asker,
         adapters: Mapping[str, EngineAdapter],
         pepper: bytes,
+        clock: Clock,
     ) -> None:
+        self._away = Absence(
+            logger,
+            clock,
+            "replicas' metrics wait for the store",
+            "replicas' metrics are told again",
+        )
         self._own_text = own_text
         self._store = store
         self._client = client
@@ -85,6 +94,7 @@ class MetricsSite:
         try:
             if asked == targets_path:
                 found = await asyncio.to_thread(self._targets, header(scope, b"host") or "")
+                self._away.end()
                 await send_bytes(send, 200, json.dumps(found).encode(), [json_header])
                 return
             replica_id = asked.removeprefix(replicas_path)
@@ -92,10 +102,11 @@ class MetricsSite:
         except NotFound:
             await send_bytes(send, 404, b"There is no such replica.\n", [text_header])
         except HeadraceError as error:
-            logger.warning("%s is not told: %s", asked, error.message)
+            self._away.note(error)
             hint = b"The store does not answer; try again, and see the control plane's log.\n"
             await send_bytes(send, 503, hint, [text_header])
         else:
+            self._away.end()
             await self._relay(replica, header(scope, b"accept") or "text/plain", send)
 
     def _targets(self, host: str) -> list[dict[str, object]]:

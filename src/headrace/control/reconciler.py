@@ -9,9 +9,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from headrace.base.absence import Absence
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, HeadraceError, NotFound
-from headrace.base.loops import LoopKeeper, pause_unless
+from headrace.base.loops import LoopKeeper, Pause, pause_unless
 from headrace.control.applier import Applier
 from headrace.control.decide import ControlTimes, decide
 from headrace.control.leader import Alone, Leader, retry_interval_s
@@ -42,8 +43,12 @@ class Reconciler:
         *,
         leader: Leader | None = None,
         loops: LoopKeeper | None = None,
+        pause: Pause = pause_unless,
     ) -> None:
-        """Without a `leader` this control plane is the only one. `loops` is told of faults."""
+        """Without a `leader` this control plane is the only one. `loops` is told of faults; `pause`
+        waits for seconds, or until an event is set."""
+        self._pause = pause
+        self._away = Absence(logger, clock, "deployments wait", "deployments are looked at again")
         self._leader = leader or Leader(Alone())
         self._loops = loops or LoopKeeper(clock)
         self._observer = observer
@@ -74,7 +79,7 @@ class Reconciler:
         while not stop.is_set():
             now_s = self._clock.monotonic_s()
             if not await self._leader.ask():
-                await pause_unless(stop, retry_interval_s)
+                await self._pause(stop, retry_interval_s)
                 continue
             try:
                 if now_s >= held_until_s:
@@ -86,13 +91,14 @@ class Reconciler:
                         sweep_due_s = now_s + settled_look_s
                         await self._wake_all(now_s)
                         await self._sweep()
+                        self._away.end()
             except HeadraceError as error:
-                logger.warning("deployments wait: %s", error.message)
+                self._away.note(error)
             except Exception as error:  # noqa: BLE001 -- noted, with its traceback
                 # What is known to be due goes on.
                 held_until_s = now_s + self._loops.note(deployments_loop, error)
             self._start_due(now_s)
-            await pause_unless(stop, tick_s)
+            await self._pause(stop, tick_s)
         if self._working:
             await asyncio.wait(self._working.values())
         await self._leader.resign()
@@ -147,7 +153,9 @@ class Reconciler:
         failures = self._failures.get(name, 0) + 1
         self._failures[name] = failures
         pause_s = min(error_pause_max_s, tick_s * 2 ** min(failures, doublings_max))
-        logger.warning("deployment %s, try %d: %s; again in %g s", name, failures, why, pause_s)
+        level = logging.INFO if self._away.is_on else logging.WARNING  # that is told for all
+        told = "deployment %s, try %d: %s; again in %g s"
+        logger.log(level, told, name, failures, why, pause_s)
         self._held_until_s[name] = self._clock.monotonic_s() + pause_s
         self._again(name, pause_s)
 

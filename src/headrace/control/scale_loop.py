@@ -4,8 +4,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from headrace.base.absence import Absence
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
+from headrace.base.loops import pause_unless
 from headrace.control.gateway_poll import GatewayPoll, poll_interval_s
 from headrace.control.scaler import Scaler
 
@@ -29,6 +31,7 @@ class ScaleLoop:
     async def run(self, stop: asyncio.Event) -> None:
         """Go on until told to stop."""
         look_due_s = 0.0
+        away = Absence(logger, self._clock, "scaling waits for the store", "scaling goes on")
         while not stop.is_set():
             try:
                 await self._poll.ask_all()
@@ -36,10 +39,7 @@ class ScaleLoop:
                 if now_s >= look_due_s and self._leads():
                     look_due_s = now_s + look_interval_s
                     await asyncio.to_thread(self._scaler.look)
+                    away.end()
             except HeadraceError as error:
-                logger.warning("scaling waits for the store: %s", error.message)
-            try:
-                async with asyncio.timeout(poll_interval_s):
-                    await stop.wait()
-            except TimeoutError:
-                continue
+                away.note(error)
+            await pause_unless(stop, poll_interval_s)

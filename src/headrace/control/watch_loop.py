@@ -1,12 +1,11 @@
 """The loop of everything that looks at the store again and again while this control plane leads."""
 
 import asyncio
-import logging
 from collections.abc import Callable
 
+from headrace.base.absence import Absence
 from headrace.base.errors import HeadraceError
-
-logger = logging.getLogger(__name__)
+from headrace.base.loops import Pause, pause_unless
 
 
 async def look_again(
@@ -15,23 +14,18 @@ async def look_again(
     leads: Callable[[], bool],
     *,
     interval_s: float,
-    what: str,
+    absence: Absence,
+    pause: Pause = pause_unless,
 ) -> None:
     """Call `look` in a thread every `interval_s`, until told to stop.
 
-    While the store can't be had, `what` (in the plural) waits for it, and that is logged once."""
-    failing = False
+    While the store can't be had, `absence` tells of it. `pause` waits for seconds, or until an
+    event is set."""
     while not stop.is_set():
         try:
             if leads():
                 await asyncio.to_thread(look)
-            failing = False
+                absence.end()
         except HeadraceError as error:
-            if not failing:
-                logger.warning("%s wait for the store: %s", what, error.message)
-            failing = True
-        try:
-            async with asyncio.timeout(interval_s):
-                await stop.wait()
-        except TimeoutError:
-            continue
+            absence.note(error)
+        await pause(stop, interval_s)

@@ -13,8 +13,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from headrace.base.absence import Absence
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError, NotFound
+from headrace.base.loops import pause_unless
 from headrace.http.egress import Fetcher
 from headrace.spec.events import Delivery, DeliveryState, Event, Webhook
 from headrace.spec.webhook_signature import signed_headers, webhook_secret
@@ -46,21 +48,17 @@ class WebhookSender:
 
     async def run(self, stop: asyncio.Event, leads: Callable[[], bool]) -> None:
         """Deliver until told to stop, while `leads` says that it is this process's part."""
-        failing = False
+        away = Absence(
+            logger, self._clock, "webhooks wait for the store", "webhooks are told again"
+        )
         while not stop.is_set():
             try:
                 if leads():
                     await self.send_due()
-                failing = False
+                    away.end()
             except HeadraceError as error:
-                if not failing:
-                    logger.warning("webhooks wait for the store: %s", error.message)
-                failing = True
-            try:
-                async with asyncio.timeout(look_interval_s):
-                    await stop.wait()
-            except TimeoutError:
-                continue
+                away.note(error)
+            await pause_unless(stop, look_interval_s)
 
     async def send_due(self) -> int:
         """Try every delivery whose time has come, up to a bound; how many those were.

@@ -56,7 +56,7 @@ class Bookkeeping:
         self.lag = WatchedPoster(
             poster or BatchPoster(journal.directory, database.ledger), journal, clock
         )
-        shipper = Shipper(journal, database.ledger, self.admission, self.lag)
+        shipper = Shipper(journal, database.ledger, self.admission, self.lag, clock)
         self._stop_shipping = threading.Event()
         ship = partial(shipper.run, self._stop_shipping)
         self._shipping = threading.Thread(

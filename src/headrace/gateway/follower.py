@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import msgspec
 
+from headrace.base.absence import Absence
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError
 from headrace.gateway.snapshot import ResourceReader, Snapshot, key_at, read_snapshot
@@ -51,7 +52,7 @@ class SnapshotFollower:
         self._look_after_s = clock.monotonic_s()
         self._keys_looked_s = clock.monotonic_s()
         self._loading = asyncio.Lock()  # an older snapshot must not replace a newer one
-        self._failing = False
+        self._away = Absence(log, clock, "serving from the last snapshot", "the store is back")
         self.snapshot = Snapshot()
 
     @property
@@ -126,13 +127,9 @@ class SnapshotFollower:
         try:
             await self.load()
         except (HeadraceError, msgspec.MsgspecError) as error:
-            if not self._failing:
-                log.warning("serving from the last snapshot: %s", error)
-            self._failing = True
+            self._away.note(error)
         else:
-            if self._failing:
-                log.warning("the store is back")
-            self._failing = False
+            self._away.end()
 
     def _read_if_changed(self) -> Snapshot | None:
         is_new = self._store.revision() != self.snapshot.revision

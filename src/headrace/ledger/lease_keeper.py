@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import partial
 
+from headrace.base.absence import Absence
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError, Unavailable
 from headrace.ledger.reservation import UnitCounts, one_request
@@ -67,6 +68,9 @@ class LeaseKeeper:
         self._waiting: list[tuple[tuple[Lack, ...], asyncio.Future[None]]] = []
         self._wake = asyncio.Event()
         self._heard_s = clock.monotonic_s()
+        self._absence = Absence(
+            log, clock, "the shared limits cannot be asked", "the shared limits answer again"
+        )
         self.last_error: HeadraceError | None = None
 
     @property
@@ -177,15 +181,13 @@ class LeaseKeeper:
         try:
             answers = await asyncio.to_thread(self._ask, said)
         except HeadraceError as error:
-            if self.last_error is None:
-                log.warning("the shared limits cannot be asked: %s", error.message)
+            self._absence.note(error)
             self.last_error = error
             outcome: HeadraceError | None = self._away()
         else:
             self._admission.take(answers)
             self._heard_s = begun_s
-            if self.last_error is not None:
-                log.warning("the shared limits answer again")
+            self._absence.end()
             self.last_error = outcome = None
         for _, future in waiting:
             if not future.done():

@@ -8,6 +8,8 @@ oldest segment is always right. Nothing leaves the journal before it is committe
 import logging
 import threading
 
+from headrace.base.absence import Absence
+from headrace.base.clock import Clock, SystemClock
 from headrace.base.errors import HeadraceError
 from headrace.ledger.admission import Admission
 from headrace.ledger.journal import Journal
@@ -30,8 +32,16 @@ class Shipper:
         ledger: LedgerSink,
         admission: Admission,
         poster: Poster | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        """Without a `poster` the batches are posted to `ledger` by the caller's thread."""
+        """Without a `poster` the batches are posted to `ledger` by the caller's thread. The
+        `clock` is for how long the ledger is away; None: the machine's."""
+        self._away = Absence(
+            log,
+            clock or SystemClock(),
+            "settlements wait for the ledger",
+            "the ledger takes settlements again",
+        )
         self._journal = journal
         self._ledger = ledger
         self._admission = admission
@@ -76,13 +86,11 @@ class Shipper:
             try:
                 self.ship_once()
             except (HeadraceError, OSError) as error:
-                if self.last_error is None:
-                    log.warning("settlements wait for the ledger: %s", error)
+                self._away.note(error)
                 self.last_error = error
                 delay_s = min(backoff_s_max, max(backoff_s_min, delay_s * 2))
             else:
-                if self.last_error is not None:
-                    log.warning("the ledger takes settlements again")
+                self._away.end()
                 self.last_error = None
                 # A transaction for each few requests would cost the gateway more than they do.
                 delay_s = 0.0 if self._is_behind else interval_s

@@ -11,6 +11,7 @@ from headrace.adapters.registry import all_adapters
 from headrace.base.errors import Unavailable
 from headrace.control.metrics_site import MetricsSite
 from headrace.http.client import WholeAnswer
+from headrace.sim.clock import ManualClock
 from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.deployments import Deployment, Replica, ReplicaState
 from headrace.spec.nodes import Node
@@ -84,6 +85,7 @@ def site(tmp_path: Path, engines: Engines) -> MetricsSite:
         client=engines,
         adapters={adapter.name: adapter for adapter in all_adapters},
         pepper=pepper,
+        clock=ManualClock(),
     )
 
 

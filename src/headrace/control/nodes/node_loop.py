@@ -12,9 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
+from headrace.base.absence import Absence
 from headrace.base.clock import Clock
 from headrace.base.errors import Conflict, HeadraceError, NotFound
 from headrace.base.ids import new_id
+from headrace.base.loops import Pause, pause_unless
 from headrace.control.nodes.book import NodeBook
 from headrace.control.nodes.orders import model_order
 from headrace.control.nodes.placing import (
@@ -55,8 +57,11 @@ class NodeLoop:
         times: NodeTimes | None = None,
         region: str = "",
         zone: str = "",
+        pause: Pause = pause_unless,
     ) -> None:
-        """`local` is what this machine has for replicas; None: it runs none."""
+        """`local` is what this machine has for replicas; None: it runs none. `pause` waits for
+        seconds, or until an event is set."""
+        self._pause = pause
         self._store = store
         self.book = book
         self._clock = clock
@@ -96,6 +101,7 @@ class NodeLoop:
     async def run(self, stop: asyncio.Event) -> None:
         """Look until told to stop."""
         seen_revision, due_s = -1, 0.0
+        away = Absence(logger, self._clock, "nodes wait for the store", "nodes are looked at again")
         while not stop.is_set():
             try:
                 now_s = self._clock.monotonic_s()
@@ -103,13 +109,10 @@ class NodeLoop:
                 if self._leads() and (revision != seen_revision or now_s >= due_s):
                     seen_revision, due_s = revision, now_s + look_interval_s
                     await asyncio.to_thread(self.look)
+                    away.end()
             except HeadraceError as error:
-                logger.warning("nodes wait for the store: %s", error.message)
-            try:
-                async with asyncio.timeout(tick_s):
-                    await stop.wait()
-            except TimeoutError:
-                continue
+                away.note(error)
+            await self._pause(stop, tick_s)
 
     def look(self) -> None:
         """Judge, then place; what another writer changed meanwhile is left to the next look."""
