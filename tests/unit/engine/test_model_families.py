@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy as safetensors
 from numpy.typing import NDArray
 
 from headrace.engine.cpu_runner import CpuRunner, KvCacheType
@@ -380,6 +381,35 @@ def test_dynamic_scaling_is_that_of_the_served_context(tmp_path: Path) -> None:
     scale = max(1.0, float(expected.std()))
     np.testing.assert_allclose(forward(spec, values, tokens), expected, atol=1e-4 * scale)
     assert np.abs(forward(unscaled, values, tokens) - expected).max() > 1e-2 * scale
+
+
+def test_a_model_of_text_and_images_is_computed_by_what_its_part_for_text_leaves_out(
+    tmp_path: Path,
+) -> None:
+    """As Gemma 3 is published: the usual numbers are not written, and images have weights."""
+    names = ("num_attention_heads", "num_key_value_heads", "head_dim", "query_pre_attn_scalar")
+    usual = transformers.Gemma3TextConfig().to_dict()
+    changes = {name: usual[name] for name in (*names, "max_position_embeddings", "rms_norm_eps")}
+    changes |= {"num_hidden_layers": 7, "sliding_window": 7, "rope_parameters": None}
+    rope = {"factor": 8.0, "rope_type": "linear"}
+    model = save_model(Case("Gemma3TextConfig", changes | {"rope_scaling": rope}), tmp_path)
+    written = ("hidden_size", "intermediate_size", "num_hidden_layers", "sliding_window")
+    text = {name: (sizes | changes)[name] for name in written}
+    text |= {"model_type": "gemma3_text", "rope_scaling": rope}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma3", "text_config": text}))
+    weights = safetensors.load_file(tmp_path / "model.safetensors")
+    weights = {f"language_model.{name}": values for name, values in weights.items()}
+    weights |= {
+        f"{part}.weight": np.ones(4, np.float32)
+        for part in ("vision_tower.x", "multi_modal_projector.y")
+    }
+    safetensors.save_file(weights, tmp_path / "model.safetensors")
+    tokens = tokens_of(prompt_tokens)
+    with open_model(tmp_path) as file:
+        logits, _ = run(file, read_architecture(file), tokens, 64)
+        assert any("images" in note for note in file.notes)
+    expected = oracle(model, tokens)[-1]
+    np.testing.assert_allclose(logits, expected, atol=2e-2 * max(1.0, float(expected.std())))
 
 
 @pytest.mark.parametrize("name", ["gemma2", "gpt-oss", "mistral"])

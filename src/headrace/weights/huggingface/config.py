@@ -53,6 +53,15 @@ window_layers: Mapping[str, Callable[[int, int], bool]] = {
     "qwen2moe": lambda layer, limit: layer % 2 == 0 and layer < limit,
 }
 softcaps = ("attn_logit_softcapping", "final_logit_softcapping")
+# What transformers takes where a configuration is silent: the part for text of a model of text and
+# images is written without what is usual.
+usual_numbers: Mapping[str, Config] = {
+    "gemma3_text": {
+        **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+        **{"max_position_embeddings": 131_072, "rms_norm_eps": 1e-6, "rope_theta": 1e6},
+        **{"query_pre_attn_scalar": 256, "sliding_window": 4096, "vocab_size": 262_208},
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ class ConfigReading:
 
 def read_config(config: Config, path: Path) -> ConfigReading:
     """Translate a configuration; ModelFileError names what headrace does not compute."""
-    reader = _Reader(_text_part(config), path)
+    reader = _Reader(text_part(config), path)
     model_type = reader.config.get("model_type")
     family = family_of_model_type(str(model_type))
     if family is None:
@@ -94,10 +103,11 @@ def read_config(config: Config, path: Path) -> ConfigReading:
     return ConfigReading(family, metadata, divisors)
 
 
-def _text_part(config: Config) -> Config:
-    """A model of text and images has its language model's configuration inside."""
+def text_part(config: Config) -> Config:
+    """The language model's configuration, which one of text and images has inside, completed."""
     inner = config.get("text_config")
-    return inner if isinstance(inner, dict) else config
+    part: Config = inner if isinstance(inner, dict) else config
+    return {**usual_numbers.get(str(part.get("model_type")), {}), **part}
 
 
 class _Reader:

@@ -30,6 +30,7 @@ weights_name = "model.safetensors"
 index_name = "model.safetensors.index.json"
 json_bytes_max = 64 << 20
 shards_max = 1_000
+image_parts = ("vision_tower.", "multi_modal_projector.")  # of a model of text and images
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,11 @@ def open_directory(path: Path) -> ModelDirectory:
     config = read_json(path / config_name)
     reading = read_config(config, path / config_name)
     tensors, notes = weights_of(_read_tensors(path), config, path / config_name)
+    if isinstance(config.get("text_config"), dict):
+        text = {name: part for name, part in tensors.items() if not _is_for_images(name)}
+        if len(text) < len(tensors):
+            notes = [*notes, "weights for images are left out: text alone is read and written"]
+        tensors = text
     if config.get("tie_word_embeddings", False) or reading.family.encoder:
         tensors.pop("lm_head.weight", None)
     mapped = map_tensors(tensors, reading.family, _head_counts(reading))
@@ -96,6 +102,10 @@ def read_json(path: Path) -> dict[str, object]:
     if not isinstance(value, dict):
         _fail(path, path.name, "is not a JSON object")
     return value
+
+
+def _is_for_images(name: str) -> bool:
+    return name.removeprefix("model.").startswith(image_parts)
 
 
 def _read_tensors(path: Path) -> dict[str, StoredTensor]:

@@ -13,6 +13,7 @@ from typing import NoReturn
 import numpy as np
 
 from headrace.base.errors import ModelFileError
+from headrace.weights.huggingface.config import text_part
 from headrace.weights.huggingface.sentence_piece_file import (
     is_sentence_piece,
     sentence_piece_keys,
@@ -80,8 +81,7 @@ def read_tokenizer_metadata(path: Path, config: Mapping[str, object]) -> dict[st
 
 def _row_count(path: Path, config: Mapping[str, object]) -> int:
     """How many tokens the embedding has a row for; often more than the tokenizer has."""
-    inner = config.get("text_config")
-    found = (inner if isinstance(inner, dict) else config).get("vocab_size", 0)
+    found = text_part(config).get("vocab_size", 0)
     return _token_id(path, found)
 
 
