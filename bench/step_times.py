@@ -1,7 +1,7 @@
 """What does a decode step cost with 1 to 32 rows? No row should cost more than its neighbours.
 
 CPU time of one thread, the best of interleaved rounds, so that other work on the machine matters
-little:
+little. Few rows take more steps a round, since a best of more time is a better one:
 
     python bench/step_times.py MODEL.gguf --isa avx2 --json OUT.json --plot OUT.svg
 """
@@ -19,7 +19,7 @@ from headrace.engine.runner import activation_bits_default
 
 rows_max = 32
 context_tokens = 128
-steps = 3  # of one round
+steps_min, steps_max = 3, 32  # of one round
 
 
 def measure(model: Path, variant: Variant, rounds: int) -> list[float]:
@@ -32,7 +32,7 @@ def measure(model: Path, variant: Variant, rounds: int) -> list[float]:
     best = [float("inf")] * rows_max
     for _ in range(rounds):
         for index, batch in enumerate(batches):
-            for _ in range(steps):
+            for _ in range(max(steps_min, steps_max // (index + 1))):
                 start = time.thread_time()
                 runner.execute(batch)
                 best[index] = min(best[index], (time.thread_time() - start) * 1e3)
