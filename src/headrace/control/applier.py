@@ -128,57 +128,60 @@ class Applier:
         if template.upstream is not None:
             self._connect(template, template.upstream, replica, model_path)
             return
-        resources = resources_of(template, replica)
         try:
-            place = self._launcher.place(replica.id, resources)
+            place = self._launcher.place(replica.id, resources_of(template, replica))
         except HeadraceError as error:
             tried = msgspec.structs.replace(replica, attempts=replica.attempts + 1)
             self._fail(tried, error.message)
             return
-        loading = self._store.update(
-            msgspec.structs.replace(
-                replica,
-                state=ReplicaState.LOADING,
-                state_time=self._clock.wall_s(),
-                address=place.address,
-                peer_port=place.peer_port,
-                engine_key_salt=secrets.token_hex(salt_bytes),
-                engine_key="",
-                served_model_name=adapter.served_name(replica.model_name, model_path),
-                attempts=replica.attempts + 1,
-                launch_time=self._clock.wall_s(),
-                first_token_time=None,
-                retry_time=None,
-                detail="starting",
-                progress=None,
-            )
-        )
+        served_name = adapter.served_name(replica.model_name, model_path)
+        loading = self._store.update(self._loading(replica, place, served_name))
         try:
             request = self._request(deployment, template, loading, model_path, place)
-            command = adapter.command(request)
-            launch_id = self._launcher.start(
-                LaunchSpec(
-                    replica.id,
-                    command.argv,
-                    {
-                        **template.environment,
-                        **self._shared_environment,
-                        **command.environment,
-                    },
-                    command.watches_lifeline,
-                    resources=resources,
-                    image=adapter.facts.image,
-                    readiness_path=adapter.readiness_path,
-                    gateway_ports=tuple(filter(None, (request.kv_events_port,))),
-                    peer_ports=tuple(filter(None, (request.kv_transfer_port,))),
-                    worker_argv=command.worker_argv,
-                    engine_key_salt=loading.engine_key_salt,
-                )
-            )
+            launch_id = self._launcher.start(self._spec(adapter, template, loading, request))
         except HeadraceError as error:
             self._fail(loading, error.message)
             return
         self._store.update(msgspec.structs.replace(loading, launch_id=launch_id))
+
+    def _loading(self, replica: Replica, place: Place, served_name: str) -> Replica:
+        """What is known of it before its process starts."""
+        now_s = self._clock.wall_s()
+        return msgspec.structs.replace(
+            replica,
+            state=ReplicaState.LOADING,
+            state_time=now_s,
+            address=place.address,
+            peer_port=place.peer_port,
+            engine_key_salt=secrets.token_hex(salt_bytes),
+            engine_key="",
+            served_model_name=served_name,
+            attempts=replica.attempts + 1,
+            launch_time=now_s,
+            first_token_time=None,
+            retry_time=None,
+            detail="starting",
+            progress=None,
+        )
+
+    def _spec(
+        self, adapter: EngineAdapter, template: Template, replica: Replica, request: LaunchRequest
+    ) -> LaunchSpec:
+        """What the launcher is told."""
+        command = adapter.command(request)
+        return LaunchSpec(
+            replica.id,
+            command.argv,
+            {**template.environment, **self._shared_environment, **command.environment},
+            command.watches_lifeline,
+            resources=resources_of(template, replica),
+            image=adapter.facts.image,
+            readiness_path=adapter.readiness_path,
+            gateway_ports=tuple(filter(None, (request.kv_events_port,))),
+            peer_ports=tuple(filter(None, (request.kv_transfer_port,))),
+            worker_argv=command.worker_argv,
+            engine_key_salt=replica.engine_key_salt,
+        )
 
     def _connect(
         self, template: Template, upstream: Upstream, replica: Replica, model_name: str

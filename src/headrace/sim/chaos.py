@@ -11,7 +11,7 @@
 
 At the end every request that reached the engine must be in the ledger once, at the tokens that the
 engine counted; all that was sent under one key must have cost one whole answer, whatever broke; and
-no limit may have been exceeded at any time. Tests run it short, `bench` long.
+no limit may have been exceeded at any time (`chaos_books.py`). Tests run it short, `bench` long.
 """
 
 import asyncio
@@ -31,15 +31,14 @@ from typing import Self
 import aiohttp
 import msgspec
 
-from headrace.ledger.rating import nothing_reserved, rate
-from headrace.sim.booked import Booked, overruns, read_settlements
+from headrace.sim.booked import overruns, read_settlements
+from headrace.sim.chaos_books import KeyCharges, requests_wrong
 from headrace.sim.counting_engine import Oracle, keyed_prompt, oracle_path
-from headrace.sim.gateway_site import fill_store, make_id, model_name, pepper, price
+from headrace.sim.gateway_site import fill_store, make_id, model_name, pepper
 from headrace.sim.listening_process import Process
 from headrace.sim.postgres_server import PostgresServer
 from headrace.sim.redis_server import RedisServer
 from headrace.spec.limits import Limits
-from headrace.spec.settlements import Outcome, TokenUsage
 from headrace.spec.tenancy import ApiKey
 from headrace.storage import Database, open_postgres
 
@@ -361,52 +360,16 @@ class ChaosSite:
 
     def _compare(self, oracle: Oracle) -> None:
         """Say what is lost, doubled, wrong or overrun."""
-        report, problems = self.report, self.report.problems
+        report = self.report
         with closing(self._database()) as database:
             booked = read_settlements(database)
-            problems += database.ledger.check()
+            report.problems += database.ledger.check()
         report.engine_requests, report.settlements = len(oracle.tokens), len(booked)
-        begun = oracle.tokens.keys() - self._answered
-        problems += [f"begun and not booked: {one}" for one in begun - booked.keys()]
-        problems += [f"answered and not booked: {one}" for one in self._answered - booked.keys()]
-        for request_id, row in booked.items():
-            attempts = oracle.tokens.get(request_id, [(0, 0)])
-            if row.tokens not in attempts:
-                problems.append(f"wrong: {request_id} {row.tokens} by {row.source}, {attempts}")
-            report.billed_tokens += sum(row.tokens)
-            report.billed_nanousd += row.amount_nanousd
-        problems += self._wrong_keys(oracle, booked)
-        limits = self._plan.limits
-        if limits is not None:
-            problems += overruns(limits, booked.values())
-
-    def _wrong_keys(self, oracle: Oracle, booked: dict[str, Booked]) -> Iterator[str]:
-        """Keys that were charged other than for one whole answer; what callers left is apart."""
-        whole = {
-            (prompt_tokens, max_tokens): charge_nanousd(prompt_tokens)
-            for attempts in oracle.tokens.values()
-            for prompt_tokens, _ in attempts
-        }
-        paid: Counter[str] = Counter()
-        answers: dict[str, int] = {}
-        for request_id, prompt in oracle.keyed.items():
-            row = booked.get(request_id)
-            if row is None or row.outcome == Outcome.ABORTED.value:
-                continue
-            paid[prompt] += row.amount_nanousd
-            if row.outcome == Outcome.FINISHED.value:
-                answers[prompt] = whole[row.tokens]
-        self.report.keys = len(answers)
-        for prompt, owed in answers.items():
-            if paid[prompt] != owed:
-                yield f"{prompt} was charged {paid[prompt]} and not {owed}"
-        for prompt in paid.keys() - answers.keys():
-            if paid[prompt]:
-                yield f"{prompt} was charged {paid[prompt]} and never answered"
-        for prompt in self._keys - answers.keys():
-            yield f"{prompt} was answered and no answer of it is booked"
-
-
-def charge_nanousd(prompt_tokens: int) -> int:
-    """What a whole answer costs."""
-    return rate(price, TokenUsage(prompt_tokens, 0, max_tokens), nothing_reserved).amount_nanousd
+        report.billed_tokens = sum(sum(row.tokens) for row in booked.values())
+        report.billed_nanousd = sum(row.amount_nanousd for row in booked.values())
+        report.problems += requests_wrong(oracle, booked, self._answered)
+        charges = KeyCharges.of(oracle, booked, max_tokens)
+        report.keys = len(charges.owed)
+        report.problems += charges.wrong(self._keys)
+        if self._plan.limits is not None:
+            report.problems += overruns(self._plan.limits, booked.values())
