@@ -140,11 +140,27 @@ inline void scale_wide(const WideGroups<type, Integer>& wide, int count, const R
     for (int h = 0; h < 2; ++h) S::store(sums[r] + h * 8, totals[r][h]);
 }
 
+// Rows that take more than this are read from the last cache, and the core alone asks for them late.
+constexpr std::size_t second_cache_bytes = 1 << 20;
+
+// Asks for group g of the `rows` rows behind those at x, of `inputs` inputs each.
+template <int rows, class Integer>
+[[gnu::always_inline]] inline void ask_next_rows(const Integer* const* x,
+                                                 const GroupScale* const* row_scales, int g,
+                                                 int inputs) {
+  constexpr int line_groups = read_line_bytes / (group_values * sizeof(Integer));
+  for (int r = 0; r < rows; ++r) {
+    if (g % line_groups == 0) __builtin_prefetch(x[r] + rows * static_cast<std::ptrdiff_t>(inputs));
+    if (g % 2 == 0) __builtin_prefetch(row_scales[r] + g + rows * (inputs / group_values));
+  }
+}
+
 // sums += `count` groups, for `rows` rows: the integer sums of all groups first, then the floats.
+// far_inputs: of each row, if rows are to be asked for; else 0.
 template <class D, WeightType type, bool first_rows, int rows, class Integer>
 inline void multiply_wide(const std::uint8_t* quants, WideGroups<type, Integer>& wide, int count,
                           const Integer* const* row_values, const GroupScale* const* row_scales,
-                          float (*sums)[tile_columns], ReadAhead& ahead) {
+                          int far_inputs, float (*sums)[tile_columns], ReadAhead& ahead) {
   constexpr int parts = scale_parts(type);
   RowDots<rows> kept[wide_groups * parts];
   Integer* weights = wide.weights;
@@ -152,6 +168,7 @@ inline void multiply_wide(const std::uint8_t* quants, WideGroups<type, Integer>&
   for (int r = 0; r < rows; ++r) x[r] = row_values[r];
   for (int g = 0; g < count; ++g) {
     ahead.ask();
+    if (far_inputs != 0) ask_next_rows<rows>(x, row_scales, g, far_inputs);
     dot_part<D, type, 0, first_rows>(quants, weights, x, kept[g * parts]);
     if constexpr (parts == 2)
       dot_part<D, type, 1, first_rows>(quants, weights, x, kept[g * parts + 1]);
@@ -176,6 +193,9 @@ inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& inp
   const int passes = (groups + wide_groups - 1) / wide_groups;
   const int blocks = (row_count + wide_rows - 1) / wide_rows;
   ReadAhead ahead(tile, tile_bytes(type, input.inputs), groups * blocks);
+  const std::size_t group_bytes = group_values * sizeof(Integer) + sizeof(GroupScale);
+  const bool far = static_cast<std::size_t>(row_count * groups) * group_bytes > second_cache_bytes;
+  const int far_inputs = far ? input.inputs : 0;
   for (int pass = 0; pass < passes; ++pass) {
     const int first = groups * pass / passes;
     const int count = groups * (pass + 1) / passes - first;
@@ -191,9 +211,11 @@ inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& inp
         scales[r] = rows_in.scales + row * static_cast<std::size_t>(groups) + first;
       }
       if (block == 0) {
-        multiply_wide<D, type, true, rows()>(quants, wide, count, x, scales, sums, ahead);
+        multiply_wide<D, type, true, rows()>(quants, wide, count, x, scales, far_inputs, sums,
+                                             ahead);
       } else {
-        multiply_wide<D, type, false, rows()>(quants, wide, count, x, scales, sums + block, ahead);
+        multiply_wide<D, type, false, rows()>(quants, wide, count, x, scales, far_inputs,
+                                              sums + block, ahead);
       }
     });
   }
