@@ -18,6 +18,7 @@ from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.importance import Importance, measure_importance, read_importance
 from headrace.weights.model_file import ModelFile, open_model
 from headrace.weights.quantize import quantize_model
+from headrace.weights.sources import ResolvedModel
 from headrace.weights.tensor import TensorType
 
 importance_tokens_min, importance_tokens_max = 32, 1024
@@ -90,7 +91,8 @@ def run(
 ) -> None:
     """Write a model's weights in other types, as GGUF."""
     resolved = resolve_model(model, cache_dir)
-    targets = _targets(out, kinds, resolved.name, force=force)
+    targets = _targets(out, kinds, resolved, force=force)
+    text = "" if report is None else _report_text(report, report_text)
     progress = ProgressBar()
     with open_model(resolved.path) as file:
         importance = None if imatrix is None else _importance(imatrix, file, progress)
@@ -100,16 +102,15 @@ def run(
             quantize_model(file, path, target, progress, importance, name=resolved.name)
             note(f"{path}: {format_bytes(path.stat().st_size)}, from {format_bytes(before)}.")
     if report is not None:
-        text = documentation_text() if report_text is None else read_text(report_text)
         _report(resolved.path, targets, text, report)
 
 
 def _targets(
-    out: Path, kinds: Sequence[TypeName], name: str, *, force: bool
+    out: Path, kinds: Sequence[TypeName], source: ResolvedModel, *, force: bool
 ) -> list[tuple[TypeName, Path]]:
     """Where each type goes; ConfigurationError if something is there already.
 
-    What is no plain file, a device or a directory, is never replaced."""
+    What is no plain file, a device or a directory, is never replaced, nor is what is read."""
     distinct = list(dict.fromkeys(kinds))
     if len(distinct) == 1:
         targets = [(distinct[0], out)]
@@ -117,10 +118,12 @@ def _targets(
         if out.exists() and not out.is_dir():
             raise ConfigurationError(f"{out} is no directory, and several types need one.")
         out.mkdir(parents=True, exist_ok=True)
-        targets = [(kind, out / f"{name}.{kind.name}.gguf") for kind in distinct]
+        targets = [(kind, out / f"{source.name}.{kind.name}.gguf") for kind in distinct]
     for _, path in targets:
         if path.exists() and not path.is_file():
             raise ConfigurationError(f"{path} is no plain file; name a file to write.")
+        if path.exists() and path.samefile(source.path):
+            raise ConfigurationError(f"{path} is the model that is read; name another file.")
         if path.exists() and not force:
             raise ConfigurationError(f"{path} is there already; pass --force to replace it.")
     return targets
@@ -141,6 +144,15 @@ def _importance(path: Path, file: ModelFile, progress: ProgressBar) -> Importanc
     return measure_importance(
         file, read_architecture(file), tokens[:importance_tokens_max], progress
     )
+
+
+def _report_text(report: Path, given: Path | None) -> str:
+    """What the report compares on; ConfigurationError if there can be no report."""
+    if report.is_dir() or not report.parent.is_dir():
+        raise ConfigurationError(
+            f"--report {report}: name a file to write, in a directory that is there."
+        )
+    return documentation_text() if given is None else read_text(given)
 
 
 def _report(source: Path, targets: Sequence[tuple[TypeName, Path]], text: str, path: Path) -> None:

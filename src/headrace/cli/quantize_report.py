@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.base.errors import ConfigurationError
+from headrace.base.errors import ConfigurationError, SetupError
 from headrace.engine.cpu_runner import CpuRunner
 from headrace.engine.scored_text import divergence, log_softmax, text_logits
 from headrace.tokenizer.tokenizer import Tokenizer
@@ -57,12 +57,19 @@ def compare(source: Path, made: Sequence[tuple[str, Path]], text: str) -> Report
 
 
 def write_report(report: Report, path: Path) -> list[Path]:
-    """Write it as JSON, and as plots beside it where matplotlib is installed; what was written."""
-    path.write_text(json.dumps(asdict(report), indent=2) + "\n")
-    if importlib.util.find_spec("matplotlib") is None:
-        return [path]
-    plots = [path.with_suffix(ending) for ending in plot_endings]
-    _plot(report, plots)
+    """Write it as JSON, and as plots beside it where matplotlib is installed; what was written.
+
+    SetupError if the disk refuses."""
+    plots: list[Path] = []
+    try:
+        path.write_text(json.dumps(asdict(report), indent=2) + "\n")
+        if importlib.util.find_spec("matplotlib") is not None:
+            plots = [path.with_suffix(ending) for ending in plot_endings]
+            _plot(report, plots)
+    except OSError as error:
+        raise SetupError(
+            f"{path}: cannot be written ({error.strerror}); check the directory and its free space."
+        ) from error
     return [path, *plots]
 
 

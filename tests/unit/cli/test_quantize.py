@@ -73,3 +73,46 @@ def test_what_is_no_plain_file_is_never_replaced(
     assert main([*words, "--type", "q4_0", "--type", "q8_0"]) == 1
     assert "several types need one" in capsys.readouterr().err
     assert pipe.is_fifo()
+
+
+def test_the_model_that_is_read_is_not_replaced_by_what_is_made_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_model_file(tmp_path / "weir.gguf")
+    before = source.read_bytes()
+    words = ["quantize", str(source), str(source), "--type", "q4_0", "--force"]
+    assert main([*words, "--cache-dir", str(tmp_path / "cache")]) == 1
+    assert "is the model that is read" in capsys.readouterr().err
+    assert source.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("report", "text", "said"),
+    [
+        ("missing/report.json", "text", "in a directory that is there"),
+        (".", "text", "name a file to write"),
+        ("report.json", "missing", "cannot be read"),
+    ],
+)
+def test_a_report_that_cannot_be_made_is_refused_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], report: str, text: str, said: str
+) -> None:
+    source = write_model_file(tmp_path / "weir.gguf")
+    (tmp_path / "text").write_text("w1 w2 w3 " * 20)
+    words = ["quantize", str(source), str(tmp_path / "out.gguf"), "--type", "q4_0"]
+    words += ["--report", str(tmp_path / report), "--report-text", str(tmp_path / text)]
+    assert main([*words, "--cache-dir", str(tmp_path / "cache")]) == 1
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out.gguf").exists()
+
+
+def test_a_report_that_the_disk_does_not_take_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_model_file(tmp_path / "weir.gguf")
+    (tmp_path / "text").write_text("w1 w2 w3 " * 20)
+    (tmp_path / "report.json").symlink_to("/dev/full")
+    words = ["quantize", str(source), str(tmp_path / "out.gguf"), "--type", "q4_0"]
+    words += ["--report", str(tmp_path / "report.json"), "--report-text", str(tmp_path / "text")]
+    assert main([*words, "--cache-dir", str(tmp_path / "cache")]) == 1
+    assert "No space left on device" in capsys.readouterr().err
