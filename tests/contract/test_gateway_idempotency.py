@@ -187,8 +187,8 @@ async def test_what_a_crash_broke_off_frees_its_key(
     site: GatewaySite, client: aiohttp.ClientSession
 ) -> None:
     store = site.database.replay_claims
-    claims = KeyClaims(store, site.journal, SystemClock())
-    earlier = KeyClaims(store, site.journal, SystemClock())
+    claims = KeyClaims(store, site.journal, SystemClock(), site.gateway.loops)
+    earlier = KeyClaims(store, site.journal, SystemClock(), site.gateway.loops)
     assert await earlier.take("broken", b"", "req_broken") is None
     await claims.recover()
     assert store.unfinished(site.journal.journal_id) == []
@@ -206,6 +206,24 @@ async def test_keys_hold_within_a_gateway_while_the_store_is_away(
 ) -> None:
     monkeypatch.setattr(site.database.replay_claims, "write", away)
     assert [(await chat(client, "k"))[2] for _ in range(2)] == [None, "finished"]
+    assert len(site.engines[0].seen) == 1
+
+
+async def test_a_fault_is_500_and_logged_and_the_key_may_come_again(
+    site: GatewaySite,
+    client: aiohttp.ClientSession,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def faulty(*_: object) -> None:
+        raise KeyError("what nobody foresaw")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(site.database.replay_claims, "write", faulty)
+        status, said, _ = await chat(client, "k")
+    assert (status, b"its log says why" in said) == (500, True)
+    assert "what nobody foresaw" in caplog.text
+    assert (await chat(client, "k"))[::2] == (200, None)
     assert len(site.engines[0].seen) == 1
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from headrace.sim.engine import Behaviour, Failure, FakeEngine
 from headrace.sim.gateway_site import GatewaySite, gateway_site, make_id, model_name
 from headrace.spec.deployments import Replica
 from headrace.storage import open_postgres
-from headrace.storage.replay_claims import Release, Take
+from headrace.storage.replay_claims import Change, Claim, Release, Take
 
 path = "/v1/chat/completions"
 
@@ -242,9 +242,14 @@ async def claim_by_another(client: Client, *, stream: bool) -> Take:
     return take
 
 
+@pytest.mark.parametrize("faults", [0, 1])
 async def test_a_claim_of_what_runs_long_is_renewed(
-    clients: tuple[Client, Client], engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+    clients: tuple[Client, Client],
+    engine: FakeEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    faults: int,
 ) -> None:
+    """Also after a fault that nobody foresaw, which is told of."""
     monkeypatch.setattr(replay_claims, "renew_interval_s", 0.01)
     first, _ = clients
     gate = asyncio.Event()
@@ -255,13 +260,22 @@ async def test_a_claim_of_what_runs_long_is_renewed(
     digests = [digest_of(*ReplayKey(make_id("key", 1), "k"))]
     (begun,) = await asyncio.to_thread(store.standing, digests)
     assert begun is not None
+    write, left = store.write, [KeyError("what nobody foresaw")] * faults
+
+    def faulty(changes: Sequence[Change]) -> list[Claim | None]:
+        if left:
+            raise left.pop()
+        return write(changes)
+
+    monkeypatch.setattr(store, "write", faulty)
     while True:
         (standing,) = await asyncio.to_thread(store.standing, digests)
         assert standing is not None
-        if standing.left_s > begun.left_s:
+        if standing.left_s > begun.left_s and not left:
             break
     gate.set()
     assert (await running).status == 200
+    assert first.site.gateway.loops.totals()[replay_claims.renewals_loop] == faults
 
 
 async def test_who_leaves_while_it_waits_leaves_nothing(

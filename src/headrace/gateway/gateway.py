@@ -77,7 +77,7 @@ class Gateway:
         self.access_log = AccessLog(access_log)
         self.replays = Replays(
             clock,
-            KeyClaims(database.replay_claims, journal, clock),
+            KeyClaims(database.replay_claims, journal, clock, self.loops),
             config.timeouts.headers_grace_s,
         )
         self.retries = RetryBudget(clock.monotonic_s())

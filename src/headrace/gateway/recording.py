@@ -6,6 +6,7 @@ nobody has listened for `unattended_s_max` it is given up, as if its client had 
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from headrace.base.errors import HeadraceError, UpstreamFailed
@@ -18,6 +19,7 @@ last_words_bytes_max = 64 * 1024  # in which a stream over it says why it ends
 message_overhead_bytes = 400  # of a small chunk: the dict, its keys and values
 moment_headers = (b"x-ratelimit-", b"x-headrace-replayed")
 
+log = logging.getLogger(__name__)
 Make = Callable[[Receive, Send], Awaitable[bool]]  # whether the answer is worth keeping
 
 
@@ -40,11 +42,16 @@ class Recording:
         self._timer: asyncio.TimerHandle | None = None
 
     async def make(self, make: Make) -> None:
-        """Run the request to its end and keep its answer; never raises."""
+        """Run the request to its end and keep its answer; never raises.
+
+        A fault is logged here: those that listened may be gone, or be several."""
         try:
             self.is_kept = await make(self._receive, self._record)
         except HeadraceError as error:
             self.error = error
+        except Exception:
+            log.exception("a request with an Idempotency-Key failed")
+            self.error = HeadraceError("The gateway failed on this request; its log says why.")
         finally:
             self.is_over = True
             self._tell()

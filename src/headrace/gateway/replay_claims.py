@@ -19,6 +19,7 @@ import msgspec
 
 from headrace.base.clock import Clock
 from headrace.base.errors import HeadraceError, KeyReused
+from headrace.base.loops import LoopKeeper
 from headrace.gateway.together import Together
 from headrace.ledger.journal import Journal
 from headrace.storage.charged_keys import key_window_s
@@ -37,12 +38,18 @@ write_timeout_s = 5.0  # a store that takes longer counts as away
 answer_bytes_together_max = 64 * 1024  # a larger one is written apart from what others wait for
 lease_s = 15.0  # of a claim whose gateway does not renew it
 renew_interval_s = 5.0
+renewals_loop = "idempotency_claims"
 
 
 class KeyClaims:
     """The claims of one gateway; one event loop uses it. At most `idempotency.running_max` run."""
 
-    def __init__(self, store: ReplayClaims, journal: Journal, clock: Clock) -> None:
+    def __init__(
+        self, store: ReplayClaims, journal: Journal, clock: Clock, loops: LoopKeeper
+    ) -> None:
+        """`loops` keeps what renews the claims of requests that run."""
+        loops.know(renewals_loop)
+        self._loops = loops
         self._store = store
         self._journal = journal
         self._clock = clock
@@ -51,6 +58,7 @@ class KeyClaims:
         self._keeping = asyncio.Lock()  # one large answer at a time
         self._open: dict[str, str] = {}  # request ids of what runs here, by digest
         self._renewing: asyncio.Task[None] | None = None
+        self._renewed_s = 0.0
 
     async def take(self, digest: str, fingerprint: bytes, request_id: str) -> Claim | None:
         """Claim a key for a request, which nothing runs here; None: done, or the store is away.
@@ -135,17 +143,18 @@ class KeyClaims:
 
     def _hold(self, digest: str, request_id: str) -> None:
         self._open[digest] = request_id
-        if self._renewing is None:
-            self._renewing = asyncio.create_task(self._renew())
+        if self._renewing is None or self._renewing.done():
+            self._renewed_s = self._clock.monotonic_s()
+            self._renewing = self._loops.start(renewals_loop, self._renew)
 
     async def _renew(self) -> None:
-        try:
-            while self._open:
-                await asyncio.sleep(renew_interval_s)
-                renewals = [Renew(*claimed, lease_s) for claimed in self._open.items()]
-                await asyncio.gather(*(self._write(each) for each in renewals))
-        finally:
-            self._renewing = None
+        """Renew what runs until nothing does; after a fault at once, as leases go on running."""
+        while self._open:
+            due_s = self._renewed_s + renew_interval_s
+            await asyncio.sleep(max(0.0, due_s - self._clock.monotonic_s()))
+            renewals = [Renew(*claimed, lease_s) for claimed in self._open.items()]
+            await asyncio.gather(*(self._write(each) for each in renewals))
+            self._renewed_s = self._clock.monotonic_s()
 
     def _recover(self) -> None:
         left: Sequence[Change] = [

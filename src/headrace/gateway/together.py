@@ -5,8 +5,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from headrace.base.errors import HeadraceError
-
 Question = TypeVar("Question")
 Reply = TypeVar("Reply")
 
@@ -50,11 +48,12 @@ class Together(Generic[Question, Reply]):
     async def _ask_batch(self, batch: Sequence[tuple[Question, asyncio.Future[Reply]]]) -> None:
         try:
             replies = await asyncio.to_thread(self._ask, [question for question, _ in batch])
-        except HeadraceError as error:
+            replied_to = list(zip(batch, replies, strict=True))
+        except Exception as error:  # noqa: BLE001 -- raised at those that wait, whatever it is
             for _, replied in batch:
                 if not replied.done():
                     replied.set_exception(error)
             return
-        for (_, replied), reply in zip(batch, replies, strict=True):
+        for (_, replied), reply in replied_to:
             if not replied.done():
                 replied.set_result(reply)
