@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 from headrace.base.errors import Unavailable, UpstreamFailed
 from headrace.http.connection import Connection, SizedBody
+from headrace.http.patience import patience
 
 # A lost SYN is sent again after 1 s and after 3 s (RFC 6298): a limit below that takes one dropped
 # packet, or one full backlog of a busy machine, for a dead host.
@@ -250,7 +251,7 @@ class HttpClient:
         loop = asyncio.get_running_loop()
         limit_s = min(timeout_s, self._connect_timeout_s)
         try:
-            async with asyncio.timeout(limit_s):
+            async with patience(limit_s):
                 _, connection = await loop.create_connection(
                     lambda: Connection(upstream.lost),
                     upstream.host,

@@ -5,6 +5,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -75,6 +76,25 @@ async def test_no_listener_is_unavailable(client: HttpClient) -> None:
         port = sock.getsockname()[1]
     with pytest.raises(Unavailable):
         await client.open("GET", f"http://127.0.0.1:{port}", headers={}, timeout_s=5)
+
+
+async def test_a_stall_while_it_connects_costs_no_connection(
+    client: HttpClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    clock, connect = loop.time, loop.create_connection
+
+    def stall_and_connect(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(loop, "time", lambda: clock() + client_module.connect_timeout_s_default)
+        return connect(*args, **kwargs)
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+
+    monkeypatch.setattr(loop, "create_connection", stall_and_connect)
+    async with peer(handler) as url:
+        _, body = await client.fetch("GET", url, headers={}, timeout_s=60, limit_bytes=100)
+    assert body == b"hi"
 
 
 @pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 banana\r\n\r\n"])
