@@ -10,7 +10,7 @@ A file names the tokens by id, or they are control tokens with the texts that fa
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.tokenizer.vocabulary import TokenKind, Vocabulary, fail
+from headrace.tokenizer.vocabulary import TokenKind, Vocabulary, named_id
 
 # Keys of the ids, the newer name first, and the texts of each token.
 prefix_keys = ("fim_pre_token_id", "prefix_token_id")
@@ -87,7 +87,7 @@ def read_fill_tokens(metadata: Mapping[str, object], vocabulary: Vocabulary) -> 
         return None
     if middle_id is None and named.get("[SUFFIX]") != suffix_id:
         return None
-    ends = {_named_id(metadata, key, vocabulary) for key in end_keys}
+    ends = {named_id(metadata, key, vocabulary) for key in end_keys}
     ends |= {named[text] for text in end_texts if text in named}
     others = frozenset({prefix_id, suffix_id, middle_id})
     end_ids = frozenset(token_id for token_id in ends | others if token_id is not None)
@@ -102,17 +102,7 @@ def _find(
     named: Mapping[str, int],
 ) -> int | None:
     for key in keys:
-        token_id = _named_id(metadata, key, vocabulary)
+        token_id = named_id(metadata, key, vocabulary)
         if token_id is not None:
             return token_id
     return next((named[text] for text in texts if text in named), None)
-
-
-def _named_id(metadata: Mapping[str, object], name: str, vocabulary: Vocabulary) -> int | None:
-    key = f"tokenizer.ggml.{name}"
-    value = metadata.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(vocabulary):
-        fail(key, f"{value!r} is not the id of one of {len(vocabulary)} tokens")
-    return value

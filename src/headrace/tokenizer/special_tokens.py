@@ -8,7 +8,7 @@ past its turn is worse than one that cannot write such a token.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.tokenizer.vocabulary import TokenKind, Vocabulary, fail
+from headrace.tokenizer.vocabulary import TokenKind, Vocabulary, fail, named_id
 
 end_keys = ("eos_token_id", "eot_token_id", "eom_token_id")
 end_texts = frozenset(
@@ -46,11 +46,11 @@ def read_special_tokens(
     metadata: Mapping[str, object], vocabulary: Vocabulary, *, adds_bos_default: bool
 ) -> SpecialTokens:
     """Take them out of a file's metadata; ModelFileError if an id is not in the vocabulary."""
-    named = [_token_id(metadata, key, vocabulary) for key in end_keys]
+    named = [named_id(metadata, key, vocabulary) for key in end_keys]
     control = vocabulary.literal_ids(frozenset({TokenKind.CONTROL}))
     eos_ids = {token_id for token_id in named if token_id is not None}
     eos_ids |= {control[text] for text in end_texts if text in control}
-    bos_id = _token_id(metadata, "bos_token_id", vocabulary)
+    bos_id = named_id(metadata, "bos_token_id", vocabulary)
     adds_bos = metadata.get("tokenizer.ggml.add_bos_token", adds_bos_default)
     if not isinstance(adds_bos, bool):
         fail("tokenizer.ggml.add_bos_token", "is not a boolean")
@@ -71,13 +71,3 @@ def _strip_after(metadata: Mapping[str, object], vocabulary: Vocabulary) -> froz
         return frozenset()
     control = frozenset({TokenKind.CONTROL, TokenKind.USER_DEFINED})
     return frozenset(vocabulary.literal_ids(control)) - phi3_unstripped
-
-
-def _token_id(metadata: Mapping[str, object], name: str, vocabulary: Vocabulary) -> int | None:
-    key = f"tokenizer.ggml.{name}"
-    value = metadata.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(vocabulary):
-        fail(key, f"{value!r} is not the id of one of {len(vocabulary)} tokens")
-    return value

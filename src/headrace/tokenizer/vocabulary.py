@@ -132,6 +132,17 @@ def fail(field: str, problem: str) -> NoReturn:
     )
 
 
+def named_id(metadata: Mapping[str, object], name: str, vocabulary: Vocabulary) -> int | None:
+    """The token that a metadata field names, or None; ModelFileError if there is no such token."""
+    key = f"tokenizer.ggml.{name}"
+    value = metadata.get(key)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(vocabulary):
+        fail(key, f"{value!r} is not the id of one of {len(vocabulary)} tokens")
+    return value
+
+
 def _texts(metadata: Mapping[str, object]) -> list[str]:
     texts = _strings(metadata, "tokenizer.ggml.tokens")
     if not 0 < len(texts) <= tokens_max:

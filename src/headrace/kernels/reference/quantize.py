@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.kernels.reference import quantize_blocks
-from headrace.kernels.reference.quantize_search import signed_search
+from headrace.kernels.reference.quantize_search import half, inverse, signed_search
 
 # Between two sizes of an e2m1 number: 0, 1, 2, 3, 4, 6, 8, 12.
 e2m1_bounds = np.array([0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0], np.float32)
@@ -58,17 +58,6 @@ def _blocks(values: Floats) -> Floats:
     return values.reshape(-1, 32)
 
 
-def _inverse(steps: Floats) -> Floats:
-    """1 / step, and 0 where the step is 0."""
-    with np.errstate(divide="ignore"):
-        return np.where(steps == 0, np.float32(0), 1 / steps).astype(np.float32)
-
-
-def _half(numbers: Floats) -> Bytes:
-    """A column of numbers as half precision, (blocks, 2) bytes."""
-    return np.ascontiguousarray(numbers.astype("<f2")).view(np.uint8)
-
-
 def _packed(codes: Bytes) -> Bytes:
     """(blocks, 32) nibbles in 16 bytes: the first half low, the second high."""
     return codes[:, :16] | codes[:, 16:] << np.uint8(4)
@@ -83,7 +72,7 @@ def _signed(values: Floats, half_range: int) -> tuple[Floats, Bytes]:
     blocks = _blocks(values)
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1, keepdims=True), axis=1)
     steps = largest / np.float32(-half_range)
-    shifted = np.trunc(blocks * _inverse(steps) + np.float32(half_range + 0.5))
+    shifted = np.trunc(blocks * inverse(steps) + np.float32(half_range + 0.5))
     return steps, np.clip(shifted, 0, 2 * half_range - 1).astype(np.uint8)
 
 
@@ -92,23 +81,23 @@ def _unsigned(values: Floats, most: int) -> tuple[Floats, Floats, Bytes]:
     blocks = _blocks(values)
     least = blocks.min(axis=1, keepdims=True)
     steps = (blocks.max(axis=1, keepdims=True) - least) / np.float32(most)
-    codes = np.trunc((blocks - least) * _inverse(steps) + np.float32(0.5))
+    codes = np.trunc((blocks - least) * inverse(steps) + np.float32(0.5))
     return steps, least, np.clip(codes, 0, most).astype(np.uint8)
 
 
 def store_q4_0(steps: Floats, codes: Bytes) -> Bytes:
     """Blocks of step * (code - 8) from steps (blocks, 1) and codes (blocks, 32)."""
-    return np.concatenate([_half(steps), _packed(codes)], axis=1)
+    return np.concatenate([half(steps), _packed(codes)], axis=1)
 
 
 def store_q5_0(steps: Floats, codes: Bytes) -> Bytes:
     """Blocks of step * (code - 16) from steps (blocks, 1) and codes (blocks, 32)."""
-    return np.concatenate([_half(steps), _fifth_bits(codes), _packed(codes & np.uint8(15))], axis=1)
+    return np.concatenate([half(steps), _fifth_bits(codes), _packed(codes & np.uint8(15))], axis=1)
 
 
 def store_q8_0(steps: Floats, codes: NDArray[np.int8]) -> Bytes:
     """Blocks of step * code from steps (blocks, 1) and codes (blocks, 32)."""
-    return np.concatenate([_half(steps), codes.view(np.uint8)], axis=1)
+    return np.concatenate([half(steps), codes.view(np.uint8)], axis=1)
 
 
 def _q4_0(values: Floats) -> Bytes:
@@ -118,7 +107,7 @@ def _q4_0(values: Floats) -> Bytes:
 def _searched_q4_0(values: Floats, importance: Floats | None) -> Bytes:
     blocks = _blocks(values)
     steps = signed_search(blocks, 8, importance)[:, np.newaxis].astype("<f2").astype(np.float32)
-    codes = np.clip(np.rint(blocks * _inverse(steps)), -8, 7) + 8
+    codes = np.clip(np.rint(blocks * inverse(steps)), -8, 7) + 8
     return store_q4_0(steps, codes.astype(np.uint8))
 
 
@@ -128,19 +117,19 @@ def _q5_0(values: Floats) -> Bytes:
 
 def _q4_1(values: Floats) -> Bytes:
     steps, least, codes = _unsigned(values, 15)
-    return np.concatenate([_half(steps), _half(least), _packed(codes)], axis=1)
+    return np.concatenate([half(steps), half(least), _packed(codes)], axis=1)
 
 
 def _q5_1(values: Floats) -> Bytes:
     steps, least, codes = _unsigned(values, 31)
-    parts = [_half(steps), _half(least), _fifth_bits(codes), _packed(codes & np.uint8(15))]
+    parts = [half(steps), half(least), _fifth_bits(codes), _packed(codes & np.uint8(15))]
     return np.concatenate(parts, axis=1)
 
 
 def _q8_0(values: Floats) -> Bytes:
     blocks = _blocks(values)
     steps = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
-    scaled = blocks * _inverse(steps)
+    scaled = blocks * inverse(steps)
     away = np.trunc(np.abs(scaled) + np.float32(0.5))  # halves go away from zero
     codes = np.copysign(away, scaled).astype(np.int8)
     return store_q8_0(steps, codes)

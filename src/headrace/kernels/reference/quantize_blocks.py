@@ -13,6 +13,7 @@ from headrace.kernels.reference.quantize_search import (
     affine_search,
     dense_codes,
     dense_search,
+    half,
     inverse,
     signed_search,
 )
@@ -30,7 +31,7 @@ def q2_k(values: Floats, importance: Floats | None) -> Bytes:
     codes = _affine_codes(parts, step * step_codes, floor * floor_codes, 3)
     scales = step_codes.astype(np.uint8) | floor_codes.astype(np.uint8) << np.uint8(4)
     packed = _pack_fields(codes.reshape(-1, 256), 32, 2)
-    return np.concatenate([scales, packed, _half(step), _half(floor)], axis=1)
+    return np.concatenate([scales, packed, half(step), half(floor)], axis=1)
 
 
 def q3_k(values: Floats, importance: Floats | None) -> Bytes:
@@ -43,7 +44,7 @@ def q3_k(values: Floats, importance: Floats | None) -> Bytes:
     return np.concatenate(
         [
             *(_pack_fields(codes >> np.uint8(2), 32, 1), _pack_fields(codes & np.uint8(3), 32, 2)),
-            *(low, _pack_fields(six >> np.uint8(4), 4, 2), _half(step)),
+            *(low, _pack_fields(six >> np.uint8(4), 4, 2), half(step)),
         ],
         axis=1,
     )
@@ -70,7 +71,7 @@ def q6_k(values: Floats, importance: Floats | None) -> Bytes:
     return np.concatenate(
         [
             *(_pack_fields(codes & np.uint8(15), 64, 4), _pack_fields(codes >> np.uint8(4), 32, 2)),
-            *(scales.astype(np.int8).view(np.uint8), _half(step)),
+            *(scales.astype(np.int8).view(np.uint8), half(step)),
         ],
         axis=1,
     )
@@ -81,7 +82,7 @@ def iq4_nl(values: Floats, importance: Floats | None) -> Bytes:
     parts = values.reshape(-1, 32)
     steps = _rounded(dense_search(parts, importance)[:, np.newaxis])
     codes = dense_codes(parts * inverse(steps))
-    return np.concatenate([_half(steps), _pack_fields(codes, 16, 4)], axis=1)
+    return np.concatenate([half(steps), _pack_fields(codes, 16, 4)], axis=1)
 
 
 def iq4_xs(values: Floats, importance: Floats | None) -> Bytes:
@@ -94,7 +95,7 @@ def iq4_xs(values: Floats, importance: Floats | None) -> Bytes:
     low = six[:, 0::2] & np.uint8(15) | (six[:, 1::2] & np.uint8(15)) << np.uint8(4)
     shifts = np.array([0, 2, 4, 6], np.uint8)
     high = np.bitwise_or.reduce((six >> np.uint8(4)).reshape(-1, 2, 4) << shifts, axis=2)
-    return np.concatenate([_half(step), high, low, _pack_fields(codes, 16, 4)], axis=1)
+    return np.concatenate([half(step), high, low, _pack_fields(codes, 16, 4)], axis=1)
 
 
 def _six_bit_affine(
@@ -107,7 +108,7 @@ def _six_bit_affine(
     floor, floor_codes = _factor_and_codes(floors, 63)
     codes = _affine_codes(parts, step * step_codes, floor * floor_codes, most)
     six = _pack_six_bits(step_codes, floor_codes)
-    return np.concatenate([_half(step), _half(floor), six], axis=1), codes.reshape(-1, 256)
+    return np.concatenate([half(step), half(floor), six], axis=1), codes.reshape(-1, 256)
 
 
 def _affine_codes(parts: Floats, steps: Floats, floors: Floats, most: int) -> Bytes:
@@ -160,7 +161,3 @@ def _pack_fields(codes: Bytes, run: int, bits: int) -> Bytes:
 def _rounded(numbers: Floats) -> Floats:
     """To half precision and back: what will be stored."""
     return numbers.astype("<f2").astype(np.float32)
-
-
-def _half(numbers: Floats) -> Bytes:
-    return np.ascontiguousarray(numbers.astype("<f2")).view(np.uint8)

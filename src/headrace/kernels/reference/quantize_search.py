@@ -118,3 +118,8 @@ def inverse(steps: Floats) -> Floats:
     """1 / step, and 0 where the step is 0."""
     with np.errstate(divide="ignore"):
         return np.where(steps == 0, np.float32(0), 1 / steps).astype(np.float32)
+
+
+def half(numbers: Floats) -> Bytes:
+    """A column of numbers as half precision, (blocks, 2) bytes."""
+    return np.ascontiguousarray(numbers.astype("<f2")).view(np.uint8)
