@@ -99,12 +99,16 @@ def bandwidth_rows(document: dict[str, Any]) -> Iterator[str]:
 
 
 def step_rows(document: dict[str, Any]) -> Iterator[str]:
-    """The row of 1 to 32 that costs most over the mean of the rows around it."""
+    """The row of 1 to 32 that costs most over the mean of the rows around it.
+
+    One row may cost what two do, and the last goes on as the two before it do."""
     step_ms = document["step_ms"]
     costs = {
         rows: step_ms[rows - 1] / ((step_ms[rows - 2] + step_ms[rows]) / 2)
         for rows in range(2, len(step_ms))
     }
+    costs |= {1: step_ms[0] / step_ms[1]}
+    costs |= {len(step_ms): step_ms[-1] / (2 * step_ms[-2] - step_ms[-3])}
     worst = max(costs, key=costs.__getitem__)
     text = f"{costs[worst]:.3f} (row {worst})"
     yield (
@@ -123,6 +127,14 @@ def behind(document: dict[str, Any]) -> Iterator[str]:
                     yield f"* {where}: {peer} is {1 / ratio:.2f} times {mine}."
 
 
+def behind_prefill(document: dict[str, Any]) -> Iterator[str]:
+    """Every type whose prompts llama.cpp computes faster."""
+    for row in document["rows"]:
+        if row["ratio"] < 1:
+            what = f"prefill of 512 tokens, {row['type']}"
+            yield f"* {what}: llama.cpp is {1 / row['ratio']:.2f} times headrace."
+
+
 def table(arguments: argparse.Namespace) -> str:
     """The whole text between the marks."""
     http = [read(path) for path in arguments.http]
@@ -134,6 +146,7 @@ def table(arguments: argparse.Namespace) -> str:
     ):
         rows += [row for path in paths for row in make(read(path))]
     lost = [line for document in http for line in behind(document)]
+    lost += [line for path in arguments.prefill for line in behind_prefill(read(path))]
     told = "\n".join(lost) or "* In no question is a peer ahead."
     where = ", ".join(dict.fromkeys(f"{each['machine']}, {each['isa']}" for each in http))
     plots = [path.with_suffix(".png") for path in arguments.http]
