@@ -8,6 +8,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/kernel_table.hpp"
 #include "kernels/matmul_float.hpp"
@@ -33,6 +34,10 @@ constexpr int block_rows_512(WeightType type) {
 // cycle, so that ten sums must be under way: up to 8 rows have two each, of two groups or of a group's
 // halves. With fewer than 4 rows memory is what is waited for.
 constexpr int sums_of_a_row(int rows) { return rows >= 4 && rows <= 8 ? 2 : 1; }
+
+// Register blocks up to which all ask memory for what comes next, in even parts; of more the first alone
+// asks, since it is a small part of them, and one by itself does so at less cost (prefetch_group).
+constexpr int even_blocks_max = 4;
 
 // Four inputs' weights as 16-bit lanes: inputs 0 and 2, and inputs 1 and 3.
 struct QuadWeights {
@@ -139,11 +144,12 @@ template <WeightType type, int first, int ways, class Integer, int rows>
   });
 }
 
-// Not inlined: among other blocks the compiler would keep its sums in memory.
-template <WeightType type, class Integer, int rows>
+// Not inlined: among other blocks the compiler would keep its sums in memory. Ahead: ReadAhead*, which asks
+// memory in each group's turn, or bool, whether each group's lines ahead are asked for at once.
+template <WeightType type, class Integer, int rows, class Ahead>
 [[gnu::noinline]] void matmul_block_avx512(const std::uint8_t* tile, const Integer* values,
                                            const GroupScale* scales, int inputs, int out_row,
-                                           bool prefetch, const TileOutput& output) {
+                                           Ahead ahead, const TileOutput& output) {
   constexpr int parts = scale_parts(type);
   constexpr int ways = sums_of_a_row(rows);
   constexpr int together = std::max(1, ways / parts);   // groups
@@ -155,7 +161,11 @@ template <WeightType type, class Integer, int rows>
   unrolled<rows>([&](auto r) __attribute__((always_inline)) { sums[r] = _mm512_setzero_ps(); });
   int g = 0;
   for (; g + together <= groups; g += together, quants += together * quant_bytes(type)) {
-    if (prefetch) prefetch_group(quants, together * quant_bytes(type));
+    if constexpr (std::is_same_v<Ahead, bool>) {
+      if (ahead) prefetch_group(quants, together * quant_bytes(type));
+    } else {
+      for (int i = 0; i < together; ++i) ahead->ask();
+    }
     add_parts<type, 0, ways>(tile, g, quants, x, row_scales, sums);
     if constexpr (ways < parts) add_parts<type, 1, ways>(tile, g, quants, x, row_scales, sums);
     x.advance(together * group_values);
@@ -174,11 +184,20 @@ template <WeightType type, class Integer>
 inline void matmul_rows_avx512(const std::uint8_t* tile, const Integer* values,
                                const GroupScale* scales, int inputs, int row_first, int row_count,
                                const TileOutput& output) {
-  for_row_blocks<block_rows_512<Integer>(type)>(row_count, [&](auto rows, int first) {
+  constexpr int block_rows = block_rows_512<Integer>(type);
+  const int blocks = (row_count + block_rows - 1) / block_rows;
+  ReadAhead even(tile, tile_bytes(type, inputs), inputs / group_values * blocks);
+  for_row_blocks<block_rows>(row_count, [&](auto rows, int first) {
     const std::size_t at =
         static_cast<std::size_t>(row_first + first) * static_cast<std::size_t>(inputs);
-    matmul_block_avx512<type, Integer, rows()>(tile, values + at, scales + at / group_values,
-                                               inputs, first, first == 0, output);
+    const auto multiply = [&](auto ahead) __attribute__((always_inline)) {
+      matmul_block_avx512<type, Integer, rows(), decltype(ahead)>(
+          tile, values + at, scales + at / group_values, inputs, first, ahead, output);
+    };
+    if constexpr (rows() >= block_rows / 2) {
+      if (blocks > 1 && blocks <= even_blocks_max) return multiply(&even);
+    }
+    multiply(first == 0);
   });
 }
 
