@@ -88,6 +88,7 @@ def write_tokenizer(path: Path, pattern: str | list[Any], *, ignore_merges: bool
     return trained
 
 
+turned = {"quant_method": "compressed-tensors", "transform_config": {"config_groups": {"R1": {}}}}
 qwen2_pattern = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -120,6 +121,16 @@ def test_a_directory_reads_as_a_file_does(write: Write) -> None:
     assert (spec.family, spec.hidden_size, spec.num_kv_heads) == ("qwen2", 8, 1)
     assert spec.rope_theta == 5000.0
     assert spec.tied_output
+
+
+def test_angles_that_a_file_stores_are_passed_over(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{layer}self_attn.rotary_emb.inv_freq"
+    monkeypatch.setitem(shapes, name, (2,))
+    with open_model(write()) as file:
+        assert read_architecture(file).num_layers == 1
+        assert not any("rotary" in each for each in file.tensors)
 
 
 def test_weights_in_several_files_are_one_model(write: Write) -> None:
@@ -175,6 +186,7 @@ def test_what_is_no_safetensors_file_is_refused(write: Write, data: bytes) -> No
         ({"hidden_act": "relu"}, "hidden_act"),
         ({"rope_scaling": {"rope_type": "other"}}, "rope_scaling"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config"),
+        ({"quantization_config": turned}, "transform_config"),
         ({"rope_theta": 10**400}, "rope_theta"),
         ({"rope_theta": 0}, "rope_theta"),
         ({"rms_norm_eps": 10**400}, "qwen2.attention.layer_norm_rms_epsilon"),

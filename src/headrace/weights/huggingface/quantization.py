@@ -41,6 +41,13 @@ def weights_of(
             file=str(path),
             field="quantization_config",
         )
+    if settings.get("transform_config"):
+        raise ModelFileError(
+            f"{path}: quantization_config: transform_config: weights that meet turned activations "
+            "are not supported; use another file of the model.",
+            file=str(path),
+            field="transform_config",
+        )
     unpacked, used = _scheme(str(method), settings).unpack(stored)
     plain = {name: plain_tensor(tensor) for name, tensor in stored.items() if name not in used}
     return plain | unpacked.tensors, [unpacked.note(str(method))]

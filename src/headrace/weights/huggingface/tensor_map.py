@@ -22,6 +22,9 @@ Bits = NDArray[np.generic]
 layer_pattern = re.compile(r"(?:encoder\.)?layers?\.(\d+)\.(.+)")
 prefixes = ("language_model.model.", "model.language_model.", "model.", "bert.", "language_model.")
 left_out = ("embeddings.position_ids", "pooler.dense.weight", "pooler.dense.bias")
+left_out_ending = (
+    "rotary_emb.inv_freq"  # of config.json's numbers; Llama 2's files have them stored
+)
 outer_names = {
     "embed_tokens": "token_embd",
     "norm": "output_norm",
@@ -129,7 +132,7 @@ def _mapped(tensor: Tensor, family: Family) -> Iterator[Tensor]:
     name = tensor.name
     for prefix in prefixes:
         name = name.removeprefix(prefix)
-    if name in left_out:
+    if name in left_out or name.endswith(left_out_ending):
         return
     layer = layer_pattern.fullmatch(name)
     if layer is None:
