@@ -1,10 +1,11 @@
 """Looks at limits and what was used, and keeps an event for each alert that is new.
 
 It looks again and again instead of being told of each settlement: nothing is missed by a restart,
-a gateway has nothing to do for it, and the ledger is what it says. Each look is a handful of sums.
+a gateway has nothing to do for it, and the ledger is what it says. Each look is a handful of sums,
+which take at most a share of the time however many tenants there are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from headrace.base.clock import Clock
 from headrace.base.ids import new_id
@@ -13,6 +14,7 @@ from headrace.control.alerts import (
     LimitedScope,
     PeriodUse,
     Use,
+    credit_occasion,
     day_s,
     due_alerts,
     low_credits,
@@ -24,6 +26,7 @@ from headrace.spec.tenancy import ApiKey, Project, Tenant
 from headrace.storage.database import Database
 
 pending_max = 1000  # deliveries that wait for one webhook; more are not queued for it
+time_share_max = 0.05  # of one thread; what takes longer is done less often
 groups = {
     "tenant": ("tenant",),
     "project": ("project",),
@@ -41,6 +44,8 @@ class AlertWatch:
         self._clock = clock
         self._scopes_revision = -1
         self._scopes: list[LimitedScope] = []
+        self._prepaid: list[Tenant] = []
+        self._next_look_s = 0.0
         self._looked_at: tuple[object, ...] = ()
 
     def look(self) -> int:
@@ -52,47 +57,63 @@ class AlertWatch:
         now_s = self._clock.wall_s()
         revision = self._database.store.revision()
         state = (revision, now_s // day_s, self._database.ledger.position())
-        if state == self._looked_at:
+        begin_s = self._clock.monotonic_s()
+        if state == self._looked_at or begin_s < self._next_look_s:
             return 0
-        count = self._keep_due(self._limited_scopes(revision), now_s)
+        self._read_tenants(revision)
+        due = self._due_of_limits(now_s) + self._due_of_credit(now_s)
+        known = self._database.events.known_occasions([alert.occasion for alert in due])
+        count = sum(self._keep(alert) for alert in due if alert.occasion not in known)
         self._looked_at = state
+        end_s = self._clock.monotonic_s()
+        self._next_look_s = end_s + (end_s - begin_s) * (1.0 / time_share_max - 1.0)
         return count
 
-    def _limited_scopes(self, revision: int) -> list[LimitedScope]:
-        """Everything that has limits, read once a revision."""
-        if revision != self._scopes_revision:
-            self._scopes = limited_scopes(self._database)
-            self._scopes_revision = revision
-        return self._scopes
+    def _read_tenants(self, revision: int) -> None:
+        """Everything that has limits, and who pays in advance; read once a revision."""
+        if revision == self._scopes_revision:
+            return
+        tenants = self._database.store.list(Tenant)
+        self._scopes = limited_scopes(self._database, tenants)
+        self._prepaid = [each for each in tenants if each.credit_floor_nanousd is not None]
+        self._scopes_revision = revision
 
-    def _keep_due(self, scopes: list[LimitedScope], now_s: float) -> int:
-        uses = {question: self._uses(question) for question in questions(scopes, now_s)}
-        due = due_alerts(scopes, uses, now_s)
-        prepaid = [
-            tenant
-            for tenant in self._database.store.list(Tenant)
-            if tenant.credit_floor_nanousd is not None
-        ]
-        if prepaid:
-            last_day = self._uses(PeriodUse("tenant", now_s - now_s % 60 - day_s))
-            balances = self._database.ledger.balances()
-            due += low_credits(prepaid, balances, last_day, now_s)
-        if not due:
-            return 0
-        known = self._database.events.known_occasions([alert.occasion for alert in due])
-        return sum(self._keep(alert) for alert in due if alert.occasion not in known)
-
-    def _uses(self, question: PeriodUse) -> Mapping[str, Use]:
-        """What each scope of a kind used since a moment."""
-        rows = self._database.ledger.usage(groups[question.scope_kind], since=question.start_s)
-        return {
-            ":".join(
-                part
-                for part in (row.tenant_id, row.project_id, row.key_id, row.model)
-                if part is not None
-            ): Use(row.prompt_tokens + row.completion_tokens, row.amount_nanousd)
-            for row in rows
+    def _due_of_limits(self, now_s: float) -> list[DueAlert]:
+        scopes = self._scopes
+        ids: dict[str, set[str]] = {}
+        for scope in scopes:
+            ids.setdefault(scope.kind, set()).add(scope.first_id)
+        uses = {
+            question: self._uses(question, ids[question.scope_kind])
+            for question in questions(scopes, now_s)
         }
+        return due_alerts(scopes, uses, now_s)
+
+    def _due_of_credit(self, now_s: float) -> list[DueAlert]:
+        """Who runs low. Sums of days say who may, before requests are summed for those alone."""
+        if not self._prepaid:
+            return []
+        balances = self._database.ledger.balances()
+        two_days = self._uses(
+            PeriodUse("tenant", now_s - now_s % day_s - day_s), {each.id for each in self._prepaid}
+        )
+        found = low_credits(self._prepaid, balances, two_days, now_s)
+        if not found:
+            return []
+        occasions = {alert.occasion for alert in found}
+        occasions -= self._database.events.known_occasions(sorted(occasions))
+        maybe = [each for each in self._prepaid if credit_occasion(each, now_s) in occasions]
+        if not maybe:
+            return []
+        last_day = PeriodUse("tenant", now_s - now_s % 60 - day_s)
+        return low_credits(
+            maybe, balances, self._uses(last_day, {each.id for each in maybe}), now_s
+        )
+
+    def _uses(self, question: PeriodUse, ids: Collection[str]) -> Mapping[str, Use]:
+        """What scopes of a kind used since a moment: these at least, by their first id."""
+        rows = self._database.ledger.uses(groups[question.scope_kind], question.start_s, ids)
+        return {":".join(row.ids): Use(row.tokens, row.amount_nanousd) for row in rows}
 
     def _keep(self, alert: DueAlert) -> bool:
         event = Event(
@@ -118,10 +139,9 @@ def subscribers(database: Database, event: Event) -> list[str]:
     ]
 
 
-def limited_scopes(database: Database) -> list[LimitedScope]:
-    """Everything that has limits."""
+def limited_scopes(database: Database, tenants: Sequence[Tenant]) -> list[LimitedScope]:
+    """Everything that has limits, of these tenants too."""
     store = database.store
-    tenants = store.list(Tenant)
     projects = store.list(Project)
     tenant_of_project = {project.id: project.parent_id for project in projects}
     scopes = [

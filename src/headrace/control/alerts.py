@@ -39,6 +39,11 @@ class LimitedScope:
     tenant_id: str  # empty for a model, which is of no tenant
     limits: Limits
 
+    @property
+    def first_id(self) -> str:
+        """Its id; of a key's model the key's. Names of models may have colons of their own."""
+        return self.id.partition(":")[0] if self.kind == "key_model" else self.id
+
 
 class PeriodUse(NamedTuple):
     """A period as it is asked of the ledger: of which kind of scope, and since when."""
@@ -173,7 +178,7 @@ def low_credits(
             DueAlert(
                 type=EventType.CREDIT_LOW,
                 tenant_id=tenant.id,
-                occasion=f"credit:{tenant.id}:{int(now_s // day_s)}",
+                occasion=credit_occasion(tenant, now_s),
                 data={
                     "name": tenant.name,
                     "left_nanousd": left,
@@ -184,3 +189,8 @@ def low_credits(
             )
         )
     return found
+
+
+def credit_occasion(tenant: Tenant, now_s: float) -> str:
+    """A prepaid tenant's day."""
+    return f"credit:{tenant.id}:{int(now_s // day_s)}"

@@ -11,6 +11,7 @@ from headrace.storage.management_tables import events, webhook_deliveries
 from headrace.storage.sessions import Sessions
 
 events_max = 100_000  # kept; beyond it the oldest that wait for no delivery go
+named_occasions_max = 1_000  # in one question; databases bound how many
 
 
 class EventStore:
@@ -50,9 +51,13 @@ class EventStore:
 
     def known_occasions(self, occasions: Sequence[str]) -> set[str]:
         """Those of `occasions` that there are events of."""
-        query = select(events.c.occasion).where(events.c.occasion.in_(occasions))
+        known: set[str] = set()
         with self._sessions.read() as connection:
-            return set(connection.execute(query).scalars())
+            for begin in range(0, len(occasions), named_occasions_max):
+                named = occasions[begin : begin + named_occasions_max]
+                query = select(events.c.occasion).where(events.c.occasion.in_(named))
+                known.update(connection.execute(query).scalars())
+        return known
 
     def due(self, now_s: float, limit: int) -> list[Delivery]:
         """Deliveries whose time has come, oldest first."""

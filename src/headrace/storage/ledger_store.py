@@ -11,7 +11,7 @@ sums and the cursor of the journal that it came from. So nothing counts twice, a
 knows which journal records a balance contains.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 from sqlalchemy import func, insert, select, tuple_
@@ -25,7 +25,7 @@ from headrace.storage.charged_keys import charged_once
 from headrace.storage.invariants import broken_invariants
 from headrace.storage.sessions import Sessions
 from headrace.storage.tables import accounts, entries, journal_cursors, postings, settlements
-from headrace.storage.usage import UsageDimension, UsageRow, read_usage, spent
+from headrace.storage.usage import GroupUse, UsageDimension, UsageRow, read_usage, read_uses, spent
 
 credit_nanousd_max = 10_000_000 * nanousd_per_usd  # far from where 64-bit totals end
 reason_length_max = 255
@@ -178,6 +178,16 @@ class LedgerStore:
         wanted = {UsageDimension.parse(name): value for name, value in (filters or {}).items()}
         with self._sessions.read() as connection:
             return read_usage(connection, groups, since, until, wanted)
+
+    def uses(
+        self, group_by: Sequence[str], since: float, ids: Collection[str] | None = None
+    ) -> list[GroupUse]:
+        """What groups used since then; those of other `ids` of the first dimension may be left out.
+
+        Cost: as of `usage`, with fewer sums."""
+        groups = tuple(UsageDimension.parse(name) for name in group_by)
+        with self._sessions.read() as connection:
+            return read_uses(connection, groups, since, ids)
 
     def spent(self, tenant_id: str, since: float, until: float) -> int:
         """Nano-dollars that a tenant was charged in `[since, until)`, seconds since the epoch."""

@@ -4,9 +4,10 @@ Whole UTC days come from the daily sums; a range that cuts a day is summed from 
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Select, case, func, select
@@ -16,6 +17,7 @@ from headrace.spec.settlements import summed_outcomes
 from headrace.storage.tables import settlements, usage_daily
 
 day_s = 86_400
+named_ids_max = 500  # more are not named in a question
 
 
 class UsageDimension(StrEnum):
@@ -69,6 +71,14 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     def rejected(self) -> int:
         """Requests that an engine refused for what the caller sent."""
         return self.requests - self.finished - self.aborted - self.failed
+
+
+class GroupUse(NamedTuple):
+    """What one group used."""
+
+    ids: tuple[str, ...]  # in the order of the question's dimensions
+    tokens: int
+    amount_nanousd: int
 
 
 class_names = ("reasoning_tokens", "draft_tokens", "embedding_tokens", "image_tokens")
@@ -211,4 +221,30 @@ def read_usage(
         )
         for row in rows
         if row["requests"]
+    ]
+
+
+def read_uses(
+    connection: Connection,
+    groups: Sequence[UsageDimension],
+    since: float,
+    ids: Collection[str] | None,
+) -> list[GroupUse]:
+    """Tokens and amounts by group since then; with few `ids`, those of the first dimension alone.
+
+    A third of the cost of `read_usage`, whose other sums this leaves out."""
+    table = settlements if since % day_s else usage_daily
+    tokens = func.sum(table.c.prompt_tokens + table.c.completion_tokens)
+    amount = func.sum(func.coalesce(table.c.amount_nanousd, 0))
+    columns = [table.c[group.value] for group in groups]
+    query = select(*columns, tokens, amount).group_by(*columns)
+    if since % day_s:
+        query = query.where(settlements.c.settle_time >= since)
+    else:
+        query = query.where(usage_daily.c.day >= day_of(since))
+    if ids is not None and len(ids) <= named_ids_max:
+        query = query.where(columns[0].in_(sorted(ids)))
+    return [
+        GroupUse(tuple(found), int(used), int(amount_nanousd))
+        for *found, used, amount_nanousd in connection.execute(query)
     ]

@@ -15,7 +15,7 @@ from headrace.control.alerts import (
     low_credits,
     period_start_s,
 )
-from headrace.sim.clock import ManualClock
+from headrace.sim.clock import ManualClock, SteppingClock
 from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.events import Event, EventType, Webhook
 from headrace.spec.limits import CalendarPeriod, Limits
@@ -28,6 +28,12 @@ from headrace.storage import Database
 now_s = datetime(2026, 11, 29, 13, 30, tzinfo=UTC).timestamp()
 day_s = datetime(2026, 11, 29, tzinfo=UTC).timestamp()
 month_s = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
+
+
+class SlowClock(SteppingClock):
+    """Whatever is timed takes a second."""
+
+    step_s = 1.0
 
 
 def percents(limits: Limits, use: Use, start_s: float = day_s) -> list[object]:
@@ -127,6 +133,7 @@ def settle(
     tokens: int,
     *,
     settle_time: float = now_s - 10,
+    model: str = "small",
 ) -> None:
     """Book a request by its journal; without an amount it has no price yet."""
     settlement = Settlement(
@@ -134,7 +141,7 @@ def settle(
         tenant_id="ten_1",
         project_id="prj_1",
         key_id="key_1",
-        model="small",
+        model=model,
         usage=TokenUsage(prompt_tokens=tokens, completion_tokens=0),
         outcome=Outcome.FINISHED,
         source=UsageSource.ENGINE,
@@ -202,6 +209,42 @@ def test_a_debit_without_a_request_is_seen(database: Database, clock: ManualCloc
     database.ledger.credit("ten_1", -9_850, "back", "taken back")
     assert watch.look() == 1  # what is left does not last another day
     assert watch.look() == 0
+
+
+def test_credit_that_lasted_until_yesterday_is_not_low(
+    database: Database, clock: ManualClock
+) -> None:
+    """The sums of two days say that it may be low; the last 24 hours say that it is not."""
+    acme = database.store.get(Tenant, "ten_1")
+    prepaid = msgspec.structs.replace(acme, credit_floor_nanousd=0, limits=None)
+    database.store.update(prepaid)
+    database.ledger.credit("ten_1", 10_000, "opening", "paid")
+    settle(database, 1, 6_000, 1, settle_time=now_s - 90_000)
+    settle(database, 2, 1_000, 1)
+    watch = AlertWatch(database, clock)
+    assert watch.look() == 0  # 3,000 are left, of which a day takes 1,000
+    settle(database, 3, 1_100, 1)
+    assert watch.look() == 1  # 1,900, of which a day takes 2,100
+
+
+def test_a_model_whose_name_has_a_colon_is_told_of(database: Database, clock: ManualClock) -> None:
+    limits = Limits(budget_nanousd=1000)
+    database.store.create(Model(id="mod_2", name="qwen:8b", create_time=0.0, limits=limits))
+    watch = AlertWatch(database, clock)
+    settle(database, 1, 500, 1, model="qwen:8b")
+    assert watch.look() == 2  # of the model, and of the tenant
+
+
+def test_looks_that_take_long_are_made_less_often(database: Database) -> None:
+    clock = SlowClock(now_s)
+    watch = AlertWatch(database, clock)
+    settle(database, 1, 0, 1)
+    assert watch.look() == 0  # from 1 to 2 s
+    settle(database, 2, 600, 1)
+    clock.advance(15.0)
+    assert watch.look() == 0  # after 16 s of 19
+    clock.advance(3.0)
+    assert watch.look() == 1
 
 
 def test_two_watchers_keep_one_event(database: Database, clock: ManualClock) -> None:

@@ -62,3 +62,9 @@ def test_the_oldest_that_wait_for_nothing_are_forgotten(
         database.events.add(event(number), [])
     names = [f"occasion {number}" for number in (1, 2, 3, 4)]
     assert database.events.known_occasions(names) == {"occasion 1", "occasion 4"}
+
+
+def test_more_occasions_than_one_question_may_name(database: Database) -> None:
+    assert database.events.add(event(1, "o-69999"), [])
+    asked = [f"o-{number}" for number in range(70_000)]
+    assert database.events.known_occasions(asked) == {"o-69999"}

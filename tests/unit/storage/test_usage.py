@@ -7,7 +7,7 @@ import pytest
 from headrace.base.errors import InvalidRequest
 from headrace.spec.settlements import Outcome, Settlement, TokenUsage
 from headrace.storage import Database
-from headrace.storage.usage import day_s
+from headrace.storage.usage import UsageDimension, day_s
 
 Make = Callable[..., Settlement]
 midnight = 1_799_971_200.0  # 2027-01-15 00:00 UTC
@@ -78,3 +78,27 @@ def test_nothing_used_is_no_row(booked: Database) -> None:
 def test_an_unknown_dimension_is_refused_by_name(booked: Database) -> None:
     with pytest.raises(InvalidRequest, match="'colour'; choose from tenant, project"):
         booked.ledger.usage(("colour",))
+
+
+@pytest.mark.parametrize("since", [midnight, midnight + 1.0])
+@pytest.mark.parametrize("named_max", [0, 500])
+@pytest.mark.parametrize("group_by", [("tenant",), ("key", "model"), ("model",)])
+def test_uses_are_the_usage_with_fewer_sums(
+    booked: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    since: float,
+    named_max: int,
+    group_by: tuple[str, ...],
+) -> None:
+    monkeypatch.setattr("headrace.storage.usage.named_ids_max", named_max)
+    expected = {}
+    for row in booked.ledger.usage(group_by, since):
+        ids = tuple(getattr(row, UsageDimension.parse(name).value) for name in group_by)
+        expected[ids] = (row.prompt_tokens + row.completion_tokens, row.amount_nanousd)
+    assert len(expected) > 1
+    assert {each.ids: each[1:] for each in booked.ledger.uses(group_by, since)} == expected
+    first, *_ = expected
+    named = {each.ids: each[1:] for each in booked.ledger.uses(group_by, since, {first[0]})}
+    assert named == {
+        ids: use for ids, use in expected.items() if ids[0] == first[0] or named_max == 0
+    }
