@@ -32,7 +32,8 @@ from headrace.control.payments.stripe_provider import StripeProvider
 from headrace.control.wallets import Wallets
 from headrace.control.watch_loop import look_again
 from headrace.control.webhook_sender import WebhookSender
-from headrace.http.egress import EgressClient, EgressPolicy
+from headrace.http.egress import EgressPolicy
+from headrace.http.egress_client import EgressClient
 from headrace.storage.database import Database
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -36,7 +36,7 @@ from headrace.gateway.signals import TrafficCounts
 from headrace.gateway.state import GatewayState
 from headrace.gateway.token_counter import TokenCounter
 from headrace.http.client import HttpClient
-from headrace.http.egress import EgressClient
+from headrace.http.egress_client import EgressClient
 from headrace.ledger.journal import Journal
 from headrace.ledger.poster import Poster
 from headrace.ledger.reservation import Settlement

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from headrace.base.errors import HeadraceError, InvalidRequest
 from headrace.gateway.asked import Asked
 from headrace.gateway.snapshot import ServedModel
-from headrace.http.egress import EgressClient
+from headrace.http.egress_client import EgressClient
 from headrace.protocol.images import (
     PlacedImage,
     data_url,

@@ -110,3 +110,18 @@ def test_quick_commands_import_nothing_heavy(words: str) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("module", ["gateway", "control_parts", "run"])
+def test_what_few_ask_for_is_loaded_when_it_is_used(module: str) -> None:
+    """Requests to addresses of others, sign-on by OpenID Connect, TLS, clusters."""
+    program = (
+        f"import headrace.cli.{module}, sys\n"
+        "seldom = ('aiohttp', 'authlib', 'joserfc', 'cryptography', 'kubernetes', 'ray',"
+        " 'redis', 'psycopg', 'zmq')\n"
+        "print([name for name in seldom if name in sys.modules])\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert found.stdout.strip() == "[]"

@@ -11,7 +11,8 @@ import pytest
 from headrace.base.errors import PermissionDenied, Unavailable
 from headrace.control import webhook_sender
 from headrace.control.webhook_sender import WebhookSender, attempts_max, wait_s, wait_s_max
-from headrace.http.egress import EgressAnswer, EgressClient, no_hosts_allowed
+from headrace.http.egress import EgressAnswer, no_hosts_allowed
+from headrace.http.egress_client import EgressClient
 from headrace.sim.clock import ManualClock
 from headrace.sim.sqlite_copy import open_sqlite_copy
 from headrace.spec.events import Delivery, DeliveryState, Event, EventType, Webhook

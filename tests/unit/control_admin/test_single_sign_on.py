@@ -29,7 +29,8 @@ from headrace.control.admin.single_sign_on import (
     challenge_of,
 )
 from headrace.control.admin.single_sign_on_routes import binding_cookie
-from headrace.http.egress import EgressAnswer, EgressClient, EgressPolicy
+from headrace.http.egress import EgressAnswer, EgressPolicy
+from headrace.http.egress_client import EgressClient
 from headrace.spec.accounts import Member, User
 from headrace.spec.roles import Role
 from headrace.spec.tenancy import Tenant

@@ -14,7 +14,8 @@ from headrace.base.errors import (
     PermissionDenied,
     UpstreamFailed,
 )
-from headrace.http.egress import EgressClient, EgressPolicy, is_public, no_hosts_allowed
+from headrace.http.egress import EgressPolicy, is_public, no_hosts_allowed
+from headrace.http.egress_client import EgressClient
 
 inward = (
     "0.0.0.0", "10.1.2.3", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.0.9",

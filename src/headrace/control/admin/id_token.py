@@ -9,10 +9,6 @@ algorithm; issuer, audience, authorised party, times, nonce and the access token
 from collections.abc import Mapping
 
 import msgspec
-from authlib.oidc.core import CodeIDToken
-from joserfc import jwt
-from joserfc.errors import JoseError
-from joserfc.jwk import KeySet, KeySetSerialization
 
 from headrace.base.errors import AuthenticationFailed
 
@@ -34,7 +30,14 @@ def checked_claims(
     access_token: str,
     wall_s: float,
 ) -> dict[str, object]:
-    """The claims of a token that is right in every respect; AuthenticationFailed for any other."""
+    """The claims of a token that is right in every respect; AuthenticationFailed for any other.
+
+    Slow the first time, when it loads what only sign-ons need: call it in a thread."""
+    from authlib.oidc.core import CodeIDToken  # noqa: PLC0415 -- slow, and only sign-ons need it
+    from joserfc import jwt  # noqa: PLC0415 -- as above, and so are the next
+    from joserfc.errors import JoseError  # noqa: PLC0415 -- as above
+    from joserfc.jwk import KeySet, KeySetSerialization  # noqa: PLC0415 -- as above
+
     try:
         keys = KeySet.import_key_set(msgspec.convert(key_set, KeySetSerialization))
         decoded = jwt.decode(token, keys, algorithms=list(algorithms))

@@ -204,9 +204,11 @@ class SingleSignOn:
         self, provider: ProviderDocument, tokens: TokenAnswer, nonce: str
     ) -> dict[str, object]:
         try:
-            return self._check(tokens, nonce, await self._key_set(provider, document_s))
+            keys = await self._key_set(provider, document_s)
+            return await asyncio.to_thread(self._check, tokens, nonce, keys)
         except UnknownKey:
-            return self._check(tokens, nonce, await self._key_set(provider, keys_reread_s))
+            keys = await self._key_set(provider, keys_reread_s)
+            return await asyncio.to_thread(self._check, tokens, nonce, keys)
 
     def _check(
         self, tokens: TokenAnswer, nonce: str, keys: Mapping[str, object]
