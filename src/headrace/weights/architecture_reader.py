@@ -73,7 +73,7 @@ def read_architecture(file: ModelHeader) -> ArchitectureSpec:
         head_dim=head_dim,
         ffn_size=header.integer(f"{name}.feed_forward_length", 1, width_max),
         vocab_size=_vocab_size(header, name, embedding),
-        context_length=header.integer(f"{name}.context_length", 1, context_length_max),
+        context_length=_context_length(header, name, scaling),
         norm_epsilon=header.number(f"{name}.attention.{epsilon_key}", below=1.0),
         rope_style=family.rope_style,
         rope_dimensions=0 if family.encoder else _rope_dimensions(header, name, head_dim),
@@ -268,6 +268,19 @@ def _rope_scale(header: _Header, family: str) -> float:
     # Files of 2023 have the factor under its older name.
     older = header.number(f"{family}.rope.scale_linear", default=1.0)
     return header.number(f"{family}.rope.scaling.factor", default=older)
+
+
+def _context_length(header: _Header, family: str, scaling: RopeScaling) -> int:
+    """What the file says, or what YaRN stretches the original context to if that is more.
+
+    Qwen's instructions add YaRN to a model, and leave its context as it was."""
+    context = header.integer(f"{family}.context_length", 1, context_length_max)
+    key = f"{family}.rope.scaling.original_context_length"
+    if scaling is not RopeScaling.YARN or not header.has(key):
+        return context
+    original = header.integer(key, 1, context_length_max)
+    stretched = min(original * _rope_scale(header, family), context_length_max)
+    return max(context, int(stretched))
 
 
 def _original_context(header: _Header, family: str, scaling: RopeScaling) -> int:

@@ -29,8 +29,10 @@ not computed, is refused with the name of what it asks for.
 """
 rotary = """## Rotary scaling
 
-none, linear, dynamic (by the served context), llama3, yarn, longrope; layers without rotation; a
-base of its own for layers with a window.
+none, linear, dynamic, llama3, yarn, longrope; layers without rotation; a base of its own for layers
+with a window. Dynamic's factor, and which of longrope's lists is taken, are by the served context
+(`--context-length`, `--kv-tokens`) and not by each text, so that a token's key means the same in
+all of them. YaRN serves what it stretches the original context to, where a file says less.
 """
 safetensors = """## Weights in safetensors
 

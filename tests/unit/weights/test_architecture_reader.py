@@ -114,6 +114,19 @@ def test_dynamic_scaling_is_read_by_its_factor_and_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("context", "factor", "served"), [(64, 4.0, 256), (512, 4.0, 512), (64, 1e30, 1 << 27)]
+)
+def test_yarn_serves_what_it_stretches_the_original_context_to(
+    context: int, factor: float, served: int
+) -> None:
+    """As Qwen's instructions have it: YaRN is added, and the context stays what it was."""
+    scaling = "llama.rope.scaling."
+    keys: dict[str, Any] = {f"{scaling}type": "yarn", f"{scaling}original_context_length": 64}
+    changes: dict[str, Any] = {f"{scaling}factor": factor, "llama.context_length": context}
+    assert read_architecture(model(**keys, **changes)).context_length == served
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [
         ("general.architecture", "mamba"),
