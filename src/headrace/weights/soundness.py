@@ -24,7 +24,7 @@ half_offsets: Mapping[TensorType, tuple[int, ...]] = {
     **dict.fromkeys((TensorType.Q4_K, TensorType.Q5_K), (0, 2)),
     **{TensorType.Q2_K: (80, 82), TensorType.Q3_K: (108,), TensorType.Q6_K: (208,)},
 }
-exponent_nan = 255  # MXFP4's
+exponent_nan, exponent_of_one = 255, 127  # MXFP4's
 
 
 def check_weights(tensors: Mapping[str, Tensor]) -> list[str]:
@@ -50,8 +50,10 @@ def check_numbers(tensor: Tensor) -> bool:
             return _check_stretches(tensor, data.view("<u2"))
         case TensorType.MXFP4:
             exponents = data.reshape(-1, block_layouts[tensor.type].bytes)[:, 0]
-            if (exponents == exponent_nan).any():
+            largest = int(exponents.max(initial=0))
+            if largest == exponent_nan:
                 _refuse(tensor, "has a scale that is not a number")
+            _check_size(tensor, 2.0 ** (largest - exponent_of_one), "a scale")
             return False
         case _:
             return _check_halves(tensor, data)
@@ -82,9 +84,13 @@ def _largest(tensor: Tensor, numbers: NDArray[np.generic], what: str) -> float:
     largest = max(-least, most)
     if not np.isfinite(least) or not np.isfinite(most):
         _refuse(tensor, f"has {what} that is not a finite number")
+    _check_size(tensor, largest, what)
+    return largest
+
+
+def _check_size(tensor: Tensor, largest: float, what: str) -> None:
     if largest > value_max:
         _refuse(tensor, f"has {what} of {largest:.3g}, which no model has")
-    return largest
 
 
 def _refuse(tensor: Tensor, problem: str) -> NoReturn:

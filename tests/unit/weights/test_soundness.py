@@ -73,6 +73,14 @@ def test_a_number_that_no_model_has_is_refused() -> None:
         check(replace(zeros(TensorType.F32), source=numbers.view(np.uint8)))
 
 
+def test_a_power_of_two_that_no_scale_has_is_refused() -> None:
+    tensor = zeros(TensorType.MXFP4)
+    assert isinstance(tensor.source, np.ndarray)
+    tensor.source[block_layouts[tensor.type].bytes] = 254
+    with pytest.raises(ModelFileError, match=r"a scale of 1\.7e\+38, which no model has"):
+        check(tensor)
+
+
 def test_a_matrix_of_zeros_is_remarked() -> None:
     for kind in (TensorType.F16, TensorType.Q4_0):
         assert check(zeros(kind)) == ["tensor blk.0.ffn_up.weight is all zeros"]
