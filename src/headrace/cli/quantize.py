@@ -95,6 +95,8 @@ def run(
     text = "" if report is None else _report_text(report, report_text)
     progress = ProgressBar()
     with open_model(resolved.path) as file:
+        for line in file.notes:
+            note(line)
         importance = None if imatrix is None else _importance(imatrix, file, progress)
         before = sum(tensor.byte_count for tensor in file.tensors.values())
         for kind, path in targets:

@@ -2,12 +2,15 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from headrace.cli.main import main
 from headrace.sim.model_on_disk import write_model_file
+from headrace.weights.gguf import GgufFile, open_gguf
 
 
 def test_a_file_that_is_there_is_not_replaced_unasked(
@@ -34,6 +37,23 @@ def test_several_types_with_an_importance_go_to_a_directory_with_a_report(tmp_pa
     assert made == ["weir.IQ4_XS.gguf", "weir.Q4_0.gguf"]
     report = json.loads((tmp_path / "report.json").read_text())
     assert [entry["type"] for entry in report["types"]] == ["q4_0", "iq4_xs"]
+
+
+def test_what_was_changed_in_reading_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def open_noted(path: Path) -> Iterator[GgufFile]:
+        with open_gguf(path) as file:
+            file.notes = ["weights for images are left out"]
+            yield file
+
+    monkeypatch.setattr("headrace.cli.quantize.open_model", open_noted)
+    source = write_model_file(tmp_path / "weir.gguf")
+    words = ["quantize", str(source), str(tmp_path / "out.gguf"), "--type", "q8_0"]
+    with pytest.raises(SystemExit, match="0"):
+        main([*words, "--cache-dir", str(tmp_path / "cache")])
+    assert "weights for images are left out" in capsys.readouterr().err
 
 
 def test_an_importance_that_is_not_there_is_refused(
