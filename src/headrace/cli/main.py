@@ -18,6 +18,23 @@ from headrace.launchers import lifeline
 
 program = "headrace"
 interrupted_status = 130  # 128 + SIGINT, as shells report it
+usage_status = 2  # of a command line that cannot be meant
+# What is shown below such an error, by the words that were typed: what a first try lacks.
+examples = {
+    ("run",): "headrace run smollm2-135m-instruct",
+    ("serve",): "headrace serve smollm2-135m-instruct --port 8000",
+    ("check",): "headrace check model.gguf",
+    ("quantize",): "headrace quantize model-f16.gguf model-q4.gguf --type q4_k",
+    ("up",): "headrace up --model smollm2-135m-instruct",
+    ("bench", "serve"): "headrace bench serve http://127.0.0.1:8000",
+    ("plan",): "headrace plan qwen3-0.6b --device H100",
+    ("tenants", "create"): "headrace tenants create acme",
+    ("projects", "create"): "headrace projects create --tenant acme web",
+    ("keys", "create"): "headrace keys create --project acme/web --name ci",
+    ("models", "create"): "headrace models create demo --source smollm2-135m-instruct",
+    ("deployments", "create"): "headrace deployments create demo --replicas 1",
+}
+names_models = frozenset({"run", "serve", "up"})  # commands whose models the catalogue has
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +120,9 @@ group_help = {"bench": "Measure a server or the engine: serve, engine."}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and end the process with its status; operating errors are one line."""
+    """Run one command and end the process with its status; operating errors are one line.
+
+    A command line that cannot be meant is answered with an example, where there is one."""
     build, arguments = (
         (build_for_good, sys.argv[1:]) if arguments is None else (build_app, list(arguments))
     )
@@ -116,7 +135,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return interrupted_status
+    except SystemExit as leaving:
+        if leaving.code == usage_status:
+            print(hint(arguments), end="", file=sys.stderr)
+        raise
     return 0
+
+
+def hint(arguments: Sequence[str]) -> str:
+    """How the command that was typed is called, in lines; empty if nothing is known of it."""
+    typed = tuple(word for word in arguments if not word.startswith("-"))
+    for words, example in examples.items():
+        if typed[: len(words)] == words:
+            more = "`headrace models catalogue` lists models by name.\n"
+            return f"For example: {example}\n{more if words[0] in names_models else ''}"
+    return ""
 
 
 def build_for_good(arguments: Sequence[str]) -> typer.Typer:

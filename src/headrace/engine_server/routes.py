@@ -12,6 +12,7 @@ import msgspec
 
 from headrace.base.errors import HeadraceError, MethodNotAllowed, NotFound
 from headrace.http.asgi import Receive, Scope, Send, read_body
+from headrace.http.nearest_path import NearestPath
 from headrace.protocol.errors import error_body
 
 # Far above the longest context as text; a gateway takes 10 MB and adds its own fields.
@@ -68,6 +69,7 @@ class RouteTable:
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = tuple(routes)
+        self._nearest = NearestPath(route.path for route in routes)
         self._exact: dict[str, dict[str, Route]] = {}
         self._patterns: dict[str, tuple[re.Pattern[str], dict[str, Route]]] = {}
         for route in routes:
@@ -82,7 +84,8 @@ class RouteTable:
         """The route and its path's values; NotFound or MethodNotAllowed if there is none."""
         methods, values = self._find(path)
         if methods is None:
-            raise NotFound(f"There is no {path!r} here; the API starts at /v1.")
+            hint = self._nearest.hint(path)
+            raise NotFound(f"There is no {path!r} here; the API starts at /v1.{hint}")
         route = methods.get(method)
         if route is None and method == "HEAD":
             route = methods.get("GET")

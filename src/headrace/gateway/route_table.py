@@ -16,6 +16,7 @@ from headrace.base.errors import HeadraceError, MethodNotAllowed, NotFound
 from headrace.gateway.access_log import AccessRecord
 from headrace.gateway.snapshot import Principal
 from headrace.http.asgi import Header, Receive, Scope, Send, error_headers, send_json
+from headrace.http.nearest_path import NearestPath
 from headrace.protocol.errors import error_body
 
 encode_json = msgspec.json.Encoder().encode
@@ -94,6 +95,9 @@ class RouteTable:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
+        self._nearest = NearestPath(
+            route.name for route in self.routes if route.access in (Access.KEY, Access.PUBLIC)
+        )
         self._exact: dict[str, dict[str, Route]] = {}
         patterns: dict[str, Pattern] = {}
         for route in self.routes:
@@ -118,7 +122,8 @@ class RouteTable:
                     by_method = pattern.routes
                     break
             else:
-                raise NotFound("There is nothing at this path; the API starts at /v1.")
+                hint = self._nearest.hint(path)
+                raise NotFound(f"There is nothing at this path; the API starts at /v1.{hint}")
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         route = by_method.get(method)
         if route is None:

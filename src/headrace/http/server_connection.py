@@ -87,7 +87,9 @@ class ServerConnection(asyncio.Protocol):
             self._running.keeps_alive = False
 
     def cut(self) -> None:
-        """Have what still runs answer that the server ends."""
+        """Have what still runs answer that the server ends; where nothing does, end at once."""
+        if self._running is None:
+            self.transport.close()  # behind what is left of an answer
         for exchange in (self._running, *self._waiting):
             if exchange is not None:
                 exchange.cut()
@@ -199,7 +201,7 @@ class ServerConnection(asyncio.Protocol):
         self._headers = []
         self._header_bytes = self._host_count = 0
         self._is_in_head = True
-        self._expect_headers(header_timeout_s)
+        self._expect_headers(last_request_timeout_s if self._is_last else header_timeout_s)
 
     def on_url(self, url: bytes) -> None:
         """A piece of the first line."""

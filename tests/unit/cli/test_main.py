@@ -125,3 +125,26 @@ def test_what_few_ask_for_is_loaded_when_it_is_used(module: str) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
     )
     assert found.stdout.strip() == "[]"
+
+
+def test_a_command_line_that_cannot_be_meant_is_answered_with_an_example(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_main("run") == 2
+    said = capsys.readouterr().err
+    assert "Missing argument 'MODEL'" in said
+    assert "For example: headrace run smollm2-135m-instruct\n`headrace models catalogue`" in said
+    assert run_main("keys", "create") == 2
+    assert "For example: headrace keys create --project" in capsys.readouterr().err
+    assert run_main("explain", "nothing") == 2
+    assert "For example" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "example"), main_module.examples.items())
+def test_examples_are_of_their_command_and_its_options(
+    words: tuple[str, ...], example: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert example.split()[: len(words) + 1] == ["headrace", *words]
+    assert run_main(*words, "--help") == 0
+    said = capsys.readouterr().out
+    assert all(word in said for word in example.split() if word.startswith("-"))

@@ -124,6 +124,43 @@ async def test_a_connection_that_was_accepted_as_the_drain_began_ends_with_its_a
         assert await reader.read() == b'"hello"'
 
 
+async def test_a_head_that_begins_while_the_server_drains_keeps_it_for_a_moment_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_connection, "header_timeout_s", 3600.0)
+    began = asyncio.Event()
+    begin = server_connection.ServerConnection.shutdown
+
+    def shutdown(connection: server_connection.ServerConnection) -> None:
+        begin(connection)
+        began.set()
+
+    monkeypatch.setattr(server_connection.ServerConnection, "shutdown", shutdown)
+    async with serving(hello, drain_timeout_s=3600) as (port, stop, task):
+        async with connection(port) as (reader, writer):
+            writer.write(get())
+            await reader.readuntil(b'"hello"')
+            stop.set()
+            await began.wait()
+            writer.write(b"GET / HTTP/1.1\r\nHost")
+            assert await reader.read() == b""
+        await task
+
+
+async def test_a_connection_without_a_request_ends_with_the_drain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_connection, "last_request_timeout_s", 3600.0)
+    monkeypatch.setattr(server, "cut_timeout_s", 3600.0)
+    async with serving(hello, drain_timeout_s=0) as (port, stop, task):
+        async with connection(port) as (reader, writer):
+            writer.write(get())
+            await reader.readuntil(b'"hello"')
+            stop.set()
+            assert await reader.read() == b""
+        await task
+
+
 async def test_what_outlives_the_drain_timeout_is_cut() -> None:
     entered, cut = asyncio.Event(), asyncio.Event()
 
