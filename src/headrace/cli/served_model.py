@@ -5,11 +5,11 @@ import contextlib
 import os
 import socket
 
-from headrace.base.errors import ConfigurationError, SetupError
+from headrace.base.errors import ConfigurationError
+from headrace.cli import engine_news
 from headrace.cli.operator_options import OperatorListener
 from headrace.cli.output import note
 from headrace.engine_server.app import EngineServerApp
-from headrace.engine_server.engine_status import EngineState
 from headrace.engine_server.messages import Ready
 from headrace.engine_server.service import ModelService
 from headrace.http import server
@@ -74,16 +74,9 @@ class ServedModel:
     async def _keep_running(self) -> None:
         """Start the service and tell what happens to it; returns only by raising SetupError."""
         await self._service.start()
-        await self._service.engine.wait_ready()
-        self._announce()
-        state = EngineState.READY
-        while True:
-            status = await self._service.engine.status_change()
-            if status.state is EngineState.FAILED:
-                raise SetupError(status.detail)
-            if status.state is not state and status.state is not EngineState.READY:
-                note(f"headrace: {status.detail}")
-            state = status.state
+        await engine_news.follow(
+            self._service.engine, self._announce, lambda words: note(f"headrace: {words}")
+        )
 
     def _announce(self) -> None:
         url = _url_of(self._sock)

@@ -116,6 +116,11 @@ class EngineClient:
         return self._life.restart_count
 
     @property
+    def last_end(self) -> str:
+        """How the engine process ended the last time, in words; empty: it never did."""
+        return self._life.last_end
+
+    @property
     def pid(self) -> int | None:
         """The engine process, if one runs."""
         return self._life.pid

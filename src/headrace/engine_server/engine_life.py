@@ -94,6 +94,7 @@ class EngineLife:
         self.status = EngineStatus(EngineState.LOADING, 0.0, "starting the engine process")
         self.ready: messages.Ready | None = None  # of the engine that runs or ran last
         self.restart_count = 0
+        self.last_end = ""  # in words
 
     def start(self) -> None:
         """Start the engine process and keep it running until `close`."""
@@ -311,7 +312,8 @@ class EngineLife:
         self._listener.on_death()
         if not self._failed:
             state = EngineState.LOADING if self.ready is None else EngineState.RESTARTING
-            self._set_status(state, 0.0, f"the engine process ended with {how}; starting it again")
+            self.last_end = f"the engine process ended with {how}; starting it again"
+            self._set_status(state, 0.0, self.last_end)
 
     @property
     def _failed(self) -> bool:
