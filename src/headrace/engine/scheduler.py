@@ -136,7 +136,9 @@ class Scheduler:
         preemptions_before = self.preemption_count
         self._admitted.clear()
         self.deferred_count = 0
-        self._parts_left = self.parts_max - self.running_max
+        # Each sequence that may be in this step is a part; not each that might ever run at once.
+        present = len(self.running) + len(self.waiting)
+        self._parts_left = self.parts_max - min(self.running_max, present)
         self._admit_above_lower_classes()
         decodes, chunks, rows_left = self._schedule_running()
         if self.preemption_count == preemptions_before:

@@ -51,6 +51,22 @@ def test_right_drafts_give_the_same_tokens_in_fewer_steps(make_drafting: Make) -
     assert engine.last["a"].usage == RequestUsage(5, 0, 21, accepted_drafts=16)
 
 
+def test_drafts_have_the_places_of_sequences_that_are_not_there(make_engine: Make) -> None:
+    """As many sequences as rows may run at once; one does, and then as many as there may be."""
+    oracle = Oracle()
+    engine = make_engine(
+        proposer=oracle, draft_tokens_max=4, rows_max=8, sequences_max=8, running_max=8
+    )
+    oracle.engine = engine
+    engine.submit("a", 5, max_tokens=21)
+    engine.run()
+    assert engine.runner.steps == 1 + 20 // 5
+    for index in range(10):
+        engine.submit(f"r{index}", 2, max_tokens=4 + index)
+    engine.run()
+    assert all(tokens == engine.expected(name) for name, tokens in engine.tokens.items())
+
+
 @pytest.mark.parametrize("wrong_every", [1, 2, 3])
 def test_wrong_drafts_change_no_token(make_drafting: Make, wrong_every: int) -> None:
     engine = make_drafting(Oracle(wrong_every))
