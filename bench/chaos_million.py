@@ -25,7 +25,8 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.sim.chaos import ChaosPlan, ChaosReport, ChaosSite
+from headrace.sim.chaos import ChaosSite
+from headrace.sim.chaos_plan import ChaosPlan, ChaosReport
 from headrace.spec.limits import Limits
 
 problems_shown = 20

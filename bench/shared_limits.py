@@ -19,8 +19,8 @@ from pathlib import Path
 
 import aiohttp
 
-from headrace.sim import chaos
-from headrace.sim.chaos import Ask, ChaosPlan, ChaosSite
+from headrace.sim.chaos import ChaosSite
+from headrace.sim.chaos_plan import Ask, ChaosPlan, max_tokens
 from headrace.sim.listening_process import Process
 from headrace.spec.limits import Limits
 
@@ -74,7 +74,7 @@ def main() -> int:
     plan = ChaosPlan(
         gateways=arguments.gateways,
         clients=arguments.clients,
-        works=arguments.tokens // chaos.max_tokens,  # more than there is room for
+        works=arguments.tokens // max_tokens,  # more than there is room for
         attempts_max=refusals_in_a_row,
         limits=Limits(tokens_per_period=arguments.tokens),
         uses_redis=arguments.redis,

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.sim.chaos import ChaosPlan, ChaosSite
+from headrace.sim.chaos import ChaosSite
+from headrace.sim.chaos_plan import ChaosPlan
 from headrace.sim.postgres_server import PostgresServer
 from headrace.sim.redis_server import RedisServer
 from headrace.spec.limits import Limits

@@ -11,19 +11,17 @@
 
 At the end every request that reached the engine must be in the ledger once, at the tokens that the
 engine counted; all that was sent under one key must have cost one whole answer, whatever broke; and
-no limit may have been exceeded at any time (`chaos_books.py`). Tests run it short, `bench` long.
+no limit may have been exceeded at any time (`chaos_books.py`). What happens is a `ChaosPlan`. Tests
+run it short, `bench` long.
 """
 
 import asyncio
 import itertools
-import math
 import random
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -33,12 +31,12 @@ import msgspec
 
 from headrace.sim.booked import overruns, read_settlements
 from headrace.sim.chaos_books import KeyCharges, requests_wrong
-from headrace.sim.counting_engine import Oracle, keyed_prompt, oracle_path
-from headrace.sim.gateway_site import fill_store, make_id, model_name, pepper
+from headrace.sim.chaos_plan import Ask, ChaosPlan, ChaosReport, max_tokens
+from headrace.sim.counting_engine import Oracle, oracle_path
+from headrace.sim.gateway_site import fill_store, make_id, pepper
 from headrace.sim.listening_process import Process
 from headrace.sim.postgres_server import PostgresServer
 from headrace.sim.redis_server import RedisServer
-from headrace.spec.limits import Limits
 from headrace.spec.tenancy import ApiKey
 from headrace.storage import Database, open_postgres
 
@@ -51,70 +49,6 @@ keyed_share = 0.2  # of the works: every attempt has the same Idempotency-Key, a
 duplicate_share = 0.3  # of their attempts: sent to two gateways at once, or twice to one
 retry_delay_s = 0.2
 refusals_max = 25  # one after another, once all is up again: what is left does not cover a request
-max_tokens = 8
-
-
-@dataclass(frozen=True, slots=True)
-class ChaosPlan:
-    """What happens."""
-
-    seed: int = 1
-    gateways: int = 4
-    clients: int = 64
-    works: int = 1_000  # answers that clients want
-    duration_s_max: float = math.inf  # they want no more after so long
-    attempts_max: int = 200  # of one piece of work, before a client gives up
-    limits: Limits | None = None  # of the clients' key
-    is_spent_out: bool = False  # ask on at the end, once all is up again, until the limits refuse
-    uses_redis: bool = False
-    events: tuple[str, ...] = ("gateway", "database", "redis", "poster", "network")  # in turn
-    event_interval_s: float = 3.0
-    outage_s: float = 1.0
-    events_max: int = 1_000_000
-
-
-@dataclass(slots=True)
-class ChaosReport:
-    """What came of it; no `problems`: no answer was lost or doubled, and no limit overrun."""
-
-    answers: int = 0
-    given_up: int = 0
-    was_stopped: bool = False  # before all of the work was done
-    statuses: Counter[int] = field(default_factory=Counter)
-    duplicates: int = 0  # pairs that were answered twice, by one answer
-    keys: int = 0  # whose charges were compared with that of one answer
-    broken: int = 0  # connections that ended without an answer
-    kills: Counter[str] = field(default_factory=Counter)
-    engine_requests: int = 0
-    settlements: int = 0
-    billed_tokens: int = 0
-    billed_nanousd: int = 0
-    took_s: float = 0.0
-    problems: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One request of a client."""
-
-    work: int
-    streams: bool
-    leaves: bool
-    key: str = ""  # its Idempotency-Key, if it has one
-
-    @property
-    def prompt(self) -> str:
-        """What is asked, which names the key."""
-        return f"{keyed_prompt}{self.key}" if self.key else f"work {self.work}"
-
-    def body(self) -> dict[str, object]:
-        """What is sent."""
-        return {
-            "model": model_name,
-            "messages": [{"role": "user", "content": self.prompt}],
-            "max_tokens": max_tokens,
-            "stream": self.streams,
-        }
 
 
 class ChaosSite:
@@ -286,9 +220,7 @@ class ChaosSite:
             self._keys.add(ask.prompt)
         return bool(answered)
 
-    async def _ask(
-        self, session: aiohttp.ClientSession, gateway: Process, ask: "Ask"
-    ) -> str | None:
+    async def _ask(self, session: aiohttp.ClientSession, gateway: Process, ask: Ask) -> str | None:
         """The request id of a whole answer, or of one that was left; None: it must be tried again.
 
         A client that leaves knows no id."""
