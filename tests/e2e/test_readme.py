@@ -24,7 +24,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 root = Path(__file__).parents[2]
 model = "smollm2-135m-instruct"
-start_timeout_s = 120.0
 hello = {"role": "user", "content": "Hello!"}
 
 
@@ -98,21 +97,17 @@ def running(line: str, variables: dict[str, str]) -> Iterator[subprocess.Popen[s
 
 
 def wait_for(ready: Path, process: subprocess.Popen[str]) -> dict[str, str]:
-    """What `--ready-file` says once the platform answers."""
-    deadline = time.monotonic() + start_timeout_s
+    """What `--ready-file` says once the platform answers; the test's timeout bounds this."""
     while not ready.exists():
         assert process.poll() is None, "the platform ended before it was ready"
-        assert time.monotonic() < deadline, "the platform is not ready in time"
         time.sleep(0.1)
     told: dict[str, str] = json.loads(ready.read_text())
     return told
 
 
 def wait_for_port(port: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + start_timeout_s
     while True:
         assert process.poll() is None, "the server ended before it was ready"
-        assert time.monotonic() < deadline, "the server is not ready in time"
         done = subprocess.run(
             ["curl", "-sf", f"http://127.0.0.1:{port}/readyz"], capture_output=True, check=False
         )
@@ -172,9 +167,7 @@ def test_up_serves_two_replicas_and_answers_the_commands(data_dir: Path) -> None
             + "'"
         )
         assert json.loads(run(ask, variables))["usage"]["completion_tokens"] > 0
-        deadline = time.monotonic() + 30
-        while model not in (table := run(command("headrace usage"), variables)):
-            assert time.monotonic() < deadline, table
+        while model not in run(command("headrace usage"), variables):
             time.sleep(0.2)
 
 

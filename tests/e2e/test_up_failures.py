@@ -10,7 +10,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from headrace.sim.booked import Booked, read_settlements
-from headrace.sim.child_process import wait_until
+from headrace.sim.child_process import until, wait_until
 from headrace.sim.platform_process import PlatformProcess
 from headrace.storage import open_sqlite
 
@@ -99,7 +99,7 @@ async def load_with_kill(platform: PlatformProcess, victim: psutil.Process) -> L
     """Run the load, and kill a process in its midst."""
     load = Load()
     running = asyncio.create_task(run_load(platform, load))
-    await asyncio.to_thread(wait_until, lambda: load.ended >= clients)
+    await until(lambda: load.ended >= clients)
     assert load.ended == load.done
     victim.kill()
     await running
@@ -162,7 +162,7 @@ async def test_traffic_keys_and_metering_go_on_while_control_stands_still(
                 model=model, messages=question(0), max_tokens=output_tokens
             )
             request_id = answer.headers["x-request-id"]
-            await asyncio.to_thread(wait_until, lambda: request_id in booked(platform))
+            await until(lambda: request_id in booked(platform))
             stranger = client.with_options(api_key=f"{platform.api_key}0")
             with pytest.raises(openai.AuthenticationError):
                 await stranger.models.list()

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.adapters.headrace import HeadraceAdapter
 from headrace.adapters.prometheus_text import read_samples
-from headrace.sim.child_process import wait_until
+from headrace.sim.child_process import until, wait_until
 from headrace.sim.platform_process import PlatformProcess
 
 pytestmark = pytest.mark.e2e
@@ -24,6 +24,7 @@ model = "smollm2-135m-instruct"
 prompt_name = "headrace_engine_prompt_tokens_total"
 cached_name = "headrace_engine_cached_tokens_total"
 completion_name = "headrace_engine_completion_tokens_total"
+running_name = "headrace_engine_running_requests"
 finished_count, streamed_count, aborted_count, cancelled_count = 5, 5, 5, 3
 
 
@@ -49,9 +50,9 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlatformProce
         yield started
 
 
-def engine_tokens(platform: PlatformProcess) -> Tokens:
-    """What all engines counted, by their own metrics."""
-    sums = {prompt_name: 0, cached_name: 0, completion_name: 0}
+def engine_sums(platform: PlatformProcess, *names: str) -> dict[str, int]:
+    """What all engines say of these metrics, added up."""
+    sums = dict.fromkeys(names, 0)
     for replica in platform.replicas():
         request = urllib.request.Request(
             f"{replica.address}/metrics",
@@ -61,7 +62,17 @@ def engine_tokens(platform: PlatformProcess) -> Tokens:
             samples = read_samples(answer.read().decode(), sums)
         for name in sums:
             sums[name] += int(samples[name])
-    return Tokens(sums[prompt_name], sums[cached_name], sums[completion_name])
+    return sums
+
+
+def engine_tokens(platform: PlatformProcess) -> Tokens:
+    """What all engines counted, by their own metrics."""
+    return Tokens(*engine_sums(platform, prompt_name, cached_name, completion_name).values())
+
+
+def running_count(platform: PlatformProcess) -> int:
+    """The requests that engines compute now."""
+    return engine_sums(platform, running_name)[running_name]
 
 
 def usage_total(platform: PlatformProcess) -> dict[str, int]:
@@ -106,18 +117,21 @@ async def stream(client: openai.AsyncOpenAI, number: int, chunks_max: int) -> No
                 return
 
 
-async def cancel(client: openai.AsyncOpenAI, number: int) -> None:
-    """A request that is left before its answer."""
-    asking = asyncio.create_task(
-        client.chat.completions.create(
-            model=model,
-            messages=[{"role": "user", "content": f"Write a poem about {number} ships."}],
-            max_tokens=400,
-        )
+async def poem(client: openai.AsyncOpenAI, number: int) -> None:
+    """A request that takes long."""
+    await client.chat.completions.create(
+        model=model,
+        messages=[{"role": "user", "content": f"Write a poem about {number} ships."}],
+        max_tokens=4_000,
+        extra_body={"ignore_eos": True},
     )
-    await asyncio.wait([asking], timeout=0.3)
+
+
+async def leave(asking: asyncio.Task[None]) -> None:
+    """Cancel a request before its answer."""
     asking.cancel()
     await asyncio.wait([asking])
+    assert asking.cancelled()
 
 
 async def refused(client: openai.AsyncOpenAI) -> None:
@@ -130,21 +144,23 @@ async def refused(client: openai.AsyncOpenAI) -> None:
 
 async def test_usage_agrees_with_the_engines_to_the_token(platform: PlatformProcess) -> None:
     # The platform's own first request is in the ledger a moment after its answer.
-    await asyncio.to_thread(wait_until, lambda: usage_total(platform)["requests"] == 1)
+    await until(lambda: usage_total(platform)["requests"] == 1)
     engines_before, usage_before = engine_tokens(platform), usage_total(platform)
     async with openai.AsyncOpenAI(
         base_url=f"{platform.gateway_url}/v1", api_key=platform.api_key, max_retries=0
     ) as client:
+        poems = [asyncio.create_task(poem(client, number)) for number in range(cancelled_count)]
+        await until(lambda: running_count(platform) >= cancelled_count)
         await asyncio.gather(
             *(ask(client, number) for number in range(finished_count)),
             *(stream(client, number, 1_000) for number in range(streamed_count)),
             *(stream(client, number, 3 + number) for number in range(aborted_count)),
-            *(cancel(client, number) for number in range(cancelled_count)),
+            *(leave(task) for task in poems),
             refused(client),
         )
     count = finished_count + streamed_count + aborted_count + cancelled_count
     expected = usage_before["requests"] + count
-    await asyncio.to_thread(wait_until, lambda: usage_total(platform)["requests"] >= expected)
+    await until(lambda: usage_total(platform)["requests"] >= expected)
     usage = usage_total(platform)
 
     assert usage["requests"] == expected

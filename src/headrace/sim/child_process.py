@@ -1,5 +1,6 @@
 """What tests and benchmarks do with a command of ours that runs as a child."""
 
+import asyncio
 import signal
 import subprocess
 import threading
@@ -43,3 +44,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
     pause = threading.Event()
     while not condition():
         pause.wait(look_interval_s)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """The same on an event loop, each look in a thread.
+
+    `wait_until` in a thread would outlive the test that waited too long, and the run with it."""
+    while True:
+        if await asyncio.to_thread(condition):
+            return
+        await asyncio.sleep(look_interval_s)

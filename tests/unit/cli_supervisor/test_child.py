@@ -9,7 +9,7 @@ from headrace.base.errors import SetupError
 from headrace.cli.supervisor import child as module
 from headrace.cli.supervisor.child import Child, ChildSpec, backoff_s
 from headrace.launchers import log_file
-from headrace.sim.child_process import wait_until
+from headrace.sim.child_process import until
 from headrace.sim.clock import ManualClock
 
 
@@ -30,9 +30,7 @@ def make(tmp_path: Path, script: str, told: list[str] | None = None) -> Child:
 
 
 async def until_started(child: Child, times: int) -> None:
-    await asyncio.to_thread(
-        wait_until, lambda: child.pid is not None and child.restart_count >= times - 1
-    )
+    await until(lambda: child.pid is not None and child.restart_count >= times - 1)
 
 
 async def test_a_child_that_never_comes_up_is_an_error_in_its_own_words(tmp_path: Path) -> None:
@@ -94,7 +92,7 @@ async def test_a_killed_child_is_started_again_and_stopped_for_good(tmp_path: Pa
 async def test_a_child_that_refuses_to_end_is_killed(tmp_path: Path) -> None:
     child = make(tmp_path, "trap '' TERM; echo on; while :; do sleep 0.1; done")
     keeping = asyncio.create_task(child.keep_running())
-    await asyncio.to_thread(wait_until, lambda: log_file.size_bytes(child.spec.log_path) > 0)
+    await until(lambda: log_file.size_bytes(child.spec.log_path) > 0)
     keeping.cancel()
     await asyncio.wait([keeping])
     await child.stop(0.05)

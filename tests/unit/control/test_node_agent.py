@@ -24,7 +24,7 @@ from headrace.control.nodes.orders import OrderBook
 from headrace.control.nodes.ports import PortFinder
 from headrace.control.nodes.report_api import NodeReportApi, report_path
 from headrace.launchers.protocol import LaunchSpec, LaunchState, Resources
-from headrace.sim.child_process import wait_until
+from headrace.sim.child_process import until
 from headrace.sim.clock import ManualClock
 from headrace.sim.launcher import FakeLauncher, FakeMachine, missing_program
 from headrace.sim.progress import SilentProgress
@@ -474,7 +474,7 @@ async def test_what_a_replica_wrote_is_read_through_its_nodes_reports(site: Site
     machine.end(order_id, 1, "no such model")
 
     reading = asyncio.create_task(asyncio.to_thread(site.launcher.log, "rep_1", 1000))
-    await asyncio.to_thread(wait_until, lambda: bool(site.book.logs_wanted(node.id)))
+    await until(lambda: bool(site.book.logs_wanted(node.id)))
     await site.round(node, worker)  # whose answer asks for it
     await site.round(node, worker)
     assert await reading == b"no such model\n"
