@@ -348,6 +348,7 @@ def test_a_family_computes_what_transformers_does(name: str, tmp_path: Path) -> 
         ("Qwen2MoeConfig", {"max_window_layers": 4}),
         ("Qwen2Config", {"use_sliding_window": False}),
         ("Qwen3Config", {"use_sliding_window": None}),
+        ("Gemma3TextConfig", {"sliding_window_pattern": 3}),
     ],
 )
 def test_windows_that_no_list_of_layers_names_are_where_transformers_has_them(

@@ -187,6 +187,8 @@ def test_what_is_no_safetensors_file_is_refused(write: Write, data: bytes) -> No
         ({"rope_scaling": {"rope_type": "other"}}, "rope_scaling"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config"),
         ({"quantization_config": turned}, "transform_config"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({"swiglu_limit": 5.0}, "swiglu_limit"),
         ({"rope_theta": 10**400}, "rope_theta"),
         ({"rope_theta": 0}, "rope_theta"),
         ({"rms_norm_eps": 10**400}, "qwen2.attention.layer_norm_rms_epsilon"),

@@ -52,6 +52,8 @@ window_layers: Mapping[str, Callable[[int, int], bool]] = {
     "qwen3": lambda layer, limit: layer >= limit,
     "qwen2moe": lambda layer, limit: layer % 2 == 0 and layer < limit,
 }
+# What is computed in one way alone; a configuration may leave it out.
+fixed_settings: Config = {"use_bidirectional_attention": False, "swiglu_limit": 7.0}
 softcaps = ("attn_logit_softcapping", "final_logit_softcapping")
 # What transformers takes where a configuration is silent: the part for text of a model of text and
 # images is written without what is usual.
@@ -91,7 +93,7 @@ def read_config(config: Config, path: Path) -> ConfigReading:
     for name in softcaps:
         if name in reader.config:
             metadata[f"{family.name}.{name}"] = reader.config[name] or 0.0
-    reader.check_activation(family)
+    reader.check_kind(family)
     metadata |= reader.layers(family)
     rope, divisors = reader.rope(family)
     metadata |= rope
@@ -144,7 +146,8 @@ class _Reader:
             self.fail(key, f"{value:g} is not a count")
         return int(value)
 
-    def check_activation(self, family: Family) -> None:
+    def check_kind(self, family: Family) -> None:
+        """Refuse what the family's own steps do not compute."""
         name = self.config.get("hidden_activation") or self.config.get("hidden_act")
         known = activations.get(str(name))
         wanted = Activation.SILU if family.sinks else family.activation
@@ -155,6 +158,9 @@ class _Reader:
             self.fail(
                 "decoder_sparse_step", "layers without experts among others are not supported"
             )
+        for key, only in fixed_settings.items():
+            if self.config.get(key) not in (None, only):
+                self.fail(key, f"{self.config[key]!r} is not supported; {only!r} is")
         position = self.config.get("position_embedding_type", "absolute")
         if family.encoder and position != "absolute":
             self.fail("position_embedding_type", f"{position!r} is not supported")
@@ -167,8 +173,12 @@ class _Reader:
         kinds = self.config.get("layer_types")
         used = bool(self.config.get("use_sliding_window", not family.name.startswith("qwen")))
         flags: list[bool] | None = None
+        period = "sliding_window_pattern"  # how Gemma 3 said it before there were lists
         if isinstance(kinds, list):
             flags = [kind == "sliding_attention" for kind in kinds]
+        elif family.window_period > 1 and period in self.config:
+            each = self.integer(period)
+            flags = [(layer + 1) % each > 0 for layer in range(count)]
         elif used and family.name in window_layers:
             limit = int(self.number("max_window_layers", 28.0))
             flags = [window_layers[family.name](layer, limit) for layer in range(count)]
