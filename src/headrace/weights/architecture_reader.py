@@ -57,6 +57,9 @@ def read_architecture(file: ModelHeader) -> ArchitectureSpec:
         )
     hidden_size = header.integer(f"{name}.embedding_length", 1, width_max)
     num_heads = header.integer(f"{name}.attention.head_count", 1, heads_max)
+    causal = f"{name}.attention.causal"
+    if header.boolean(causal, not family.encoder) is family.encoder:
+        header.fail(causal, f"{family.encoder} is not supported in a {name} model")
     num_layers = header.integer(f"{name}.block_count", 1, layers_max)
     head_dim = _head_dim(header, name, hidden_size, num_heads)
     embedding = header.tensor("token_embd.weight")

@@ -131,6 +131,7 @@ def test_yarn_serves_what_it_stretches_the_original_context_to(
     [
         ("general.architecture", "mamba"),
         ("general.architecture", absent),
+        ("llama.attention.causal", False),
         ("llama.block_count", 0),
         ("llama.block_count", 10**6),
         ("llama.block_count", "2"),
