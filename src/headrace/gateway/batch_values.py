@@ -201,7 +201,11 @@ def line_error(error: InvalidRequest, line: int) -> LineError:
 
 
 def done_ids(path: Path) -> set[str]:
-    """The requests that an output file has; the last line may be torn by a crash, and is cut."""
+    """The requests that an output file has.
+
+    A crash or a full disk may have torn a line, and a power cut left garbage: from there on the
+    file is cut, and what stood there is asked again under the same request ids, which are charged
+    once."""
     found: set[str] = set()
     if not path.exists():
         return found
@@ -210,7 +214,10 @@ def done_ids(path: Path) -> set[str]:
         for line in file:
             if not line.endswith(b"\n"):
                 break
-            found.add(_done.decode(line).custom_id)
+            try:
+                found.add(_done.decode(line).custom_id)
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                break
             good_bytes += len(line)
         file.truncate(good_bytes)
     return found

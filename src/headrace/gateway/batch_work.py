@@ -114,9 +114,17 @@ class BatchWork:
         response = LineResponse(answer.status, request_id, msgspec.Raw(answer.body))
         output = OutputLine(f"batch_req_{request_id}", line.custom_id, response)
         is_answer = answer.status == 200
-        self._files[0 if is_answer else 1].write(_encode(output) + b"\n")
+        write_whole(self._files[0 if is_answer else 1], _encode(output) + b"\n")
         if is_answer:
             self._completed += 1
         else:
             self._failed += 1
         self._done.add(line.custom_id)
+
+
+def write_whole(file: BinaryIO, line: bytes) -> None:
+    """Write a line to an unbuffered file; OSError if only its beginning has room, which the next
+    start cuts off."""
+    left = memoryview(line)
+    while left:
+        left = left[file.write(left) :]

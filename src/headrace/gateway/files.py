@@ -20,6 +20,8 @@ files_per_project_max = 1_000
 piece_timeout_s = 60.0  # between two pieces of an upload
 write_bytes = 1024 * 1024  # written by a thread at once, and sent at once
 field_bytes_max = 1024  # of the form's fields beside the file
+parts_max = 64  # of the form
+form_bytes_max = file_bytes_max + 1024 * 1024  # with all that is not the file
 purposes = frozenset({"batch", "user_data", "evals", "assistants", "fine-tune", "vision"})
 
 
@@ -94,6 +96,7 @@ class Upload:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._part = ""
+        self._parts = 0
         self._fields: dict[str, bytes] = {}
         self._pieces: list[bytes] = []
         self._pending_bytes = 0
@@ -101,9 +104,14 @@ class Upload:
         self.filename: str | None = None
 
     def begin(self, part: PartBegun) -> None:
-        """A part begins."""
+        """A part begins; InvalidRequest if there are too many, or another file."""
         self._part = part.name
+        self._parts += 1
+        if self._parts > parts_max:
+            raise InvalidRequest(f"The form has more than {parts_max} parts.")
         if part.name == "file":
+            if self.filename is not None:
+                raise InvalidRequest("Send one file at a time.", param="file")
             self.filename = part.filename or "file"
 
     async def take(self, data: bytes) -> None:
@@ -159,9 +167,12 @@ class FileRoutes:
         reader = MultipartReader(boundary_of(header(call.scope, b"content-type")))
         project_id = call.principal.project.id
         file_id, path = await asyncio.to_thread(self._files.begin, project_id)
-        upload = Upload(path)
+        upload, form_bytes = Upload(path), 0
         try:
             async for data in pieces(call.receive):
+                form_bytes += len(data)
+                if form_bytes > form_bytes_max:
+                    raise PayloadTooLarge(f"A form has at most {form_bytes_max} bytes.")
                 for event in reader.feed(data):
                     if isinstance(event, PartBegun):
                         upload.begin(event)

@@ -54,7 +54,11 @@ class MultipartReader:
         self.is_over = False
 
     def feed(self, data: bytes) -> list[Event]:
-        """What is known by more bytes; InvalidRequest if they are no form."""
+        """What is known by more bytes; InvalidRequest if they are no form.
+
+        What follows the end is no part of it, and is dropped."""
+        if self.is_over:
+            return []
         self._buffer += data
         events: list[Event] = []
         while not self.is_over and self._step(events):
@@ -75,6 +79,7 @@ class MultipartReader:
         if self._buffer[after : after + 2] == b"--":
             self._content(self._buffer[:found], events)
             self.is_over = True
+            self._buffer = b""
             return False
         end = self._buffer.find(b"\r\n\r\n", after)
         if end < 0:

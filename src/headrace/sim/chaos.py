@@ -41,7 +41,6 @@ from headrace.spec.tenancy import ApiKey
 from headrace.storage import Database, open_postgres
 
 ready_timeout_s = 180.0  # of a machine that does much else
-drain_timeout_s = 180.0
 request_timeout_s = 30.0
 stream_share = 0.3
 leaving_share = 0.2  # of those that stream

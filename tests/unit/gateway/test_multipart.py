@@ -5,7 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.base.errors import InvalidRequest
-from headrace.gateway.multipart import MultipartReader, PartBegun, PartData, boundary_of
+from headrace.gateway.multipart import (
+    MultipartReader,
+    PartBegun,
+    PartData,
+    boundary_of,
+    header_bytes_max,
+)
 
 boundary = b"xyz"
 
@@ -51,6 +57,25 @@ def test_any_cut_gives_the_same_parts(content: bytes, cuts: list[int]) -> None:
 def test_what_is_no_form_is_refused(content_type: str | None) -> None:
     with pytest.raises(InvalidRequest):
         boundary_of(content_type)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([b"\r\n--xyz", b"\r\n--xyz--", b"\r\n\r\n", b"--", b"a: b", b"x" * 3000])
+    ),
+    st.integers(1, 5000),
+)
+def test_what_is_held_is_bounded_whatever_comes(kinds: list[bytes], size: int) -> None:
+    """Also before the first part and behind the end."""
+    reader, data = MultipartReader(boundary), b"".join(kinds) + b"\r\n--xyz--" + b"y" * 50_000
+    try:
+        for at in range(0, len(data), size):
+            reader.feed(data[at : at + size])
+            assert len(reader._buffer) <= header_bytes_max + len(b"\r\n--xyz") + 2 * size
+    except InvalidRequest:
+        return  # no form
+    assert reader.is_over
 
 
 def test_headers_without_an_end_are_refused() -> None:
