@@ -19,6 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from headrace.base.errors import NotFound
+from headrace.ledger.disk import sync_directory
 
 id_pattern = re.compile(r"[a-z]{1,16}_[0-9a-z]{26}")  # also keeps paths inside the directory
 Value = TypeVar("Value")
@@ -42,6 +43,7 @@ class ContentStore:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
+        sync_directory(path.parent)
 
     def get(self, project_id: str, value_id: str, kind: type[Value]) -> Value:
         """A value; NotFound if the project has none of this id."""

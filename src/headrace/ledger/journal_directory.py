@@ -43,12 +43,19 @@ def not_writable(directory: Path, error: OSError) -> ConfigurationError:
 
 
 def read_or_make_id(directory: Path, clock: Clock) -> str:
-    """The journal's name in the ledger; it stays with the directory."""
+    """The journal's name in the ledger; it stays with the directory.
+
+    One that a power cut left empty is made anew, as no two journals may have the same: what the
+    earlier name has in the ledger is posted again, and booked once."""
     path = directory / "id"
-    if not path.exists():
-        draft = directory / "id.new"
-        draft.write_text(new_id("jrn", clock))
+    if path.exists() and (known := path.read_text().strip()):
+        return known
+    made, draft = new_id("jrn", clock), directory / "id.new"
+    with draft.open("w") as file:
         draft.chmod(0o600)
-        draft.rename(path)
-        sync_directory(directory)
-    return path.read_text()
+        file.write(made)
+        file.flush()
+        os.fsync(file.fileno())  # before its name is there: a rename does not wait for the content
+    draft.rename(path)
+    sync_directory(directory)
+    return made

@@ -145,3 +145,19 @@ def test_admission_learns_the_balances(
     admission = Admission(clock)
     Shipper(journal, database.ledger, admission).drain()
     assert admission.available_nanousd("ten_a") == database.ledger.balances()["ten_a"]
+
+
+def test_a_journal_whose_id_a_power_cut_left_empty_gets_another_and_is_booked_once(
+    journal: Journal, database: Database, clock: ManualClock, open_journal: Callable[..., Journal]
+) -> None:
+    Shipper(journal, database.ledger, Admission(clock)).ship_once()
+    earlier = journal.journal_id
+    journal.close()
+    (journal.directory / "id").write_bytes(b"")
+    opened = open_journal()
+    assert opened.journal_id not in ("", earlier)
+    Shipper(opened, database.ledger, Admission(clock)).drain()
+    assert database.ledger.settlement_count() == 40
+    assert database.ledger.check() == []
+    opened.close()
+    assert open_journal().journal_id == opened.journal_id
