@@ -17,6 +17,7 @@
 #include "model/model_shape.hpp"
 #include "model/packed_matrix.hpp"
 #include "model/sampler.hpp"
+#include "model/tile_products.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -40,13 +41,15 @@ void matmul(int ggml_type, const Vector<std::uint8_t>& weights, const Matrix<flo
   Activations input(row_count, inputs, forms);
   for (int row = 0; row < row_count; ++row)
     input.set(kernels, row, 0, rows.data() + static_cast<std::size_t>(row) * inputs, inputs);
-  std::vector<float> tile(static_cast<std::size_t>(row_count) * tile_columns);
-  for (int t = 0; t < matrix.tile_count(); ++t) {
-    kernels.matmul[static_cast<int>(matrix.type())](matrix.tile(t), input.view(), 0, row_count,
-                                                    {tile.data(), tile_columns, nullptr, false});
-    const int columns = std::min(tile_columns, outputs - t * tile_columns);
+  constexpr int columns_max = 2 * tile_columns;
+  std::vector<float> tiles(static_cast<std::size_t>(row_count) * columns_max);
+  for (int t = 0, width; t < matrix.tile_count(); t += width) {
+    width = tiles_at_once(kernels, matrix, matrix.tile_count() - t);
+    multiply_tiles(kernels, matrix, t, width, input.view(), 0, row_count,
+                   {tiles.data(), columns_max, nullptr, false});
+    const int columns = std::min(width * tile_columns, outputs - t * tile_columns);
     for (int row = 0; row < row_count; ++row)
-      std::copy_n(tile.data() + row * tile_columns, columns,
+      std::copy_n(tiles.data() + row * columns_max, columns,
                   out.data() + static_cast<std::size_t>(row) * outputs + t * tile_columns);
   }
 }

@@ -6,6 +6,7 @@
 #include "kernels/kernel_table.hpp"
 #include "kernels/matmul_bytes_avx512.hpp"
 #include "kernels/matmul_float.hpp"
+#include "kernels/matmul_pairs_avx512.hpp"
 #include "kernels/matmul_wide_avx512.hpp"
 #include "kernels/simd_avx512.hpp"
 
@@ -57,7 +58,10 @@ constexpr KernelTable with_sums(KernelTable table) {
   return table;
 }
 
-constexpr KernelTable with_bytes_512(const KernelTable& table) {
+constexpr KernelTable with_bytes_512(KernelTable table) {
+  table.matmul_pair[static_cast<int>(WeightType::q4_0)] = matmul_pairs_avx512<WeightType::q4_0>;
+  table.matmul_pair[static_cast<int>(WeightType::q4_1)] = matmul_pairs_avx512<WeightType::q4_1>;
+  table.matmul_pair[static_cast<int>(WeightType::q4_k)] = matmul_pairs_avx512<WeightType::q4_k>;
   return with_bytes(table, matmul_bytes_avx512<WeightType::q4_0>,
                     matmul_bytes_avx512<WeightType::q4_1>, matmul_bytes_avx512<WeightType::q4_k>,
                     matmul_bytes_avx512<WeightType::grid4_halves>);

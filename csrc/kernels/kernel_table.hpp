@@ -93,6 +93,12 @@ struct TileOutput {
   bool accumulate = false;
 };
 
+// Where the results of the tile behind it go, side by side.
+inline TileOutput second_tile(const TileOutput& first) {
+  return {first.values + tile_columns, first.stride,
+          first.bias == nullptr ? nullptr : first.bias + tile_columns, first.accumulate};
+}
+
 using MatmulTile = void (*)(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                             int row_count, const TileOutput& output);
 
@@ -163,6 +169,8 @@ struct KernelTable {
   // out = exp((row - peak) * scale), returns the sum; `out` may be null.
   double (*exponentials)(const float* row, int count, float peak, float scale, float* out);
   int activation_bits = 16;   // that 4-bit weights are multiplied with: 16 or 8
+  // A tile and the one behind it at once, where that is faster; the numbers are the same.
+  MatmulTile matmul_pair[weight_type_count] = {};
 };
 
 // The same table with products of 4-bit weights and 8-bit activations.

@@ -16,4 +16,10 @@ inline int chunk_of(int count, int threads) {
   return std::max(1, count / (threads * chunks_per_thread));
 }
 
+// Of tiles, whose neighbours may be multiplied together: even, or 1.
+inline int tile_chunk_of(int count, int threads) {
+  const int chunk = chunk_of(count, threads);
+  return chunk > 1 ? chunk / 2 * 2 : 1;
+}
+
 }  // namespace headrace

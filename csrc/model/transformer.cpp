@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "model/step_stages.hpp"
+#include "model/tile_products.hpp"
 
 namespace headrace {
 
@@ -159,17 +160,18 @@ void Transformer::multiply(Member& member, const Linear& linear, const Activatio
   const ActivationRows rows = input.view();
   const int tiles = linear.matrix.tile_count();
   const int units = tiles * blocks_of(row_count, row_block);
-  const MatmulTile matmul = kernels_.matmul[static_cast<int>(linear.matrix.type())];
-  member.share(units, chunk_of(units, member.team_size()), [&](int first, int end) {
-    for (int unit = first; unit < end; ++unit) {
+  member.share(units, tile_chunk_of(units, member.team_size()), [&](int first, int end) {
+    for (int unit = first, width; unit < end; unit += width) {
       const int row = unit / tiles * row_block;
       const int tile = unit % tiles;
+      width = tiles_at_once(kernels_, linear.matrix, std::min(end - unit, tiles - tile));
       const int count = std::min(row_block, row_count - row);
       float* at = out + static_cast<std::size_t>(row) * stride +
                   static_cast<std::size_t>(linear.tile_first + tile) * tile_columns;
-      matmul(linear.matrix.tile(tile), rows, row, count,
-             {at, stride, linear.bias_at(tile), accumulate});
-      add_adapters(site, tile, row, count, at, stride);
+      multiply_tiles(kernels_, linear.matrix, tile, width, rows, row, count,
+                     {at, stride, linear.bias_at(tile), accumulate});
+      for (int t = 0; t < width; ++t)
+        add_adapters(site, tile + t, row, count, at + t * tile_columns, stride);
     }
   }, meet);
 }

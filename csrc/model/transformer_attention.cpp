@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "model/step_stages.hpp"
+#include "model/tile_products.hpp"
 #include "model/transformer.hpp"
 
 namespace headrace {
@@ -14,8 +15,8 @@ void Transformer::project_qkv(Member& member, int index, int row_count) {
   const int kv_tiles = layer.key.matrix.tile_count();
   const int tiles = query_tiles + 2 * kv_tiles;
   const int units = tiles * blocks_of(row_count, row_block);
-  member.share(units, chunk_of(units, member.team_size()), [&](int first, int end) {
-    for (int unit = first; unit < end; ++unit) {
+  member.share(units, tile_chunk_of(units, member.team_size()), [&](int first, int end) {
+    for (int unit = first, width; unit < end; unit += width) {
       const int row = unit / tiles * row_block;
       const int count = std::min(row_block, row_count - row);
       const int column_tile = unit % tiles;
@@ -29,12 +30,14 @@ void Transformer::project_qkv(Member& member, int index, int row_count) {
         site = {index, key ? AdapterTarget::key : AdapterTarget::value, key ? 1 : 2};
         tile %= kv_tiles;
       }
+      width = tiles_at_once(kernels_, linear->matrix,
+                            std::min(end - unit, linear->matrix.tile_count() - tile));
       float* out = qkv_.data() + static_cast<std::size_t>(row) * qkv_stride_ +
                    static_cast<std::size_t>(column_tile) * tile_columns;
-      kernels_.matmul[static_cast<int>(linear->matrix.type())](
-          linear->matrix.tile(tile), input, row, count,
-          {out, qkv_stride_, linear->bias_at(tile), false});
-      add_adapters(site, tile, row, count, out, qkv_stride_);
+      multiply_tiles(kernels_, linear->matrix, tile, width, input, row, count,
+                     {out, qkv_stride_, linear->bias_at(tile), false});
+      for (int t = 0; t < width; ++t)
+        add_adapters(site, tile + t, row, count, out + t * tile_columns, qkv_stride_);
     }
   });
 }

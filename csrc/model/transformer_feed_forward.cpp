@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "model/step_stages.hpp"
+#include "model/tile_products.hpp"
 #include "model/transformer.hpp"
 
 namespace headrace {
@@ -26,24 +27,25 @@ void Transformer::gate_unit(const FeedForward& ffn, const Activations& input, in
                             int row_first, int row_count, int ffn_size, Scratch& scratch,
                             Activations& out, int layer) {
   const ActivationRows rows = input.view();
-  const int tiles = ffn.up.matrix.tile_count();
+  const int tile_first = unit * (unit_columns / tile_columns);
+  const int tile_end = std::min(tile_first + unit_columns / tile_columns,
+                                ffn.up.matrix.tile_count());   // the last unit may have one tile
   // Without a gate the activation's input is `up`, and what it multiplies is 1.
   const Linear* gate_linear = shape_.gated ? &ffn.gate : &ffn.up;
   const Linear* up_linear = shape_.gated ? &ffn.up : nullptr;
-  for (int t = 0; t < unit_columns / tile_columns; ++t) {
-    const int tile = unit * (unit_columns / tile_columns) + t;
-    if (tile >= tiles) break;   // the last unit of an odd number of tiles
-    for (const auto& [linear, half] : {std::pair{gate_linear, &scratch.gate},
-                                       std::pair{up_linear, &scratch.up}})
-      if (linear != nullptr) {
-        float* at = half->data() + t * tile_columns;
-        kernels_.matmul[static_cast<int>(linear->matrix.type())](
-            linear->matrix.tile(tile), rows, row_first, row_count,
-            {at, unit_columns, linear->bias_at(tile), false});
-        const bool gate = linear == &ffn.gate;
-        add_adapters({layer, gate ? AdapterTarget::gate : AdapterTarget::up, gate ? 0 : 1}, tile,
-                     row_first, row_count, at, unit_columns);
-      }
+  for (const auto& [linear, half] : {std::pair{gate_linear, scratch.gate.data()},
+                                     std::pair{up_linear, scratch.up.data()}}) {
+    if (linear == nullptr) continue;
+    const bool gate = linear == &ffn.gate;
+    const AdapterSite site{layer, gate ? AdapterTarget::gate : AdapterTarget::up, gate ? 0 : 1};
+    for (int tile = tile_first, width; tile < tile_end; tile += width) {
+      width = tiles_at_once(kernels_, linear->matrix, tile_end - tile);
+      float* at = half + (tile - tile_first) * tile_columns;
+      multiply_tiles(kernels_, linear->matrix, tile, width, rows, row_first, row_count,
+                     {at, unit_columns, linear->bias_at(tile), false});
+      for (int t = 0; t < width; ++t)
+        add_adapters(site, tile + t, row_first, row_count, at + t * tile_columns, unit_columns);
+    }
   }
   if (!shape_.gated) std::fill_n(scratch.up.data(), row_count * unit_columns, 1.0f);
   const GatedUnit activate = kernels_.gated[static_cast<int>(shape_.activation)];

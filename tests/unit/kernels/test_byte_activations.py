@@ -100,6 +100,22 @@ def test_a_group_without_a_second_counts_as_the_others_do(isa: str, type_name: s
         assert (apart.view(np.uint32) == together[-count:].view(np.uint32)).all()
 
 
+@pytest.mark.parametrize("type_name", ["Q4_0", "Q4_1"])
+@pytest.mark.parametrize("groups", [1, 17, 40])
+def test_many_rows_of_any_width_count_as_one_does(isa: str, type_name: str, groups: int) -> None:
+    kind, data, _ = random_weights(type_name)
+    group_bytes = len(data) * 32 // (inputs * outputs)
+    out_count = len(data) // group_bytes // groups
+    narrow = data[: out_count * groups * group_bytes]
+    rows = (np.random.default_rng(6).normal(size=(47, groups * 32)) ** 3).astype(np.float32)
+    together = np.full((len(rows), out_count), np.nan, np.float32)
+    _native.matmul(kind, narrow, rows, together, isa, 8)
+    for row in (0, 6, 7, 46):
+        alone = np.full((1, out_count), np.nan, np.float32)
+        _native.matmul(kind, narrow, rows[row : row + 1].copy(), alone, isa, 8)
+        assert (alone.view(np.uint32) == together[row].view(np.uint32)).all()
+
+
 @pytest.mark.parametrize("row_count", [5, 40])
 @pytest.mark.parametrize("type_name", list(halves))
 def test_vector_instruction_sets_agree_on_any_numbers(
