@@ -60,6 +60,7 @@ class BatchRunner:
         self._clock = clock
         self._places = asyncio.Semaphore(requests_at_once_max)
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._over: set[str] = set()  # batches that are there and ended: read once
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -96,9 +97,15 @@ class BatchRunner:
     def _unended(self) -> list[tuple[str, str]]:
         """The batches that have work left, the oldest first."""
         found: list[tuple[str, str]] = []
-        for project_id, batch_id in self.store.all_ids():
+        present = list(self.store.all_ids())
+        self._over.intersection_update(batch_id for _, batch_id in present)
+        for project_id, batch_id in present:
+            if batch_id in self._over:
+                continue
             with suppress(HeadraceError):
-                if self.store.get(project_id, batch_id, KeptBatch).batch.status not in ended:
+                if self.store.get(project_id, batch_id, KeptBatch).batch.status in ended:
+                    self._over.add(batch_id)
+                else:
                     found.append((project_id, batch_id))
         return sorted(found, key=lambda each: each[1])
 

@@ -1,12 +1,13 @@
 """/v1/batches: many requests at once, at half the price, when there is room for them."""
 
 import asyncio
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
 from headrace.base.clock import Clock
-from headrace.base.errors import InvalidRequest
+from headrace.base.errors import InvalidRequest, NotFound
 from headrace.base.ids import new_id
 from headrace.gateway.batch_runner import BatchRunner
 from headrace.gateway.batch_values import Batch, BatchRequest, KeptBatch, ended
@@ -18,6 +19,7 @@ from headrace.http.pages import page_of
 window_s = 86_400
 body_bytes_max = 64 * 1024
 unended_per_project_max = 100
+ended_per_project_max = 1_000  # kept; their results are files, and stay
 _request = msgspec.json.Decoder(BatchRequest)
 
 
@@ -64,16 +66,25 @@ class BatchRoutes:
 
     def _add(self, project_id: str, kept: KeptBatch) -> None:
         self._runner.files.get(project_id, kept.batch.input_file_id)
-        unended = sum(batch.status not in ended for batch in self._all(project_id))
-        if unended >= unended_per_project_max:
+        known = self._all(project_id)
+        over = [batch.id for batch in known if batch.status in ended]  # the newest first
+        if len(known) - len(over) >= unended_per_project_max:
             raise InvalidRequest(
                 f"This project has {unended_per_project_max} batches that have not ended; wait."
             )
+        for old in over[ended_per_project_max:]:
+            with suppress(NotFound):  # another gateway forgets it, too
+                self._runner.store.delete(project_id, old)
         self._runner.store.put(project_id, kept.batch.id, kept)
 
     def _all(self, project_id: str) -> list[Batch]:
+        """The newest first."""
         store = self._runner.store
-        return [store.get(project_id, each, KeptBatch).batch for each in store.ids(project_id)]
+        found = []
+        for each in store.ids(project_id):
+            with suppress(NotFound):  # forgotten meanwhile
+                found.append(store.get(project_id, each, KeptBatch).batch)
+        return found
 
     async def _list(self, call: Call) -> None:
         batches = await asyncio.to_thread(self._all, call.principal.project.id)

@@ -71,7 +71,13 @@ class PostingProcess:
         if not data:
             self.close()
             raise Unavailable("the process that posts to the ledger ended; it is started anew")
-        answer = _answer.decode(data)
+        try:
+            answer = _answer.decode(data)
+        except msgspec.DecodeError:  # whatever follows would be read from a wrong place, too
+            self.close()
+            raise Unavailable(
+                "the process that posts to the ledger said what is no answer; it is started anew"
+            ) from None
         if answer.posted is None:
             raise Unavailable(answer.error)
         return answer.posted

@@ -105,3 +105,20 @@ def test_a_failure_is_an_answer_and_the_next_question_is_asked_anew() -> None:
     assert second.posted is not None
     assert second.posted.sequence == 7
     assert read(answers) == b""
+
+
+def test_what_is_no_answer_is_an_error_and_the_next_question_is_asked_anew(
+    database: Database, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poster = PostingProcess(tmp_path / "headrace.db", journal.directory)
+    heard = [b"\xc1 no answer"]
+    monkeypatch.setattr(
+        "headrace.gateway.posting_process.read", lambda pipe: heard.pop() if heard else read(pipe)
+    )
+    try:
+        with pytest.raises(Unavailable, match="started anew"):
+            poster.post(journal.journal_id, journal.durable_sequence)
+        poster.post(journal.journal_id, journal.durable_sequence)
+    finally:
+        poster.close()
+    assert database.ledger.settlement_count() == 3
