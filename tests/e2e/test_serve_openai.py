@@ -11,6 +11,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
+from headrace.sim.child_process import until, wait_until
 from headrace.sim.serve_process import ServeProcess
 
 pytestmark = pytest.mark.e2e
@@ -48,9 +49,9 @@ def metric(served: ServeProcess, name: str) -> float:
     return float(line.split()[1])
 
 
-def wait_for_metric(served: ServeProcess, name: str, wanted: float) -> None:
-    while metric(served, name) != wanted:
-        pass  # the test's own timeout bounds this
+async def until_metric(served: ServeProcess, name: str, wanted: float) -> None:
+    """Return once the engine says so; the test's own timeout bounds this."""
+    await until(lambda: metric(served, name) == wanted)
 
 
 def test_a_chat_is_answered(client: openai.OpenAI) -> None:
@@ -200,8 +201,8 @@ def test_closing_a_stream_frees_its_blocks(client: openai.OpenAI, served: ServeP
         next(stream)
     assert metric(served, "headrace_engine_running_requests") == 1
     stream.close()
-    wait_for_metric(served, "headrace_engine_running_requests", 0)
-    wait_for_metric(served, "headrace_engine_kv_usage_ratio", 0)
+    wait_until(lambda: metric(served, "headrace_engine_running_requests") == 0)
+    wait_until(lambda: metric(served, "headrace_engine_kv_usage_ratio") == 0)
 
 
 async def test_a_client_that_gives_up_waiting_frees_its_blocks(
@@ -212,11 +213,11 @@ async def test_a_client_that_gives_up_waiting_frees_its_blocks(
             model=model, messages=count_up, max_tokens=4000, extra_body={"ignore_eos": True}
         )
     )
-    await asyncio.to_thread(wait_for_metric, served, "headrace_engine_running_requests", 1)
+    await until_metric(served, "headrace_engine_running_requests", 1)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    await asyncio.to_thread(wait_for_metric, served, "headrace_engine_kv_usage_ratio", 0)
+    await until_metric(served, "headrace_engine_kv_usage_ratio", 0)
 
 
 async def test_a_client_that_leaves_during_prefill_or_in_the_queue_frees_its_blocks(
@@ -230,14 +231,14 @@ async def test_a_client_that_leaves_during_prefill_or_in_the_queue_frees_its_blo
 
     produced = metric(served, "headrace_engine_completion_tokens_total")
     prefills = ask(1)
-    await asyncio.to_thread(wait_for_metric, served, "headrace_engine_running_requests", 1)
+    await until_metric(served, "headrace_engine_running_requests", 1)
     waits = ask(2)
-    await asyncio.to_thread(wait_for_metric, served, "headrace_engine_waiting_requests", 1)
+    await until_metric(served, "headrace_engine_waiting_requests", 1)
     waits.cancel()
-    await asyncio.to_thread(wait_for_metric, served, "headrace_engine_waiting_requests", 0)
+    await until_metric(served, "headrace_engine_waiting_requests", 0)
     prefills.cancel()
-    await asyncio.to_thread(wait_for_metric, served, "headrace_engine_running_requests", 0)
-    await asyncio.to_thread(wait_for_metric, served, "headrace_engine_kv_usage_ratio", 0)
+    await until_metric(served, "headrace_engine_running_requests", 0)
+    await until_metric(served, "headrace_engine_kv_usage_ratio", 0)
     assert metric(served, "headrace_engine_completion_tokens_total") == produced
     await asyncio.gather(prefills, waits, return_exceptions=True)
 
