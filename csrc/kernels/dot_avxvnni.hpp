@@ -10,13 +10,13 @@ namespace {
 struct DotAvxVnni {
   static constexpr const char* name = "avx-vnni";
 
-  // Products take the two pipes that multiply, and next to nothing the others: weights are widened there
-  // at no cost. What else wants those two does cost: shifts of nibbles to 16 bits, and scales with
-  // minimums, which many rows get once.
+  // From a second register block on it pays to unpack once: what unpacking and scales take of the two
+  // pipes that multiply, products have. Where each half of a group has its own scale, keeping both halves'
+  // sums takes that back: nibbles gain with many rows, bytes do not.
   static constexpr Blocking blocking(WeightType type, int activation_bits) {
+    if (scale_parts(type) == 1) return {6, 1, 6, 7};
     if (weight_bits(type) == 8) return {6, 1, 0, 0};
-    if (activation_bits == 16) return {6, 1, 6, 24};
-    return {6, 1, 6, has_minimum(type) ? 32 : 0};
+    return {6, 1, 6, activation_bits == 16 ? 24 : 32};
   }
 
   [[gnu::always_inline]] static inline void add(const __m256i (&weights)[2],
