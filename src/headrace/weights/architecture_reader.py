@@ -21,6 +21,7 @@ width_max = 1 << 22  # hidden, ffn and vocabulary sizes
 heads_max = 4_096
 head_dim_max = 1_024
 context_length_max = 1 << 27
+turns_end = 1e6  # of YaRN's; as far to the other side
 experts_max = 1_024
 known_scalings = ", ".join(RopeScaling)
 gemma_27b = {"gemma2": 46, "gemma3": 62}  # layers of the sizes that scale scores by hidden_size
@@ -80,14 +81,14 @@ def read_architecture(file: ModelHeader) -> ArchitectureSpec:
         norm_epsilon=header.number(f"{name}.attention.{epsilon_key}", below=1.0),
         rope_style=family.rope_style,
         rope_dimensions=0 if family.encoder else _rope_dimensions(header, name, head_dim),
-        rope_theta=header.number(f"{name}.rope.freq_base", default=10_000.0),
+        rope_theta=_rope_theta(header, name, scaling),
         rope_scale=_rope_scale(header, name),
         tied_output="output.weight" not in file.tensors,
         rope_scaling=scaling,
         original_context_length=_original_context(header, name, scaling),
         rope_magnitude=header.number(f"{name}.rope.scaling.attn_factor", default=1.0),
-        yarn_beta_fast=header.number(f"{name}.rope.scaling.yarn_beta_fast", default=32.0),
-        yarn_beta_slow=header.number(f"{name}.rope.scaling.yarn_beta_slow", default=1.0),
+        yarn_beta_fast=_turns(header, f"{name}.rope.scaling.yarn_beta_fast", default=32.0),
+        yarn_beta_slow=_turns(header, f"{name}.rope.scaling.yarn_beta_slow", default=1.0),
         yarn_whole_pairs=family.yarn_whole_pairs,
         local_rope_theta=_local_rope_theta(header, family),
         layers=_layers(header, family, num_layers),
@@ -271,6 +272,22 @@ def _rope_scale(header: _Header, family: str) -> float:
     # Files of 2023 have the factor under its older name.
     older = header.number(f"{family}.rope.scale_linear", default=1.0)
     return header.number(f"{family}.rope.scaling.factor", default=older)
+
+
+def _rope_theta(header: _Header, family: str, scaling: RopeScaling) -> float:
+    key = f"{family}.rope.freq_base"
+    theta = header.number(key, default=10_000.0)
+    if scaling is RopeScaling.YARN and theta <= 1:
+        header.fail(key, f"{theta:g} is not over 1, so that YaRN finds no pair by its turns")
+    return theta
+
+
+def _turns(header: _Header, key: str, default: float) -> float:
+    """How often a pair turns in the original context."""
+    turns = header.number(key, default, below=turns_end)
+    if turns * turns_end < 1:
+        header.fail(key, f"{turns:g} is below {1 / turns_end:g}")
+    return turns
 
 
 def _context_length(header: _Header, family: str, scaling: RopeScaling) -> int:

@@ -127,6 +127,21 @@ def test_yarn_serves_what_it_stretches_the_original_context_to(
 
 
 @pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rope.freq_base", 1.0),
+        ("rope.scaling.yarn_beta_fast", 1e300),
+        ("rope.scaling.yarn_beta_slow", 1e-300),
+    ],
+)
+def test_a_yarn_that_finds_no_pair_is_refused_by_its_key(key: str, value: float) -> None:
+    changes: dict[str, Any] = {"llama.rope.scaling.type": "yarn", f"llama.{key}": value}
+    with pytest.raises(ModelFileError) as raised:
+        read_architecture(model(**changes))
+    assert raised.value.fields["field"] == f"llama.{key}"
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [
         ("general.architecture", "mamba"),

@@ -189,6 +189,8 @@ def test_what_is_no_safetensors_file_is_refused(write: Write, data: bytes) -> No
         ({"quantization_config": turned}, "transform_config"),
         ({"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ({"swiglu_limit": 5.0}, "swiglu_limit"),
+        ({"num_hidden_layers": 10**200, "use_sliding_window": True}, "num_hidden_layers"),
+        ({"head_dim": 10**200, **scaling("llama3")}, "head_dim"),
         ({"rope_theta": 10**400}, "rope_theta"),
         ({"rope_theta": 0}, "rope_theta"),
         ({"rms_norm_eps": 10**400}, "qwen2.attention.layer_norm_rms_epsilon"),

@@ -12,6 +12,7 @@ from typing import NoReturn, TypeAlias
 
 from headrace.base.errors import ModelFileError
 from headrace.weights.architecture import Activation
+from headrace.weights.architecture_reader import head_dim_max, layers_max
 from headrace.weights.families import Family, family_of_model_type
 
 Config: TypeAlias = Mapping[str, object]
@@ -140,10 +141,12 @@ class _Reader:
             self.fail(key, f"{value:g} is not positive")
         return value
 
-    def integer(self, key: str, within: Config | None = None) -> int:
-        value = self.number(key, 0.0, within)
+    def integer(self, key: str, limit: float = most) -> int:
+        value = self.number(key, 0.0)
         if value != int(value) or value < 1:
             self.fail(key, f"{value:g} is not a count")
+        if value > limit:
+            self.fail(key, f"{value:g} is over {limit:g}")
         return int(value)
 
     def check_kind(self, family: Family) -> None:
@@ -167,7 +170,7 @@ class _Reader:
 
     def layers(self, family: Family) -> dict[str, object]:
         """Which layers have a window, and which are rotated."""
-        count = self.integer("num_hidden_layers")
+        count = self.integer("num_hidden_layers", layers_max)
         found: dict[str, object] = {}
         window = self.config.get("sliding_window")
         kinds = self.config.get("layer_types")
@@ -206,17 +209,21 @@ class _Reader:
         partial = self.number("partial_rotary_factor", partial, main)
         heads = self.integer("num_attention_heads")
         head_dim = int(self.number("head_dim", self.integer("hidden_size") // heads))
+        turned = head_dim * partial
+        if not 1 <= turned <= head_dim_max:
+            self.fail("head_dim", f"{turned:g} turned values are not 1 to {head_dim_max}")
+        dimensions = int(turned)
         prefix = f"{family.name}.rope."
         found: dict[str, object] = {
             f"{prefix}freq_base": theta,
-            f"{prefix}dimension_count": int(head_dim * partial),
+            f"{prefix}dimension_count": dimensions,
         }
         if isinstance(local, dict):
             found[f"{prefix}freq_base_swa"] = self.number("rope_theta", 10_000.0, local)
         elif "rope_local_base_freq" in self.config:
             found[f"{prefix}freq_base_swa"] = self.number("rope_local_base_freq", 10_000.0)
         kind = str(main.get("rope_type", main.get("type", "default")))
-        scaling, divisors = self._scaling(family, kind, main, theta, int(head_dim * partial))
+        scaling, divisors = self._scaling(family, kind, main, theta, dimensions)
         found |= {f"{prefix}scaling.{key}": value for key, value in scaling.items()}
         return found, divisors
 
