@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -63,27 +64,37 @@ void rms_norm(const float* row, const float* weight, int count, float epsilon, f
   for (; i < count; ++i) out[i] = row[i] * factor * weight[i];
 }
 
-// A group whose values are not all finite (`scale` says which), or all tiny (0).
-inline void quantize_unusable(float scale, std::int16_t* values, GroupScale& out) {
-  const std::int16_t filler = scale == 0.0f ? 0 : 1;
-  for (int i = 0; i < group_values; ++i) values[i] = filler;
-  out = group_scale(scale, filler * group_values / 2, filler * group_values / 2);
+// A group of equal values: zeros, or ones where the scale is no number.
+inline void quantize_equal(std::int16_t value, float scale, std::int16_t* values, GroupScale& out) {
+  for (int i = 0; i < group_values; ++i) values[i] = value;
+  out = group_scale(scale, value * group_values / 2, value * group_values / 2);
 }
 
+// The least power of two that is not below x, a normal number.
+inline float power_from(float x) {
+  return std::bit_cast<float>((std::bit_cast<std::uint32_t>(x) + 0x007FFFFFu) & 0x7F800000u);
+}
+
+// Whether all scales are at most 1.
 template <class S>
-void quantize(const float* row, int count, const QuantizedRow& out) {
+bool quantize(const float* row, int count, const QuantizedRow& out) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
+  bool shifts = true;
   for (int g = 0; g < count / group_values; ++g, row += group_values) {
     std::int16_t* values = out.values + g * group_values;
     const float peak = S::group_peak(row);
-    if (!(peak >= 1e-30f && peak < infinity)) {
-      quantize_unusable(peak < 1e-30f ? 0.0f : peak, values, out.scales[g]);
-      continue;
+    if (peak < quantized_least) {
+      quantize_equal(0, 1.0f, values, out.scales[g]);
+    } else if (!(peak < infinity)) {
+      quantize_equal(1, peak, values, out.scales[g]);
+    } else {
+      const float scale = power_from(peak / quantized_peak);
+      const auto [first_sum, second_sum] = S::quantize_group(row, 1.0f / scale, values);
+      out.scales[g] = group_scale(scale, first_sum, second_sum);
     }
-    const float scale = peak / quantized_peak;
-    const auto [first_sum, second_sum] = S::quantize_group(row, quantized_peak / peak, values);
-    out.scales[g] = group_scale(scale, first_sum, second_sum);
+    shifts &= out.scales[g].scale <= 1.0f;
   }
+  return shifts;
 }
 
 // Groups of 32 as bytes, in order; one that is not finite gets a scale that is not.

@@ -61,8 +61,11 @@ constexpr int stored_position(int k) {
 }
 constexpr int group_pairs = group_values / 2;
 
-// The largest quantized value: two signed bytes, 256 * high + low, hold no more.
+// The largest quantized value: two signed bytes, 256 * high + low, hold no more. A group's scale is the
+// least power of two that keeps it to that, which costs the last of sixteen bits at most; one whose values
+// are all below quantized_least counts as zeros.
 constexpr float quantized_peak = 127 * 256 + 127;
+constexpr float quantized_least = 1e-18f;
 
 constexpr int byte_peak = 127;   // the same of activations of 8 bits
 
@@ -83,6 +86,7 @@ struct ActivationRows {
   int inputs = 0;
   const std::int8_t* bytes = nullptr;         // (rows, inputs), in order
   const GroupScale* byte_scales = nullptr;    // (rows, inputs / 32)
+  bool shifts = false;   // no scale of `scales` is above 1 or no number
 };
 
 // Where a tile's (rows, 16) results go: out = or += product + bias.
@@ -149,7 +153,7 @@ struct KernelTable {
   const char* name;
   MatmulTile matmul[weight_type_count];   // with 8 activation bits, of 4-bit weights with bytes
   void (*rms_norm)(const float* row, const float* weight, int count, float epsilon, float* out);
-  void (*quantize)(const float* row, int count, const QuantizedRow& out);
+  bool (*quantize)(const float* row, int count, const QuantizedRow& out);   // ActivationRows::shifts
   void (*quantize_bytes)(const float* row, int count, std::int8_t* out, GroupScale* scales);
   void (*swiglu)(const float* gate, const float* up, int count, float* out);
   void (*rotate)(float* head, const RopeTable& table, int position, float scale);

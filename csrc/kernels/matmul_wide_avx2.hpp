@@ -15,13 +15,37 @@ namespace {
 constexpr int wide_rows_max = 128;   // of one pass: their sums are kept beside the weights
 constexpr int wide_groups = 16;      // 16 KiB of weights at most, half of the first cache
 
+// A group's factor is its column's scale times its row's. That of 16-bit rows is a power of two, so the
+// exponents can be added up as integers, on any of three pipes where two multiply floats. For that the row's
+// is at most 1 (ActivationRows::shifts) and the magnitude of the column's between 2^-50 and 2^50, as bits:
+constexpr std::uint32_t least_shifted = (127 - 50) << 23;
+constexpr std::uint32_t shifted_range = 100 << 23;
+constexpr std::int32_t bits_of_one = 127 << 23;
+
+inline __m256i load_bits(const float* p) {
+  return _mm256_load_si256(reinterpret_cast<const __m256i*>(p));
+}
+
+// The larger of `worst` and how far a scale is above least_shifted; far above anything if it is below.
+inline __m256i worst_of(__m256i worst, __m256i scale) {
+  const __m256i size = _mm256_and_si256(scale, _mm256_set1_epi32(0x7FFFFFFF));
+  return _mm256_max_epu32(worst, _mm256_sub_epi32(size, _mm256_set1_epi32(least_shifted)));
+}
+
+inline bool all_shift(__m256i worst) {
+  const __m256i range = _mm256_set1_epi32(shifted_range);
+  return _mm256_movemask_epi8(_mm256_cmpeq_epi32(_mm256_max_epu32(worst, range), range)) == -1;
+}
+
 // Integer: of the rows, std::int16_t or std::int8_t, and of the weights here.
 template <WeightType type, class Integer>
 struct WideGroups {
   static constexpr int scale_count = wide_groups * scale_parts(type) * tile_columns;
   alignas(64) Integer weights[wide_groups * group_values * tile_columns];
-  alignas(64) float scales[scale_count];
+  alignas(64) float scales[scale_count];   // their bits less `bias`
   alignas(64) float minimums[has_minimum(type) ? scale_count : 1];
+  static constexpr std::int32_t bias = sizeof(Integer) == 2 ? bits_of_one : 0;   // 0: never shifted
+  bool shifts;   // whether all of these scales allow it
 };
 
 // A step's weights for half h of the columns: of 16 bits without the offset of stored ones, of 8 as stored.
@@ -39,17 +63,22 @@ inline void widen_scales(const std::uint8_t* tile, int first, int count,
   using S = SimdAvx2;
   float* scale_out = out.scales;
   float* minimum_out = out.minimums;
+  __m256i worst = _mm256_setzero_si256();
   for (int i = 0; i < count * scale_parts(type); ++i) {
     const int part = i % scale_parts(type);
     const GroupScales scales = scales_of<type>(tile, first + i / scale_parts(type));
     for (int column = 0; column < tile_columns; column += S::width) {
-      S::store(scale_out + column, load_scale<S, type>(scales, part, column));
+      const __m256i bits = _mm256_castps_si256(load_scale<S, type>(scales, part, column));
+      if constexpr (out.bias != 0) worst = worst_of(worst, bits);
+      _mm256_store_si256(reinterpret_cast<__m256i*>(scale_out + column),
+                         _mm256_sub_epi32(bits, _mm256_set1_epi32(out.bias)));
       if constexpr (has_minimum(type))
         S::store(minimum_out + column, load_minimum<S, type>(scales, part, column));
     }
     scale_out += tile_columns;
     minimum_out += tile_columns;
   }
+  out.shifts = out.bias != 0 && all_shift(worst);
 }
 
 // The exact sums of steps [i, end) of a group for `rows` rows, with both halves of the columns. Its weights
@@ -111,7 +140,7 @@ template <class D, WeightType type, class Integer>
 }
 
 // sums += what `count` groups' integer sums are worth: of each part of a group, part after part.
-template <class D, WeightType type, int rows, class Integer>
+template <class D, WeightType type, bool shifted, int rows, class Integer>
 inline void scale_wide(const WideGroups<type, Integer>& wide, int count, const RowDots<rows>* kept,
                        const GroupScale* const* row_scales, float (*sums)[tile_columns]) {
   using S = SimdAvx2;
@@ -121,14 +150,18 @@ inline void scale_wide(const WideGroups<type, Integer>& wide, int count, const R
     for (int h = 0; h < 2; ++h) totals[r][h] = S::load(sums[r] + h * 8);
   const float* scales = wide.scales;
   const float* minimums = wide.minimums;
+  const __m256i bias = _mm256_set1_epi32(shifted ? 0 : wide.bias);   // of scales as floats again
   for (int i = 0; i < count * parts; ++i, scales += tile_columns, minimums += tile_columns) {
-    const __m256 column_scales[2] = {S::load(scales), S::load(scales + 8)};
+    const __m256i column_bits[2] = {_mm256_add_epi32(load_bits(scales), bias),
+                                    _mm256_add_epi32(load_bits(scales + 8), bias)};
     for (int r = 0; r < rows; ++r) {
       const GroupScale& row_scale = row_scales[r][i / parts];
       const __m256 scale = S::set1(row_scale.scale);
       for (int h = 0; h < 2; ++h) {
         const __m256i dot = finish_dot<D, type, Integer>(kept[i][r][h], row_scale, i % parts);
-        const __m256 factor = S::mul(column_scales[h], scale);
+        const __m256 factor =
+            shifted ? _mm256_castsi256_ps(_mm256_add_epi32(column_bits[h], _mm256_castps_si256(scale)))
+                    : S::mul(_mm256_castsi256_ps(column_bits[h]), scale);
         totals[r][h] = S::fma(_mm256_cvtepi32_ps(dot), factor, totals[r][h]);
         if constexpr (has_minimum(type))
           totals[r][h] = S::fma(S::load(minimums + h * 8),
@@ -138,6 +171,14 @@ inline void scale_wide(const WideGroups<type, Integer>& wide, int count, const R
   }
   for (int r = 0; r < rows; ++r)
     for (int h = 0; h < 2; ++h) S::store(sums[r] + h * 8, totals[r][h]);
+}
+
+// Apart, so that it takes no registers where scales are shifted: of zeros, numbers that are none, and so on.
+template <class D, WeightType type, int rows, class Integer>
+[[gnu::noinline]] void scale_unshifted(const WideGroups<type, Integer>& wide, int count,
+                                       const RowDots<rows>* kept, const GroupScale* const* row_scales,
+                                       float (*sums)[tile_columns]) {
+  scale_wide<D, type, false, rows>(wide, count, kept, row_scales, sums);
 }
 
 // Rows that take more than this are read from the last cache, and the core alone asks for them late.
@@ -160,7 +201,8 @@ template <int rows, class Integer>
 template <class D, WeightType type, bool first_rows, int rows, class Integer>
 inline void multiply_wide(const std::uint8_t* quants, WideGroups<type, Integer>& wide, int count,
                           const Integer* const* row_values, const GroupScale* const* row_scales,
-                          int far_inputs, float (*sums)[tile_columns], ReadAhead& ahead) {
+                          int far_inputs, bool rows_shift, float (*sums)[tile_columns],
+                          ReadAhead& ahead) {
   constexpr int parts = scale_parts(type);
   RowDots<rows> kept[wide_groups * parts];
   Integer* weights = wide.weights;
@@ -176,7 +218,11 @@ inline void multiply_wide(const std::uint8_t* quants, WideGroups<type, Integer>&
     weights += group_values * tile_columns;
     for (int r = 0; r < rows; ++r) x[r] += group_values;
   }
-  scale_wide<D, type, rows>(wide, count, kept, row_scales, sums);
+  if constexpr (wide.bias != 0) {
+    if (!(rows_shift && wide.shifts)) [[unlikely]]
+      return scale_unshifted<D, type, rows>(wide, count, kept, row_scales, sums);
+  }
+  scale_wide<D, type, wide.bias != 0, rows>(wide, count, kept, row_scales, sums);
 }
 
 // Up to wide_rows_max rows.
@@ -211,11 +257,11 @@ inline void matmul_wide_avx2(const std::uint8_t* tile, const ActivationRows& inp
         scales[r] = rows_in.scales + row * static_cast<std::size_t>(groups) + first;
       }
       if (block == 0) {
-        multiply_wide<D, type, true, rows()>(quants, wide, count, x, scales, far_inputs, sums,
-                                             ahead);
+        multiply_wide<D, type, true, rows()>(quants, wide, count, x, scales, far_inputs,
+                                             input.shifts, sums, ahead);
       } else {
         multiply_wide<D, type, false, rows()>(quants, wide, count, x, scales, far_inputs,
-                                              sums + block, ahead);
+                                              input.shifts, sums + block, ahead);
       }
     });
   }

@@ -219,8 +219,8 @@ inline std::int32_t neighbour_products(const std::int16_t* values) {
 }
 
 // quantize, and the sums of products that multiply_wide takes off.
-inline void quantize_in_pairs(const float* row, int count, const QuantizedRow& out) {
-  quantize<SimdAvx512>(row, count, out);
+inline bool quantize_in_pairs(const float* row, int count, const QuantizedRow& out) {
+  const bool shifts = quantize<SimdAvx512>(row, count, out);
   for (int g = 0; g < count / group_values; ++g) {
     const std::int16_t* values = out.values + g * group_values;
     GroupScale& scale = out.scales[g];
@@ -229,6 +229,7 @@ inline void quantize_in_pairs(const float* row, int count, const QuantizedRow& o
         static_cast<std::uint32_t>(scale.first_pair_sum) +
         static_cast<std::uint32_t>(neighbour_products(values + group_values / 2)));
   }
+  return shifts;
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "base/buffer.hpp"
@@ -36,6 +37,8 @@ class Activations {
         groups_(inputs / group_values),
         stride_(round_up(static_cast<std::size_t>(inputs), group_values)),
         forms_(forms),
+        is_alone_(group == nullptr),
+        shifts_(is_alone_),
         values_(shared_buffer<std::int16_t>(
             group, forms.integers ? static_cast<std::size_t>(rows_max) * inputs : 0)),
         scales_(shared_buffer<GroupScale>(
@@ -67,8 +70,11 @@ class Activations {
 
   ActivationRows view() const {
     return {values_.data(), scales_.data(), floats_.data(), stride_, inputs_, bytes_.data(),
-            byte_scales_.data()};
+            byte_scales_.data(), shifts_.load(std::memory_order_relaxed)};
   }
+
+  // Before a step sets its rows.
+  void begin_step() { shifts_.store(is_alone_, std::memory_order_relaxed); }
 
   // Sets inputs [offset, offset + count) of a row; quantized, both must be multiples of 32.
   void set(const KernelTable& kernels, int row, int offset, const float* source, int count) {
@@ -76,8 +82,9 @@ class Activations {
     if (forms_.floats)
       std::memcpy(floats_.data() + r * stride_ + offset, source,
                   static_cast<std::size_t>(count) * sizeof(float));
-    if (forms_.integers)
-      kernels.quantize(source, count, quantized(r, static_cast<std::size_t>(offset)));
+    if (forms_.integers &&
+        !kernels.quantize(source, count, quantized(r, static_cast<std::size_t>(offset))))
+      shifts_.store(false, std::memory_order_relaxed);
     if (forms_.bytes)
       kernels.quantize_bytes(source, count, bytes_.data() + r * inputs_ + offset,
                              byte_scales_.data() + r * groups_ + offset / group_values);
@@ -108,6 +115,8 @@ class Activations {
   int groups_;
   std::size_t stride_;
   InputForms forms_;
+  bool is_alone_;                      // no other rank sets rows, of which nothing would be known
+  std::atomic<bool> shifts_;           // ActivationRows::shifts, of this step's rows
   Buffer<std::int16_t> values_;
   Buffer<GroupScale> scales_;
   Buffer<std::int8_t> bytes_;

@@ -21,6 +21,9 @@ void Transformer::run_batch(const StepBatch& batch, const StepResults& results, 
               row_sequence_.begin() + batch.row_starts[s + 1], s);
   plan_.build(batch);
   choose_kept_rows(batch, keeps_all);
+  for (const auto* input : {&attention_input_, &mixed_input_, &ffn_input_, &down_input_, &output_input_,
+                            &expert_input_, &expert_down_, &shared_down_})
+    if (*input != nullptr) (*input)->begin_step();
   for (const Stretch& stretch : stretches_) {
     pin_thread(devices_[static_cast<std::size_t>(stretch.device)].cores);
     teams_[static_cast<std::size_t>(stretch.device)]->run(

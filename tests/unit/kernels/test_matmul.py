@@ -29,9 +29,9 @@ def product(ggml_type: int, data: Bytes, rows: Floats, outputs: int, isa: str) -
 
 
 def group_steps(rows: Floats) -> Floats:
-    """The largest int16 step that each activation's group may have; the shape of `rows`."""
-    peaks = np.abs(rows).reshape(len(rows), -1, 32).max(axis=-1) / 32639
-    return np.repeat(peaks, 32, axis=1)
+    """The int16 step of each activation's group, a power of two; the shape of `rows`."""
+    peaks = np.abs(rows).reshape(len(rows), -1, 32).max(axis=-1)
+    return np.repeat(np.exp2(np.ceil(np.log2(peaks / 32639))), 32, axis=1)
 
 
 @pytest.mark.parametrize("type_name", float_types)
@@ -125,6 +125,39 @@ def test_what_is_not_finite_stays_so(
     found = product(ggml_type, data, rows, 16, isa)
     assert not np.isfinite(found[0]).any()
     assert np.isfinite(found[1]).all()
+
+
+@pytest.mark.parametrize("type_name", quantized_types)
+@pytest.mark.parametrize("odd", ["zero weights", "tiny weights", "huge rows", "not finite"])
+def test_many_rows_have_the_numbers_of_one_where_scales_are_odd(
+    isa: str, quantize: Quantize, type_name: str, odd: str
+) -> None:
+    """Many rows' scales are powers of two that some kernels add to the weights' as exponents."""
+    rng = np.random.default_rng(6)
+    weights = rng.normal(size=(32, 544)).astype(np.float32)
+    rows = rng.normal(size=(20, 544)).astype(np.float32)
+    rows[3, 64:96] = 0
+    rows[4] *= 1e-6
+    if odd == "zero weights":
+        weights[5, 96:128] = 0
+        weights[20] = 0
+    elif odd == "tiny weights":
+        weights[7] *= 1e-6  # a scale that half precision holds as the least or as zero
+    elif odd == "huge rows":
+        rows[6, 100] = 1e6
+        rows[7] *= 1e20
+    else:
+        rows[8, 200] = np.nan
+        rows[9, 300] = np.inf
+    ggml_type, data, _ = quantize(weights, type_name)
+    together = product(ggml_type, data, rows, 32, isa)
+    apart = [product(ggml_type, data, row[None], 32, isa)[0] for row in rows]
+    assert (np.isfinite(together) == np.isfinite(apart)).all()
+    finite = np.isfinite(together)
+    assert (together[finite].view(np.uint32) == np.array(apart)[finite].view(np.uint32)).all()
+    if odd == "not finite":
+        assert not finite[8:10].any()
+        assert finite[:8].all()
 
 
 @pytest.mark.parametrize("type_name", quantized_types)
