@@ -134,11 +134,13 @@ class Scheduler:
             self._next_aging_s = now_s + self._aging_s * aging_check_share
             self._age(now_s)
         preemptions_before = self.preemption_count
-        self._admitted.clear()
+        if self._admitted:
+            self._admitted.clear()
         self.deferred_count = 0
-        # Each sequence that may be in this step is a part; not each that might ever run at once.
-        present = len(self.running) + len(self.waiting)
-        self._parts_left = self.parts_max - min(self.running_max, present)
+        # Each sequence of this step is a part; where none waits, those that run are all of them.
+        self._parts_left = self.parts_max - (
+            self.running_max if self.waiting else len(self.running)
+        )
         self._admit_above_lower_classes()
         decodes, chunks, rows_left = self._schedule_running()
         if self.preemption_count == preemptions_before:
