@@ -47,7 +47,7 @@ struct DotAvx2 {
   // unpacking takes the loads that keeping would, it does not pay.
   static constexpr Blocking blocking(WeightType type, int activation_bits) {
     if (activation_bits == 8) return {6, 16, 4, 7};
-    return weight_bits(type) == 4 ? Blocking{5, 16, 4, 6} : Blocking{6, 1, 4, 7};
+    return weight_bits(type) == 4 ? Blocking{5, 16, 4, 6} : Blocking{6, 1, 6, 7};
   }
 
   // sums = (first) or += the products of both halves of the 16 columns with a pair of inputs, in 32 bits.
