@@ -22,7 +22,7 @@ import numpy as np
 from gguf import GGMLQuantizationType
 from kernels import Case, Variant, batch_of, load
 from peer_engines import ServedEngine, fetch, served
-from random_model import blocks, shapes, write_model
+from random_model import blocks, shapes, types, write_model
 
 from headrace import kernels
 from headrace.engine.cpu_runner import CpuRunner
@@ -82,7 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tokenizer", type=Path, help="a GGUF file whose tokenizer the models take")
     parser.add_argument("--peer-python", type=Path, default=Path(sys.executable))
-    parser.add_argument("--type", action="append", choices=sorted(blocks))
+    parser.add_argument("--type", action="append", choices=types)
     parser.add_argument("--size", default="small", choices=sorted(shapes))
     parser.add_argument("--isa", default="avx2", choices=kernels.isa_choices)
     parser.add_argument("--threads", type=int, default=kernels.default_thread_count())

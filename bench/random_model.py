@@ -1,7 +1,7 @@
-"""Make a llama-shaped model of random weights in any block type, with another file's tokenizer.
+"""Make a llama-shaped model of random weights, blocks or floats, with another file's tokenizer.
 
 Speed does not depend on what weights are, so that sizes and types can be compared for which no file
-is at hand. The blocks are random bytes under scales that keep activations in range:
+is at hand. Blocks are random bytes under scales that keep activations in range:
 
     python bench/random_model.py TOKENIZER.gguf OUT.gguf --type Q5_K --size small
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES
+from gguf.quants import quantize
 from numpy.typing import NDArray
 from requantize import add_file_type, copy_metadata
 
@@ -27,6 +28,8 @@ blocks: dict[str, tuple[float, int, int | None]] = {
     "Q5_K": (290.0, 0, 2),
     "Q6_K": (1400.0, 208, None),
 }
+floats = ("BF16", "F16", "F32")
+types = (*sorted(blocks), *floats)
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,9 @@ def random_blocks(
     kind: GGMLQuantizationType, outputs: int, inputs: int, rng: np.random.Generator
 ) -> NDArray[np.uint8]:
     """A matrix as it lies in a file, (outputs, bytes of a row)."""
+    if kind.name in floats:
+        normal = rng.standard_normal((outputs, inputs), np.float32) * np.float32(weight_deviation)
+        return quantize(normal, kind).view(np.uint8).reshape(outputs, -1)
     values, size = GGML_QUANT_SIZES[kind]
     deviation, scale_at, minimum_at = blocks[kind.name]
     data = rng.integers(0, 256, (outputs * inputs // values, size), np.uint8)
@@ -120,7 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tokenizer", type=Path)
     parser.add_argument("target", type=Path)
-    parser.add_argument("--type", default="Q4_0", choices=sorted(blocks))
+    parser.add_argument("--type", default="Q4_0", choices=types)
     parser.add_argument("--size", default="small", choices=sorted(shapes))
     arguments = parser.parse_args()
     kind = GGMLQuantizationType[arguments.type]
