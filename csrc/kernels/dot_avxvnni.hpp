@@ -11,11 +11,11 @@ struct DotAvxVnni {
   static constexpr const char* name = "avx-vnni";
 
   // From a second register block on it pays to unpack once: what unpacking and scales take of the two
-  // pipes that multiply, products have. Where each half of a group has its own scale, keeping both halves'
-  // sums takes that back: nibbles gain with many rows, bytes do not.
+  // pipes that multiply, products have; later where codes take of it too. Where each half of a group has
+  // its own scale, keeping both halves' sums takes that back but for many rows.
   static constexpr Blocking blocking(WeightType type, int activation_bits) {
     if (scale_parts(type) == 1) return {6, 1, 6, 7};
-    if (weight_bits(type) == 8) return {6, 1, 0, 0};
+    if (weight_bits(type) == 8) return {6, 1, 6, 12};
     return {6, 1, 6, activation_bits == 16 ? 24 : 32};
   }
 

@@ -61,10 +61,11 @@ constexpr int stored_position(int k) {
 }
 constexpr int group_pairs = group_values / 2;
 
-// The largest quantized value: two signed bytes, 256 * high + low, hold no more. A group's scale is the
-// least power of two that keeps it to that, which costs the last of sixteen bits at most; one whose values
+// The largest quantized value: with it a group of 6-bit weights times their codes (32 * 32 * 128) still sums
+// up in 32 bits, and two signed bytes hold it as 256 * high + low. A group's scale is the least power of two
+// that keeps it to that, so that values have 14 bits and a sign, or the last of them less; one whose values
 // are all below quantized_least counts as zeros.
-constexpr float quantized_peak = 127 * 256 + 127;
+constexpr float quantized_peak = 16383;
 constexpr float quantized_least = 1e-18f;
 
 constexpr int byte_peak = 127;   // the same of activations of 8 bits

@@ -19,9 +19,10 @@ template <int q>
 
 // dots += quad q of the group at `quants`, which is number `group` from where `x` points.
 template <WeightType type, int q, int group, int rows>
-[[gnu::always_inline]] inline void add_quad(const std::uint8_t* quants,
+[[gnu::always_inline]] inline void add_quad(const std::uint8_t* quants, const GroupScales&,
                                             const RowAddresses<std::int8_t, rows>& x,
                                             __m512i (&dots)[rows]) {
+  static_assert(!joins_parts(type));
   __m512i weights = unpack_four_512<q>(quants);
   settle(weights);
   unrolled<rows>([&](auto r) __attribute__((always_inline)) {

@@ -20,6 +20,8 @@ namespace headrace {
 namespace {
 
 static_assert(group_values / 4 * 2 * 15 * byte_peak <= 32767, "a group fits DotAvx2's 16 bits");
+static_assert(group_values * 32.0 * 128.0 * quantized_peak <= 2147483647.0,
+              "a group of weights of 6 bits times their codes fits 32 bits");
 
 // A product's rows as the integers that they are multiplied as, and inputs that one instruction takes.
 template <class Integer>
@@ -112,9 +114,23 @@ template <int rows>
     for (int h = 0; h < 2; ++h) out[r][h] = dots[r][h];
 }
 
+// first = first * its codes + second * its own, of a part's 16 columns each.
+template <int rows>
+[[gnu::always_inline]] inline void join_parts(const RowDots<rows>& second, const std::uint8_t* codes,
+                                              RowDots<rows>& first) {
+  for (int h = 0; h < 2; ++h) {
+    const auto* at = reinterpret_cast<const __m128i*>(codes + h * 8);
+    const __m256i one = _mm256_cvtepi8_epi32(_mm_loadl_epi64(at));
+    const __m256i two = _mm256_cvtepi8_epi32(_mm_loadl_epi64(at + 1));
+    for (int r = 0; r < rows; ++r)
+      first[r][h] = _mm256_add_epi32(_mm256_mullo_epi32(first[r][h], one),
+                                     _mm256_mullo_epi32(second[r][h], two));
+  }
+}
+
 // The sums of a group, of one part with a scale of its own after the other.
 template <class D, WeightType type, int rows, class Integer>
-[[gnu::always_inline]] inline void dot_group(const std::uint8_t* quants,
+[[gnu::always_inline]] inline void dot_group(const std::uint8_t* quants, const GroupScales& scales,
                                              const RowPointers<Integer>& x, RowDots<rows>* kept) {
   constexpr int steps = group_values / RowIntegers<Integer>::inputs / scale_parts(type);
   RowDots<rows> dots;
@@ -122,7 +138,11 @@ template <class D, WeightType type, int rows, class Integer>
   keep_dots<rows>(dots, kept[0]);
   if constexpr (scale_parts(type) == 2) {
     dot_steps<D, type, rows, steps, 2 * steps>(quants, x, dots);
-    keep_dots<rows>(dots, kept[1]);
+    if constexpr (joins_parts(type)) {
+      join_parts<rows>(dots, scales.numbers, kept[0]);
+    } else {
+      keep_dots<rows>(dots, kept[1]);
+    }
   }
 }
 
@@ -140,7 +160,7 @@ template <class D, WeightType type, int rows, class Integer>
                                               const GroupScales& group_scales,
                                               __m256 (&sums)[rows][2]) {
   for (int h = 0; h < 2; ++h) {
-    const __m256 scale = load_scale<SimdAvx2, type>(group_scales, part, h * 8);
+    const __m256 scale = load_sum_scale<SimdAvx2, type>(group_scales, part, h * 8);
     __m256 minimum = _mm256_setzero_ps();
     if constexpr (has_minimum(type))
       minimum = load_minimum<SimdAvx2, type>(group_scales, part, h * 8);
@@ -162,7 +182,7 @@ template <class D, WeightType type, int rows, class Integer>
 inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& input,
                               std::size_t row_first, int out_row, bool prefetch,
                               const TileOutput& output) {
-  constexpr int parts = scale_parts(type);
+  constexpr int parts = sum_parts(type);
   constexpr int kept_groups = blocking_of<D, Integer>(type).kept_groups;
   const RowIntegers<Integer> rows_in(input);
   const std::size_t inputs = static_cast<std::size_t>(input.inputs);
@@ -181,7 +201,7 @@ inline void matmul_block_avx2(const std::uint8_t* tile, const ActivationRows& in
     for (int g = 0; g < count; ++g, quants += quant_bytes(type)) {
       x.hold();
       if (prefetch) prefetch_group(quants, quant_bytes(type));
-      dot_group<D, type, rows>(quants, x, kept + g * parts);
+      dot_group<D, type, rows>(quants, scales_of<type>(tile, first + g), x, kept + g * parts);
       x.advance(group_values);
     }
     for (int i = 0; i < count * parts; ++i) {

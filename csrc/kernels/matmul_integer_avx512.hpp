@@ -63,13 +63,38 @@ template <WeightType type, int q>
   }
 }
 
+// The codes of a part's 16 columns, for both parts of a group.
+template <int part>
+inline __m512i load_codes_512(const GroupScales& scales) {
+  const auto* codes = reinterpret_cast<const __m128i*>(scales.numbers) + part;
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(codes));
+}
+
+// Where both parts of a group are joined, few rows have their sums multiplied with the codes, and many, which
+// share it, have weights that were.
+constexpr bool joins_sums_512(WeightType type, int rows) { return joins_parts(type) && rows <= 8; }
+
+// A quad's weights times their codes, if that is how parts are joined.
+template <WeightType type, int q>
+inline QuadWeights coded_quad(const std::uint8_t* quants, const GroupScales& scales) {
+  QuadWeights weights = unpack_quad<type, q>(quants);
+  if constexpr (joins_parts(type)) {
+    const __m512i code = load_codes_512<q * 2 / group_quads>(scales);
+    const __m512i both = _mm512_mask_blend_epi16(0xAAAAAAAA, code, _mm512_slli_epi32(code, 16));
+    weights.even = _mm512_mullo_epi16(weights.even, both);
+    weights.odd = _mm512_mullo_epi16(weights.odd, both);
+  }
+  return weights;
+}
+
 // dots += quad q of the group at `quants`, which is number `group` from where `x` points.
 template <WeightType type, int q, int group, int rows>
-[[gnu::always_inline]] inline void add_quad(const std::uint8_t* quants,
+[[gnu::always_inline]] inline void add_quad(const std::uint8_t* quants, const GroupScales& scales,
                                             const RowAddresses<std::int16_t, rows>& x,
                                             __m512i (&dots)[rows]) {
   constexpr int at = (group * group_values + 4 * q) * static_cast<int>(sizeof(std::int16_t));
-  QuadWeights weights = unpack_quad<type, q>(quants);
+  QuadWeights weights = joins_sums_512(type, rows) ? unpack_quad<type, q>(quants)
+                                                   : coded_quad<type, q>(quants, scales);
   settle(weights.even);
   settle(weights.odd);
   unrolled<rows>([&](auto r) __attribute__((always_inline)) {
@@ -108,16 +133,32 @@ template <WeightType type, int group, int part, int rows>
   });
 }
 
+// Sums of a group that a register block of `rows` rows keeps apart.
+constexpr int parts_512(WeightType type, int rows) {
+  return joins_sums_512(type, rows) ? scale_parts(type) : sum_parts(type);
+}
+
+// dots[0] = both parts' sums, each times its codes.
+template <int rows>
+[[gnu::always_inline]] inline void join_parts_512(const GroupScales& scales, __m512i (&dots)[2][rows]) {
+  const __m512i first = load_codes_512<0>(scales), second = load_codes_512<1>(scales);
+  for (int r = 0; r < rows; ++r)
+    dots[0][r] = _mm512_add_epi32(_mm512_mullo_epi32(dots[0][r], first),
+                                  _mm512_mullo_epi32(dots[1][r], second));
+}
+
 // sums += `ways` parts of groups side by side, from part `first` of group g on. A part has one scale: a
-// whole group, or one half of it.
+// whole group, or one half of it; where parts are joined as sums, a group's scale is the first one's.
 template <WeightType type, int first, int ways, class Integer, int rows>
 [[gnu::always_inline]] inline void add_parts(const std::uint8_t* tile, int g,
                                              const std::uint8_t* quants,
                                              const RowAddresses<Integer, rows>& x,
                                              const RowAddresses<GroupScale, rows>& row_scales,
                                              __m512 (&sums)[rows]) {
-  constexpr int parts = scale_parts(type);
+  constexpr int parts = parts_512(type, rows);
   constexpr int quads = group_quads / parts;
+  constexpr bool joins = joins_sums_512(type, rows);
+  static_assert(!joins || (first == 0 && ways == parts));
   __m512i dots[ways][rows];
   unrolled<ways * rows>([&](auto i) __attribute__((always_inline)) {
     constexpr int way = i / rows, r = i % rows;
@@ -128,12 +169,14 @@ template <WeightType type, int first, int ways, class Integer, int rows>
   });
   unrolled<quads * ways>([&](auto i) __attribute__((always_inline)) {
     constexpr int way = i % ways, group = (first + way) / parts, part = (first + way) % parts;
-    add_quad<type, part * quads + i / ways, group>(quants + group * quant_bytes(type), x, dots[way]);
+    add_quad<type, part * quads + i / ways, group>(quants + group * quant_bytes(type),
+                                                   scales_of<type>(tile, g + group), x, dots[way]);
   });
-  unrolled<ways>([&](auto way) __attribute__((always_inline)) {
+  if constexpr (joins) join_parts_512(scales_of<type>(tile, g), dots);
+  unrolled<joins ? 1 : ways>([&](auto way) __attribute__((always_inline)) {
     constexpr int group = (first + way) / parts, part = (first + way) % parts;
     const GroupScales scales = scales_of<type>(tile, g + group);
-    __m512 scale = load_scale<SimdAvx512, type>(scales, part, 0);
+    __m512 scale = load_sum_scale<SimdAvx512, type>(scales, part, 0);
     settle(scale);
     __m512 minimum = _mm512_setzero_ps();
     if constexpr (has_minimum(type)) {
@@ -150,8 +193,8 @@ template <WeightType type, class Integer, int rows, class Ahead>
 [[gnu::noinline]] void matmul_block_avx512(const std::uint8_t* tile, const Integer* values,
                                            const GroupScale* scales, int inputs, int out_row,
                                            Ahead ahead, const TileOutput& output) {
-  constexpr int parts = scale_parts(type);
-  constexpr int ways = sums_of_a_row(rows);
+  constexpr int parts = parts_512(type, rows);
+  constexpr int ways = joins_sums_512(type, rows) ? parts : sums_of_a_row(rows);
   constexpr int together = std::max(1, ways / parts);   // groups
   const int groups = inputs / group_values;
   const std::uint8_t* quants = tile + quants_offset(type, groups);

@@ -37,15 +37,28 @@ inline bool all_shift(__m256i worst) {
   return _mm256_movemask_epi8(_mm256_cmpeq_epi32(_mm256_max_epu32(worst, range), range)) == -1;
 }
 
+// What the weights of a group are multiplied with where its parts are joined: each column's code, for both
+// inputs of a pair; of a part and half of the columns.
+using GroupCodes = __m256i[2][2];
+
+inline void load_codes(const std::uint8_t* codes, GroupCodes& out) {
+  for (int i = 0; i < 4; ++i) {
+    const auto* at = reinterpret_cast<const __m128i*>(codes + i * 8);
+    const __m256i code = _mm256_cvtepi8_epi32(_mm_loadl_epi64(at));
+    out[i / 2][i % 2] = _mm256_blend_epi16(code, _mm256_slli_epi32(code, 16), 0xAA);
+  }
+}
+
 // Integer: of the rows, std::int16_t or std::int8_t, and of the weights here.
 template <WeightType type, class Integer>
 struct WideGroups {
-  static constexpr int scale_count = wide_groups * scale_parts(type) * tile_columns;
+  static constexpr int scale_count = wide_groups * sum_parts(type) * tile_columns;
   alignas(64) Integer weights[wide_groups * group_values * tile_columns];
   alignas(64) float scales[scale_count];   // their bits less `bias`
   alignas(64) float minimums[has_minimum(type) ? scale_count : 1];
   static constexpr std::int32_t bias = sizeof(Integer) == 2 ? bits_of_one : 0;   // 0: never shifted
   bool shifts;   // whether all of these scales allow it
+  GroupCodes codes[joins_parts(type) ? wide_groups : 1];
 };
 
 // A step's weights for half h of the columns: of 16 bits without the offset of stored ones, of 8 as stored.
@@ -61,14 +74,16 @@ template <WeightType type, class Integer>
 inline void widen_scales(const std::uint8_t* tile, int first, int count,
                          WideGroups<type, Integer>& out) {
   using S = SimdAvx2;
+  constexpr int parts = sum_parts(type);
   float* scale_out = out.scales;
   float* minimum_out = out.minimums;
   __m256i worst = _mm256_setzero_si256();
-  for (int i = 0; i < count * scale_parts(type); ++i) {
-    const int part = i % scale_parts(type);
-    const GroupScales scales = scales_of<type>(tile, first + i / scale_parts(type));
+  for (int i = 0; i < count * parts; ++i) {
+    const int part = i % parts;
+    const GroupScales scales = scales_of<type>(tile, first + i / parts);
+    if constexpr (joins_parts(type)) load_codes(scales.numbers, out.codes[i]);
     for (int column = 0; column < tile_columns; column += S::width) {
-      const __m256i bits = _mm256_castps_si256(load_scale<S, type>(scales, part, column));
+      const __m256i bits = _mm256_castps_si256(load_sum_scale<S, type>(scales, part, column));
       if constexpr (out.bias != 0) worst = worst_of(worst, bits);
       _mm256_store_si256(reinterpret_cast<__m256i*>(scale_out + column),
                          _mm256_sub_epi32(bits, _mm256_set1_epi32(out.bias)));
@@ -84,19 +99,22 @@ inline void widen_scales(const std::uint8_t* tile, int first, int count,
 // The exact sums of steps [i, end) of a group for `rows` rows, with both halves of the columns. Its weights
 // go unpacked to `weights` on the way: between products that costs half of what it costs alone.
 template <class D, WeightType type, int rows, int i, int end, class Integer, bool first = true>
-[[gnu::always_inline]] inline void dot_widening(const std::uint8_t* quants, Integer* weights,
-                                                const Integer* const* x, RowDots<rows>& dots) {
+[[gnu::always_inline]] inline void dot_widening(const std::uint8_t* quants, const GroupCodes& codes,
+                                                Integer* weights, const Integer* const* x,
+                                                RowDots<rows>& dots) {
   if constexpr (i < end) {
     constexpr int k = i * RowIntegers<Integer>::inputs;
     auto* out = reinterpret_cast<__m256i*>(weights + k * tile_columns);
     __m256i halves[2];
     for (int h = 0; h < 2; ++h) {
       halves[h] = widen_step<type, Integer, i>(quants, h);
+      if constexpr (joins_parts(type))
+        halves[h] = _mm256_mullo_epi16(halves[h], codes[k * 2 / group_values][h]);
       _mm256_store_si256(out + h, halves[h]);
     }
 #pragma GCC unroll 6
     for (int r = 0; r < rows; ++r) D::add(halves, x[r] + k, first, dots[r]);
-    dot_widening<D, type, rows, i + 1, end, Integer, false>(quants, weights, x, dots);
+    dot_widening<D, type, rows, i + 1, end, Integer, false>(quants, codes, weights, x, dots);
   }
 }
 
@@ -116,13 +134,15 @@ template <class D, int rows, int k_first, int k_end, class Integer>
 
 // The sums of one part of a group; the first rows that meet it unpack it.
 template <class D, WeightType type, int part, bool first_rows, int rows, class Integer>
-[[gnu::always_inline]] inline void dot_part(const std::uint8_t* quants, Integer* weights,
-                                            const Integer* const* x, RowDots<rows>& out) {
-  constexpr int values = group_values / scale_parts(type);
+[[gnu::always_inline]] inline void dot_part(const std::uint8_t* quants, const GroupCodes& codes,
+                                            Integer* weights, const Integer* const* x,
+                                            RowDots<rows>& out) {
+  constexpr int values = group_values / sum_parts(type);
   RowDots<rows> dots;
   if constexpr (first_rows) {
     constexpr int steps = values / RowIntegers<Integer>::inputs;
-    dot_widening<D, type, rows, part * steps, (part + 1) * steps>(quants, weights, x, dots);
+    dot_widening<D, type, rows, part * steps, (part + 1) * steps>(quants, codes, weights, x,
+                                                                           dots);
   } else {
     dot_wide<D, rows, part * values, (part + 1) * values>(weights, x, dots);
   }
@@ -144,7 +164,7 @@ template <class D, WeightType type, bool shifted, int rows, class Integer>
 inline void scale_wide(const WideGroups<type, Integer>& wide, int count, const RowDots<rows>* kept,
                        const GroupScale* const* row_scales, float (*sums)[tile_columns]) {
   using S = SimdAvx2;
-  constexpr int parts = scale_parts(type);
+  constexpr int parts = sum_parts(type);
   __m256 totals[rows][2];
   for (int r = 0; r < rows; ++r)
     for (int h = 0; h < 2; ++h) totals[r][h] = S::load(sums[r] + h * 8);
@@ -203,7 +223,7 @@ inline void multiply_wide(const std::uint8_t* quants, WideGroups<type, Integer>&
                           const Integer* const* row_values, const GroupScale* const* row_scales,
                           int far_inputs, bool rows_shift, float (*sums)[tile_columns],
                           ReadAhead& ahead) {
-  constexpr int parts = scale_parts(type);
+  constexpr int parts = sum_parts(type);
   RowDots<rows> kept[wide_groups * parts];
   Integer* weights = wide.weights;
   const Integer* x[rows];
@@ -211,9 +231,10 @@ inline void multiply_wide(const std::uint8_t* quants, WideGroups<type, Integer>&
   for (int g = 0; g < count; ++g) {
     ahead.ask();
     if (far_inputs != 0) ask_next_rows<rows>(x, row_scales, g, far_inputs);
-    dot_part<D, type, 0, first_rows>(quants, weights, x, kept[g * parts]);
+    const GroupCodes& codes = wide.codes[joins_parts(type) ? g : 0];
+    dot_part<D, type, 0, first_rows>(quants, codes, weights, x, kept[g * parts]);
     if constexpr (parts == 2)
-      dot_part<D, type, 1, first_rows>(quants, weights, x, kept[g * parts + 1]);
+      dot_part<D, type, 1, first_rows>(quants, codes, weights, x, kept[g * parts + 1]);
     quants += quant_bytes(type);
     weights += group_values * tile_columns;
     for (int r = 0; r < rows; ++r) x[r] += group_values;

@@ -20,17 +20,17 @@
 namespace headrace {
 namespace {
 
-static_assert(quantized_peak + 128 <= 32767, "an activation plus a weight must fit 16 bits");
+static_assert(quantized_peak + 32 * 128 <= 32767, "an activation plus a weight must fit 16 bits");
 
 // From here on it pays to widen weights first.
-constexpr int wide_rows_min_512(WeightType type) { return scale_parts(type) == 1 ? 24 : 32; }
+constexpr int wide_rows_min_512(WeightType type) { return sum_parts(type) == 1 ? 24 : 32; }
 constexpr int wide_rows_max_512 = 128;   // of one pass: their sums are kept beside the weights
 constexpr int wide_block_rows_512 = 8;   // of a register block
 constexpr int wide_groups_512 = 16;      // 16 KiB of weights, half of the first cache
 
 template <WeightType type>
 struct WideGroups512 {
-  static constexpr int number_count = wide_groups_512 * scale_parts(type) * tile_columns;
+  static constexpr int number_count = wide_groups_512 * sum_parts(type) * tile_columns;
   // By quads: even and odd ones of 16 columns (QuadWeights), without the offset of stored weights.
   alignas(64) std::int16_t weights[wide_groups_512 * group_values * tile_columns];
   // By parts with one scale and columns: minus the products of neighbouring weights.
@@ -43,10 +43,10 @@ constexpr int quad_weights = 4 * tile_columns;
 
 // Quads [q, end) of a group; the products of neighbours are taken off `starts`.
 template <WeightType type, int q, int end>
-[[gnu::always_inline]] inline void widen_quads(const std::uint8_t* quants, std::int16_t* out,
-                                               __m512i& products) {
+[[gnu::always_inline]] inline void widen_quads(const std::uint8_t* quants, const GroupScales& scales,
+                                               std::int16_t* out, __m512i& products) {
   if constexpr (q < end) {
-    QuadWeights quad = unpack_quad<type, q>(quants);
+    QuadWeights quad = coded_quad<type, q>(quants, scales);
     if constexpr (weight_offset(type) != 0) {
       quad.even = _mm512_sub_epi16(quad.even, _mm512_set1_epi16(weight_offset(type)));
       quad.odd = _mm512_sub_epi16(quad.odd, _mm512_set1_epi16(weight_offset(type)));
@@ -54,7 +54,7 @@ template <WeightType type, int q, int end>
     products = _mm512_dpwssd_epi32(products, quad.even, quad.odd);
     _mm512_store_si512(out + q * quad_weights, quad.even);
     _mm512_store_si512(out + q * quad_weights + 2 * tile_columns, quad.odd);
-    widen_quads<type, q + 1, end>(quants, out, products);
+    widen_quads<type, q + 1, end>(quants, scales, out, products);
   }
 }
 
@@ -64,12 +64,12 @@ template <WeightType type, int part>
                                               const GroupScales& scales, std::int16_t* weights,
                                               int index, WideGroups512<type>& out) {
   using S = SimdAvx512;
-  constexpr int quads = group_quads / scale_parts(type);
+  constexpr int quads = group_quads / sum_parts(type);
   __m512i products = _mm512_setzero_si512();
-  widen_quads<type, part * quads, (part + 1) * quads>(quants, weights, products);
+  widen_quads<type, part * quads, (part + 1) * quads>(quants, scales, weights, products);
   const int at = index * tile_columns;
   _mm512_store_si512(out.starts + at, _mm512_sub_epi32(_mm512_setzero_si512(), products));
-  S::store(out.scales + at, load_scale<S, type>(scales, part, 0));
+  S::store(out.scales + at, load_sum_scale<S, type>(scales, part, 0));
   if constexpr (has_minimum(type))
     S::store(out.minimums + at, load_minimum<S, type>(scales, part, 0));
 }
@@ -78,7 +78,7 @@ template <WeightType type, int part>
 template <WeightType type>
 inline void widen_groups(const std::uint8_t* tile, int groups, int first, int count,
                          WideGroups512<type>& out) {
-  constexpr int parts = scale_parts(type);
+  constexpr int parts = sum_parts(type);
   const std::uint8_t* quants =
       tile + quants_offset(type, groups) + static_cast<std::size_t>(first) * quant_bytes(type);
   std::int16_t* weights = out.weights;
@@ -94,7 +94,7 @@ inline void widen_groups(const std::uint8_t* tile, int groups, int first, int co
 // The products of neighbours in one part of a row's group, modulo 2^32.
 template <WeightType type>
 inline std::int32_t pair_correction(const GroupScale& scale, int part) {
-  if constexpr (scale_parts(type) == 1) return scale.pair_sum;
+  if constexpr (sum_parts(type) == 1) return scale.pair_sum;
   if (part == 0) return scale.first_pair_sum;
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(scale.pair_sum) -
                                    static_cast<std::uint32_t>(scale.first_pair_sum));
@@ -113,7 +113,7 @@ template <WeightType type, int part, int rows>
                                             const RowAddresses<std::int16_t, rows>& x,
                                             const RowAddresses<GroupScale, rows>& row_scales,
                                             __m512i (&dots)[rows]) {
-  constexpr int quads = group_quads / scale_parts(type);
+  constexpr int quads = group_quads / sum_parts(type);
   const __m512i starts = _mm512_load_si512(column_starts);
 #pragma GCC unroll 8
   for (int r = 0; r < rows; ++r)
@@ -154,7 +154,7 @@ template <WeightType type, int rows>
   int at = 0;   // of a part's numbers
   for (int g = 0; g < count; ++g) {
     row_scales.hold();
-    unrolled<scale_parts(type)>([&](auto part) __attribute__((always_inline)) {
+    unrolled<sum_parts(type)>([&](auto part) __attribute__((always_inline)) {
       x.hold();
       __m512i dots[rows];
       dot_wide<type, part>(weights, wide.starts + at, x, row_scales, dots);
@@ -162,7 +162,7 @@ template <WeightType type, int rows>
       if constexpr (has_minimum(type)) minimum = _mm512_load_ps(wide.minimums + at);
       scale_dots<type, 0, part>(dots, row_scales, _mm512_load_ps(wide.scales + at), minimum,
                                 totals);
-      weights += group_values / scale_parts(type) * tile_columns;
+      weights += group_values / sum_parts(type) * tile_columns;
       at += tile_columns;
     });
     x.advance(group_values);

@@ -61,6 +61,13 @@ constexpr int scale_parts(WeightType type) {
   return type == WeightType::q6_k || type == WeightType::grid4_halves ? 2 : 1;
 }
 
+// Whether x86's kernels multiply a group's weights with their codes, so that both parts make one sum of
+// integers, and floats of it once. With weights of 6 bits it fits (quantized_peak).
+constexpr bool joins_parts(WeightType type) { return type == WeightType::q6_k; }
+
+// Sums of a group there, each with a scale of its own.
+constexpr int sum_parts(WeightType type) { return joins_parts(type) ? 1 : scale_parts(type); }
+
 constexpr std::size_t scale_number_bytes(WeightType type) {
   return has_float_scales(type) ? 4 : has_coded_scales(type) ? 1 : 2;
 }
@@ -174,6 +181,14 @@ inline typename S::V load_minimum(const GroupScales& scales, int part, int colum
   return load_scale<S, type>(
       {scales.numbers + minimums_offset(type), scales.factors + factor_minimums_offset}, part,
       column);
+}
+
+// The scales of such a sum: where parts are joined, what their codes are multiplied with.
+template <class S, WeightType type>
+inline typename S::V load_sum_scale(const GroupScales& scales, int part, int column) {
+  if constexpr (joins_parts(type))
+    return S::load_f16(reinterpret_cast<const std::uint16_t*>(scales.factors) + column);
+  return load_scale<S, type>(scales, part, column);
 }
 
 // What a group's minimum is multiplied with, for one part of it.

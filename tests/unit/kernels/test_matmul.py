@@ -31,7 +31,7 @@ def product(ggml_type: int, data: Bytes, rows: Floats, outputs: int, isa: str) -
 def group_steps(rows: Floats) -> Floats:
     """The int16 step of each activation's group, a power of two; the shape of `rows`."""
     peaks = np.abs(rows).reshape(len(rows), -1, 32).max(axis=-1)
-    return np.repeat(np.exp2(np.ceil(np.log2(peaks / 32639))), 32, axis=1)
+    return np.repeat(np.exp2(np.ceil(np.log2(peaks / 16383))), 32, axis=1)
 
 
 @pytest.mark.parametrize("type_name", float_types)
@@ -177,3 +177,15 @@ def test_an_embedding_row_is_what_the_file_says(quantize: Quantize, type_name: s
     for index in (0, 7, 15, 16, 18):
         _native.read_row(ggml_type, data, 19, index, row)
         np.testing.assert_allclose(row, values[index], rtol=1e-6)
+
+
+@pytest.mark.parametrize("row_count", [1, 7, 13, 40])
+def test_the_largest_sums_of_q6_k_fit(isa: str, row_count: int) -> None:
+    block = np.zeros(210, np.uint8)  # all weights -32, by their bits
+    block[192:208] = 0x80  # all codes -128
+    block[208:210] = np.float16(2.0**-10).reshape(1).view(np.uint8)
+    rows = np.full((row_count, 256), 16383.0, np.float32)  # the peak, with a scale of 1
+    rows[::2] *= -1
+    found = product(14, np.tile(block, 16), rows, 16, isa)
+    exact = rows.astype(np.float64).sum(axis=1) * 32 * 128 * 2.0**-10
+    np.testing.assert_allclose(found, np.repeat(exact[:, None], 16, axis=1), rtol=1e-6)
