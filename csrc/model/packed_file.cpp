@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/buffer.hpp"
+#include "base/errors.hpp"
 #include "kernels/kernel_table.hpp"
 
 namespace headrace {
@@ -96,11 +97,17 @@ PackedFile::PackedFile(std::string path, int descriptor, std::uint8_t* data, std
       checked_(header_bytes) {}
 
 std::unique_ptr<PackedFile> PackedFile::open(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not to be held up by a pipe, which waits for its writer.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return nullptr;
-  flock(descriptor, LOCK_SH | LOCK_NB);   // says that it is in use, as long as it is open
   struct stat status {};
   const bool known = fstat(descriptor, &status) == 0;
+  if (known && !S_ISREG(status.st_mode)) {
+    ::close(descriptor);
+    throw ModelFileError(path +
+                         ", where packed weights are kept, is not a regular file: remove it");
+  }
+  flock(descriptor, LOCK_SH | LOCK_NB);   // says that it is in use, as long as it is open
   const std::size_t size = known ? static_cast<std::size_t>(status.st_size) : 0;
   std::uint8_t* data = size < header_bytes ? nullptr : map_file(descriptor, size, PROT_READ);
   if (data == nullptr) {

@@ -33,6 +33,7 @@ enum class PackedCheck { more, sound, damaged };
 class PackedFile {
  public:
   // What an earlier load left at `path`; null if nothing is there, or not of this layout.
+  // ModelFileError if what is there is no regular file.
   static std::unique_ptr<PackedFile> open(const std::string& path);
   // A new file that will be at `path`; null if the disk has no room for so many bytes of matrices.
   static std::unique_ptr<PackedFile> create(const std::string& path, std::size_t byte_count);

@@ -13,13 +13,15 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
+looking = os.O_RDONLY | os.O_NONBLOCK  # at a pipe too, which would wait for its writer
+
 
 def hold_for_life(path: Path) -> bool:
     """Mark a file as used, now and as long as this process lives; False if it was just removed.
 
     Waits while another process removes it. A file system without locks holds nothing."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, looking)
     except FileNotFoundError:
         return False
     try:
@@ -79,7 +81,7 @@ def _alone(paths: Iterable[Path], stack: ExitStack) -> bool:
     """Lock each for the stack's life; False if somebody has one. What is gone counts as free."""
     for path in paths:
         try:
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, looking)
         except OSError:
             continue
         stack.callback(os.close, descriptor)

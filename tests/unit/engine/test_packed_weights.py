@@ -1,6 +1,7 @@
 """Packed weights in a file: the second load maps them, and gives the same bits."""
 
 import os
+import re
 import struct
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,14 @@ def test_a_file_that_is_not_whole_is_made_anew(tmp_path: Path, kept: float) -> N
     path.write_bytes(whole[: int(len(whole) * kept)])
     assert (logits_of(model, path) == expected).all()
     assert path.read_bytes() == whole
+
+
+def test_a_pipe_where_the_file_should_be_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "model.weights"
+    os.mkfifo(path)
+    with pytest.raises(ModelFileError, match=rf"{re.escape(str(path))}, .* not a regular file"):
+        loaded(small_model(), path)
+    assert path.is_fifo()
 
 
 def check(runner: CpuRunner, byte_count: int = 1000) -> str:

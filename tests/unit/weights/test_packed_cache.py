@@ -58,6 +58,14 @@ def test_what_a_writer_left_is_removed_and_what_one_writes_is_not(tmp_path: Path
         assert [left.exists(), written.exists()] == [False, True]
 
 
+def test_a_pipe_among_what_writers_left_is_removed_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "packed" / "a.weights.1.tmp"
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    assert prune_packed(ModelCache(tmp_path), packed_cache.packed_files_max) == 1
+    assert not pipe.exists()
+
+
 def test_what_a_process_has_mapped_stays(tmp_path: Path) -> None:
     cache = ModelCache(tmp_path)
     mapped, free = kept(cache, "abc", 1.0), kept(cache, "def", 2.0)
