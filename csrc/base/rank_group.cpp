@@ -5,62 +5,18 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <ctime>
 #include <new>
 #include <stdexcept>
 #include <system_error>
-#include <thread>
 
 #include "base/waiting.hpp"
 
-#if defined(__linux__)
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#endif
-
 namespace headrace {
 
-namespace {
-
-// A number that processes wait on; std::atomic's own wait() works inside one process only.
-struct alignas(cache_line_bytes) SharedWord {
-  std::atomic<std::uint32_t> value;
-  std::atomic<std::uint32_t> sleepers;
-};
-
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
-
-void sleep_while(SharedWord& word, std::uint32_t old) {
-#if defined(__linux__)
-  word.sleepers.fetch_add(1);
-  syscall(SYS_futex, &word.value, FUTEX_WAIT, old, nullptr, nullptr, 0);
-  word.sleepers.fetch_sub(1);
-#else
-  (void)old;
-  const timespec pause{0, 50'000};
-  nanosleep(&pause, nullptr);
-#endif
-}
-
-void wait_for_change(SharedWord& word, std::uint32_t old) {
-  if (changed_soon([&] { return word.value.load(std::memory_order_acquire) != old; })) return;
-  while (word.value.load() == old) sleep_while(word, old);
-}
-
-void change(SharedWord& word) {
-  word.value.fetch_add(1);
-#if defined(__linux__)   // whoever counts itself a sleeper after this load finds the new value
-  if (word.sleepers.load() != 0)
-    syscall(SYS_futex, &word.value, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
-#endif
-}
-
-}  // namespace
-
 struct RankGroup::Header {
-  SharedWord arrived;
-  SharedWord barrier_epoch;
-  SharedWord command_epoch;
+  WaitWord arrived;
+  WaitWord barrier_epoch;
+  WaitWord command_epoch;
   RankCommand command;
   std::int32_t counts[rank_counts];
 };
@@ -97,20 +53,20 @@ void RankGroup::barrier() {
   const std::uint32_t ranks = static_cast<std::uint32_t>(place_.ranks);
   if (header_->arrived.value.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks) {
     header_->arrived.value.store(0, std::memory_order_relaxed);
-    change(header_->barrier_epoch);
+    change(header_->barrier_epoch, Waiters::processes);
   } else {
-    wait_for_change(header_->barrier_epoch, epoch);
+    wait_for_change(header_->barrier_epoch, epoch, Waiters::processes);
   }
 }
 
 void RankGroup::post(RankCommand command, const std::int32_t (&counts)[rank_counts]) {
   header_->command = command;
   std::copy_n(counts, rank_counts, header_->counts);
-  change(header_->command_epoch);
+  change(header_->command_epoch, Waiters::processes);
 }
 
 RankCommand RankGroup::await_command() {
-  wait_for_change(header_->command_epoch, commands_seen_);
+  wait_for_change(header_->command_epoch, commands_seen_, Waiters::processes);
   ++commands_seen_;
   return header_->command;
 }

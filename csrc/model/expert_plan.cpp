@@ -46,8 +46,8 @@ void ExpertPlan::choose(int row) {
 
 void ExpertPlan::build(int row_count) {
   std::fill(counts_.begin(), counts_.end(), 0);
-  slot_count_ = row_count * shape_.used;
-  for (int i = 0; i < slot_count_; ++i) ++counts_[static_cast<std::size_t>(chosen_[static_cast<std::size_t>(i)])];
+  const int slot_count = row_count * shape_.used;
+  for (int i = 0; i < slot_count; ++i) ++counts_[static_cast<std::size_t>(chosen_[static_cast<std::size_t>(i)])];
   blocks_.clear();
   int next = 0;
   for (int expert = 0; expert < shape_.count; ++expert) {
@@ -58,6 +58,7 @@ void ExpertPlan::build(int row_count) {
     next += count;
     count = first;   // from here on: the expert's next free slot
   }
+  block_count_.store(static_cast<int>(blocks_.size()), std::memory_order_release);
   for (int row = 0; row < row_count; ++row) {
     for (int choice = 0; choice < shape_.used; ++choice) {
       const int slot = counts_[static_cast<std::size_t>(chosen_[index(row, choice)])]++;

@@ -4,6 +4,7 @@
 // read once for all of its rows; a row's own numbers do not depend on who else is there.
 #pragma once
 
+#include <atomic>
 #include <vector>
 
 #include "base/buffer.hpp"
@@ -31,7 +32,8 @@ class ExpertPlan {
   // Lays the slots of rows [0, row_count) out; one thread, after all have chosen.
   void build(int row_count);
 
-  int slot_count() const { return slot_count_; }
+  // For any member of a team, even one that is behind the others (Member).
+  int block_count() const { return block_count_.load(std::memory_order_acquire); }
   const std::vector<Block>& blocks() const { return blocks_; }
   int row_of(int slot) const { return slot_rows_[static_cast<std::size_t>(slot)]; }
   int slot_of(int row, int choice) const { return slots_[index(row, choice)]; }
@@ -46,7 +48,6 @@ class ExpertPlan {
   ExpertShape shape_;
   int block_rows_;
   std::size_t stride_;
-  int slot_count_ = 0;
   Buffer<float> logits_;         // (rows_max, count padded to 16)
   std::vector<int> chosen_;      // (rows_max, used)
   std::vector<float> weights_;   // (rows_max, used)
@@ -54,6 +55,7 @@ class ExpertPlan {
   std::vector<int> slot_rows_;   // (rows_max * used,)
   std::vector<int> counts_;      // (count,)
   std::vector<Block> blocks_;
+  std::atomic<int> block_count_{0};
 };
 
 }  // namespace headrace

@@ -81,7 +81,7 @@ void Transformer::choose_experts(Member& member, const Experts& experts, int row
   });
   member.share(1, 1, [&](int, int) { experts_.build(row_count); });
   const ActivationRows rows = ffn_input_->view();
-  const int slots = experts_.slot_count();
+  const int slots = row_count * shape_.experts.used;
   member.share(slots, chunk_of(slots, member.team_size()), [&](int first, int end) {
     for (int slot = first; slot < end; ++slot)
       expert_input_->set(kernels_, slot, 0,
@@ -94,7 +94,7 @@ void Transformer::choose_experts(Member& member, const Experts& experts, int row
 void Transformer::gate_experts(Member& member, const Experts& experts) {
   Scratch& scratch = scratch_[static_cast<std::size_t>(member.index())];
   const int columns = blocks_of(experts.each[0].up.matrix.outputs(), unit_columns);
-  const int units = columns * static_cast<int>(experts_.blocks().size());
+  const int units = columns * experts_.block_count();
   member.share(units, chunk_of(units, member.team_size()), [&](int first, int end) {
     for (int unit = first; unit < end; ++unit) {
       const ExpertPlan::Block& block = experts_.blocks()[static_cast<std::size_t>(unit / columns)];
@@ -108,7 +108,7 @@ void Transformer::gate_experts(Member& member, const Experts& experts) {
 void Transformer::reduce_experts(Member& member, const Experts& experts) {
   const ActivationRows rows = expert_down_->view();
   const int tiles = experts.each[0].down.matrix.tile_count();
-  const int units = tiles * static_cast<int>(experts_.blocks().size());
+  const int units = tiles * experts_.block_count();
   member.share(units, chunk_of(units, member.team_size()), [&](int first, int end) {
     for (int unit = first; unit < end; ++unit) {
       const ExpertPlan::Block& block = experts_.blocks()[static_cast<std::size_t>(unit / tiles)];
