@@ -13,12 +13,13 @@ import pytest
 from headrace.adapters.kv_messages import kv_events_port, publisher_config
 from headrace.adapters.protocol import LaunchRequest
 from headrace.adapters.registry import find_adapter
-from headrace.base.clock import SystemClock
+from headrace.base.clock import Clock, SystemClock
 from headrace.base.prefix_hash import block_hashes
 from headrace.gateway.kv_subscriber import KvSubscriber
 from headrace.router.endpoint import EndpointSpec
 from headrace.router.endpoint_set import EndpointSet, Pool
 from headrace.router.prompt_prefix import prefix_of_text
+from headrace.sim.clock import ManualClock
 
 zmq = pytest.importorskip("zmq", reason="pyzmq is missing")
 zmq_asyncio = pytest.importorskip("zmq.asyncio", reason="pyzmq is missing")
@@ -82,7 +83,7 @@ def open_as_engines_do(sock: Any, engine: str) -> int:
 
 @asynccontextmanager
 async def followed(
-    engine: str = "vllm", *, names_fields: bool = False
+    engine: str = "vllm", *, names_fields: bool = False, clock: Clock | None = None
 ) -> AsyncIterator[tuple[Publisher, Pool]]:
     """A publisher, and the pool of a gateway that listens to it."""
     context = zmq_asyncio.Context()
@@ -104,7 +105,8 @@ async def followed(
     assert pool is not None
     pool.blocks.block_size_tokens = size
     pool.blocks.learn(prefix, len(tokens), block_hashes(key, "m", "", tokens, size))
-    follower = asyncio.create_task(KvSubscriber(endpoints, SystemClock(), key, offset).follow())
+    subscriber = KvSubscriber(endpoints, clock or SystemClock(), key, offset)
+    follower = asyncio.create_task(subscriber.follow())
     try:
         assert await sock.recv() == b"\x01"
         yield Publisher(sock, names_fields=names_fields), pool
@@ -144,8 +146,10 @@ async def test_after_a_gap_nothing_is_believed_that_may_be_gone() -> None:
         await until(lambda: pool.blocks.held_tokens(0, prefix) == 0)
 
 
-async def test_what_is_no_message_is_passed_over() -> None:
-    async with followed() as (publisher, pool):
+async def test_what_is_no_message_is_passed_over_and_told_of_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with followed(clock=ManualClock()) as (publisher, pool):
         await publisher.send([b"kv-events", b"short", b"\xff"])
         await publisher.send([b"kv-events"])
         for strange in ({"events": [{"kind": 1}]}, {"ts": 1}, [1.0], 7, [1.0, [{"type": []}]]):
@@ -153,6 +157,7 @@ async def test_what_is_no_message_is_passed_over() -> None:
             await publisher.send(frames)
         await publisher.publish(publisher.stored(0, 32, None))
         await until(lambda: bool(pool.blocks.held_tokens(0, prefix)))
+    assert [record.name for record in caplog.records] == ["headrace.gateway.kv_subscriber"]
 
 
 def test_ports_wrap_downwards() -> None:

@@ -23,6 +23,7 @@ from headrace.adapters.kv_messages import (
 from headrace.adapters.registry import find_adapter
 from headrace.base.clock import Clock
 from headrace.base.errors import ConfigurationError, UpstreamFailed
+from headrace.base.repeated_warning import RepeatedWarning
 from headrace.router.block_index import BlockIndex
 from headrace.router.endpoint import Endpoint
 from headrace.router.endpoint_set import EndpointSet
@@ -58,6 +59,8 @@ class KvSubscriber:
         self._port_offset = port_offset
         self._zmq, self._zmq_asyncio = load_zmq()
         self._tasks: dict[Endpoint, asyncio.Task[None]] = {}
+        self._malformed = RepeatedWarning(logger, clock)
+        self._ended = RepeatedWarning(logger, clock)
 
     async def follow(self) -> None:
         """Listen to whoever there is, until cancelled."""
@@ -84,7 +87,7 @@ class KvSubscriber:
             if endpoint not in present:
                 task.cancel()
             elif task.done():
-                logger.warning("KV events of %s: %s", endpoint.spec.id, task.exception())
+                self._ended.note(f"KV events of {endpoint.spec.id}", task.exception())
             else:
                 continue
             del self._tasks[endpoint]
@@ -112,7 +115,7 @@ class KvSubscriber:
                     sequence = sequence_of(number)
                     events = decode_events(payload)
                 except (ValueError, UpstreamFailed) as error:
-                    logger.warning("%s: %s", address, error)
+                    self._malformed.note(address, error)
                     continue
                 if following is not None and sequence != following:
                     self._forget(endpoint, blocks)
