@@ -1,16 +1,20 @@
 """What a gateway keeps for its callers: responses, files and batches, by OpenAI's own client."""
 
 import asyncio
+import errno
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import aiohttp
 import openai
 import pytest
 
 from headrace.ledger.reservation import Outcome, UsageSource
 from headrace.sim.engine import Behaviour, Failure, FakeEngine
-from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name
+from headrace.sim.gateway_site import GatewaySite, gateway_site, model_name, pepper
+from headrace.spec.platform_token import metrics_token
 
 look_interval_s = 0.02
 
@@ -92,6 +96,41 @@ async def test_a_streamed_response_is_kept_before_it_ends_and_a_private_one_is_n
     private = await client.responses.create(model=model_name, input="Hi", store=False)
     with pytest.raises(openai.NotFoundError):
         await client.responses.retrieve(private.id)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_full_disk_costs_a_response_its_place_and_not_its_answer(
+    site: GatewaySite,
+    client: openai.AsyncOpenAI,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    stream: bool,
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("headrace.gateway.content_store.os", SimpleNamespace(fsync=fail))
+        if stream:
+            events = await client.responses.create(model=model_name, input="Hi", stream=True)
+            last = [event async for event in events][-1]
+            assert last.type == "response.completed"
+            response = last.response
+        else:
+            response = await client.responses.create(model=model_name, input="Hi")
+    assert response.output_text == " t0 t1 t2 t3"
+    with pytest.raises(openai.NotFoundError, match="could not be stored") as gone:
+        await client.responses.create(
+            model=model_name, input="And now?", previous_response_id=response.id
+        )
+    assert gone.value.param == "previous_response_id"
+    assert "No space left on device" in caplog.text
+    headers = {"Authorization": f"Bearer {metrics_token(pepper)}"}
+    async with (
+        aiohttp.ClientSession(site.url) as reader,
+        reader.get("/metrics", headers=headers) as metrics,
+    ):
+        assert "headrace_gateway_unkept_responses_total 1" in await metrics.text()
 
 
 async def test_a_file_is_kept_listed_read_and_deleted(client: openai.AsyncOpenAI) -> None:

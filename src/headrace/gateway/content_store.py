@@ -34,15 +34,19 @@ class ContentStore:
         self._lock = threading.Lock()
 
     def put(self, project_id: str, value_id: str, value: object) -> None:
-        """Keep a value in place of the earlier one; on stable storage on return."""
+        """Keep a value in place of the earlier one; on stable storage on return, or OSError."""
         path = self.path(project_id, value_id, "json")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_suffix(".new")
-        with draft.open("wb") as file:
-            file.write(msgspec.json.encode(value))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        try:
+            with draft.open("wb") as file:
+                file.write(msgspec.json.encode(value))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError:
+            draft.unlink(missing_ok=True)  # half a value would hold room on a full disk
+            raise
         sync_directory(path.parent)
 
     def get(self, project_id: str, value_id: str, kind: type[Value]) -> Value:

@@ -145,7 +145,7 @@ class Gateway:
         if directory is None:
             return GatewayApp(state, apis)
         clock = state.clock
-        responses = ResponsesApi(directory, clock)
+        responses = ResponsesApi(directory, clock, self._counters)
         apis.append(responses.api)
         files = FileStore(directory, clock)
         inside = InsideRequests(state, {api.path: api for api in apis})

@@ -26,6 +26,7 @@ class GatewayCounters:
     completion_tokens: int = 0
     counted_settlements: int = 0
     undurable_settlements: int = 0
+    unkept_responses: int = 0  # answered, and not stored
     retries: int = 0
     fallbacks: int = 0
     ejections: int = 0
@@ -95,6 +96,7 @@ def metrics_text(
         ),
         (declared.counted_settlements_total, counters.counted_settlements),
         (declared.undurable_settlements_total, counters.undurable_settlements),
+        (declared.unkept_responses_total, counters.unkept_responses),
         (declared.retries_total, counters.retries),
         (declared.fallbacks_total, counters.fallbacks),
         (declared.ejections_total, counters.ejections),

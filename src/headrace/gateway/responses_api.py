@@ -4,16 +4,20 @@ A later request names an earlier response; what was said until then is read from
 """
 
 import asyncio
+import contextlib
+import logging
 from pathlib import Path
 
 import msgspec
 
 from headrace.base.clock import Clock
-from headrace.base.errors import InvalidRequest, NotFound
+from headrace.base.errors import HeadraceError, InvalidRequest, NotFound
 from headrace.base.ids import new_id
+from headrace.base.repeated_warning import RepeatedWarning
 from headrace.gateway.asked import Asked, Asking, GeneratingApi, chat_asked
 from headrace.gateway.content_store import ContentStore
 from headrace.gateway.files import Deleted
+from headrace.gateway.metrics import GatewayCounters
 from headrace.gateway.route_table import Call, Route
 from headrace.http.asgi import Message, Send
 from headrace.http.pages import page_of
@@ -29,8 +33,11 @@ from headrace.protocol.responses_api import (
 )
 from headrace.protocol.translation import TranslatedAnswer
 
+logger = logging.getLogger(__name__)
+
 items_max = 1_000  # of one conversation
 responses_per_project_max = 10_000  # the oldest are forgotten
+unkept_ids_max = 10_000  # remembered, so that who asks for one learns why it is not there
 
 
 class KeptResponse(msgspec.Struct, frozen=True):
@@ -44,9 +51,12 @@ class KeptResponse(msgspec.Struct, frozen=True):
 class ResponsesApi:
     """Reads requests, keeps responses, and gives them again."""
 
-    def __init__(self, directory: Path, clock: Clock) -> None:
+    def __init__(self, directory: Path, clock: Clock, counters: GatewayCounters) -> None:
         self._store = ContentStore(directory, "responses")
         self._clock = clock
+        self._counters = counters
+        self._unkept_ids: dict[tuple[str, str], None] = {}  # by project and id, the oldest first
+        self._unkept = RepeatedWarning(logger, clock)
         self.api = GeneratingApi("/v1/responses", self._read)
 
     @property
@@ -91,7 +101,13 @@ class ResponsesApi:
         try:
             kept = self._store.get(project_id, response_id, KeptResponse)
         except NotFound as error:
-            raise NotFound(error.message, param="previous_response_id") from None
+            message = error.message
+            if (project_id, response_id) in self._unkept_ids:
+                message = (
+                    f"{response_id!r} was answered, but could not be stored; send the whole "
+                    "conversation as input instead."
+                )
+            raise NotFound(message, param="previous_response_id") from None
         items = msgspec.json.decode(kept.items, type=list[Item])
         items += items_of_output(msgspec.json.decode(kept.output))
         if len(items) > items_max:
@@ -108,7 +124,7 @@ class ResponsesApi:
         items: list[Item],
         translator: ResponsesTranslator,
     ) -> Send:
-        """Send on; the response is kept before its end goes out."""
+        """Send on; the response is kept before its end goes out, which goes out kept or not."""
         is_kept = False
 
         async def keep_and_send(message: Message) -> None:
@@ -116,10 +132,20 @@ class ResponsesApi:
             response = translator.response
             if not is_kept and response["status"] in ("completed", "incomplete"):
                 is_kept = True
-                await asyncio.to_thread(self._keep, project_id, items, response)
+                try:
+                    await asyncio.to_thread(self._keep, project_id, items, response)
+                except (OSError, HeadraceError) as error:  # the answer was made, and is paid for
+                    self._note_unkept(project_id, str(response["id"]), error)
             await send(message)
 
         return keep_and_send
+
+    def _note_unkept(self, project_id: str, response_id: str, error: Exception) -> None:
+        self._counters.unkept_responses += 1
+        self._unkept.note(f"the response {response_id} was sent and not stored", error)
+        self._unkept_ids[project_id, response_id] = None
+        if len(self._unkept_ids) > unkept_ids_max:
+            del self._unkept_ids[next(iter(self._unkept_ids))]
 
     def _keep(self, project_id: str, items: list[Item], response: dict[str, object]) -> None:
         encode = msgspec.json.encode
@@ -130,7 +156,8 @@ class ResponsesApi:
         )
         self._store.put(project_id, str(response["id"]), kept)
         for old in self._store.ids(project_id)[responses_per_project_max:]:
-            self._store.delete(project_id, old)
+            with contextlib.suppress(NotFound):  # another request forgot it meanwhile
+                self._store.delete(project_id, old)
 
     async def _one(self, call: Call) -> None:
         kept = await self._kept(call)

@@ -150,6 +150,11 @@ dropped_log_lines_total = MetricDeclaration(
     counter,
     "Access log lines that found their buffer full.",
 )
+unkept_responses_total = MetricDeclaration(
+    "headrace_gateway_unkept_responses_total",
+    counter,
+    "Responses that were sent and could not be stored; the log says why.",
+)
 loop_failures_total = MetricDeclaration(
     "headrace_gateway_loop_failures_total",
     counter,
