@@ -1,5 +1,6 @@
 """Events at rest, each once, and their deliveries: what is due, what was tried, what came of it."""
 
+import itertools
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -11,6 +12,8 @@ from headrace.storage.management_tables import events, webhook_deliveries
 from headrace.storage.sessions import Sessions
 
 events_max = 100_000  # kept; beyond it the oldest that wait for no delivery go
+trim_interval_events = 500  # of one process; counting 100,000 at each would cost more than keeping
+trimmed_events_max = 1_000  # at once: more than come between two looks
 named_occasions_max = 1_000  # in one question; databases bound how many
 
 
@@ -19,9 +22,12 @@ class EventStore:
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
+        self._added_counts = itertools.count()  # `next` is one step for all threads
 
     def add(self, event: Event, webhook_ids: Collection[str]) -> bool:
-        """Keep an event for these webhooks; False if its occasion is known already."""
+        """Keep an event for these webhooks; False if its occasion is known already.
+
+        A process's first and each `trim_interval_events`-th look whether there are too many."""
         with self._sessions.write() as connection:
             row = {
                 "id": event.id,
@@ -46,7 +52,8 @@ class EventStore:
                         next_attempt_time=event.create_time,
                     )
                 )
-            _forget_oldest(connection)
+            if next(self._added_counts) % trim_interval_events == 0:
+                _forget_oldest(connection)
         return True
 
     def known_occasions(self, occasions: Sequence[str]) -> set[str]:
@@ -134,7 +141,7 @@ def _forget_oldest(connection: Connection) -> None:
         select(events.c.id)
         .where(events.c.id.not_in(waiting))
         .order_by(events.c.create_time)
-        .limit(count - events_max)
+        .limit(min(count - events_max, trimmed_events_max))
     )
     ids = list(connection.execute(oldest).scalars())
     connection.execute(delete(webhook_deliveries).where(webhook_deliveries.c.event_id.in_(ids)))

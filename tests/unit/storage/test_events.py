@@ -57,11 +57,36 @@ def test_the_oldest_that_wait_for_nothing_are_forgotten(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events_module, "events_max", 2)
+    monkeypatch.setattr(events_module, "trim_interval_events", 3)
     database.events.add(event(1), ["whk_1"])
     for number in (2, 3, 4):
         database.events.add(event(number), [])
     names = [f"occasion {number}" for number in (1, 2, 3, 4)]
     assert database.events.known_occasions(names) == {"occasion 1", "occasion 4"}
+
+
+def test_events_are_counted_once_in_many(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events_module, "trim_interval_events", 5)
+    looks: list[object] = []
+    monkeypatch.setattr(events_module, "_forget_oldest", looks.append)
+    for number in range(11):
+        database.events.add(event(number), [])
+    assert len(looks) == 3  # the first, the sixth, the eleventh
+
+
+def test_what_is_forgotten_at_once_is_bounded(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        database.events.add(event(number), [])
+    monkeypatch.setattr(events_module, "events_max", 1)
+    monkeypatch.setattr(events_module, "trim_interval_events", 1)
+    monkeypatch.setattr(events_module, "trimmed_events_max", 4)
+    database.events.add(event(6), [])
+    names = [f"occasion {number}" for number in range(7)]
+    assert database.events.known_occasions(names) == set(names[4:])
 
 
 def test_more_occasions_than_one_question_may_name(database: Database) -> None:
