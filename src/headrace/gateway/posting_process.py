@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,7 @@ from headrace.storage import open_database
 address_variable = "HEADRACE_POSTING_DATABASE_URL"  # from a gateway to its own child
 niceness = 5
 end_timeout_s = 10.0  # a transaction that runs is let end
+answer_timeout_s = 120.0  # of a batch; the first opens the database, which may be migrated then
 length = struct.Struct("<I")
 
 
@@ -59,18 +61,12 @@ class PostingProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def post(self, journal_id: str, durable_sequence: int) -> Posted:
-        """As `Poster.post`; Unavailable if the child says why not, or ended."""
-        process = self._process or self._start()
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            write(process.stdin, _encode(PostQuestion(journal_id, durable_sequence)))
-            data = read(process.stdout)
-        except OSError:
-            data = b""
+        """As `Poster.post`; Unavailable if the child says why not, ended, or took too long."""
+        data, is_late = self._ask(_encode(PostQuestion(journal_id, durable_sequence)))
         if not data:
             self.close()
-            raise Unavailable("the process that posts to the ledger ended; it is started anew")
+            why = f"gave no answer for {answer_timeout_s:.0f} s" if is_late else "ended"
+            raise Unavailable(f"the process that posts to the ledger {why}; it is started anew")
         try:
             answer = _answer.decode(data)
         except msgspec.DecodeError:  # whatever follows would be read from a wrong place, too
@@ -81,6 +77,28 @@ class PostingProcess:
         if answer.posted is None:
             raise Unavailable(answer.error)
         return answer.posted
+
+    def _ask(self, question: bytes) -> tuple[bytes, bool]:
+        """The answer, empty if there is none, and whether the child was killed for its slowness."""
+        process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        is_late = threading.Event()
+
+        def end() -> None:  # its pipes close with it, and so the caller goes on
+            is_late.set()
+            process.kill()
+
+        patience = threading.Timer(answer_timeout_s, end)
+        patience.daemon = True
+        patience.start()
+        try:
+            write(process.stdin, question)
+            return read(process.stdout), is_late.is_set()
+        except OSError:
+            return b"", is_late.is_set()
+        finally:
+            patience.cancel()
 
     def close(self) -> None:
         """End the child and wait until it has."""

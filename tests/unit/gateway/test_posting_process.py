@@ -122,3 +122,23 @@ def test_what_is_no_answer_is_an_error_and_the_next_question_is_asked_anew(
     finally:
         poster.close()
     assert database.ledger.settlement_count() == 3
+
+
+def test_a_child_that_hangs_is_ended_and_the_next_question_is_asked_anew(
+    database: Database, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poster = PostingProcess(tmp_path / "headrace.db", journal.directory)
+    try:
+        poster.post(journal.journal_id, 1)
+        process = poster._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        with monkeypatch.context() as patched:
+            patched.setattr("headrace.gateway.posting_process.answer_timeout_s", 0.01)
+            with pytest.raises(Unavailable, match=r"no answer for .* started anew"):
+                poster.post(journal.journal_id, journal.durable_sequence)
+        assert process.returncode == -signal.SIGKILL
+        assert poster.post(journal.journal_id, journal.durable_sequence).sequence == 6
+    finally:
+        poster.close()
+    assert database.ledger.settlement_count() == 3
