@@ -85,7 +85,11 @@ def submission(
         ignore_eos=bool(request.ignore_eos),
         dry_multiplier=request.dry_multiplier or 0.0,
         dry_base=_or_default(request.dry_base, dry_base_default),
-        dry_allowed_length=request.dry_allowed_length or dry_allowed_length_default,
+        dry_allowed_length=(
+            dry_allowed_length_default
+            if request.dry_allowed_length is None
+            else request.dry_allowed_length
+        ),
         dry_breakers=_breakers(request, find_breakers),
         thought_budget=_thought_budget(request, dialect, tokenizer, first),
         adapter=adapter,

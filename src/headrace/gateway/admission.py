@@ -135,6 +135,12 @@ def token_bounds(
     return _unlimited_bounds(prompt_tokens, count, context, left, covered)
 
 
+def expected_output_of(*limits: int | None) -> int:
+    """Output tokens to count with, under the first limit that is set; 0 only reads the prompt."""
+    limit = next((limit for limit in limits if limit is not None), expected_output_tokens)
+    return min(limit, expected_output_tokens)
+
+
 def _check_least(request: TextRequest, limit: int) -> None:
     """InvalidRequest if the caller wants more tokens than the caller's own limit, or its default.
 

@@ -17,7 +17,7 @@ from headrace.base.errors import (
 )
 from headrace.gateway.access_log import AccessRecord
 from headrace.gateway.account import Account
-from headrace.gateway.admission import expected_output_tokens
+from headrace.gateway.admission import expected_output_of
 from headrace.gateway.admit import Admitted, Admitter, Books, Turn
 from headrace.gateway.answering import Answering, fallback_header
 from headrace.gateway.asked import Asked, prefill_tokens_of
@@ -250,12 +250,11 @@ class Generation:
     def _work(self, asked: Asked, served: ServedModel, output_limit: int | None) -> Work:
         """What the router may know: sizes, the prompt's beginnings, and what it goes with."""
         request = asked.request
-        limit = output_limit or request.output_limit or expected_output_tokens
         tenant_id = self._principal.tenant.id
         session = request.prompt_cache_key
         return Work(
             prefill_tokens=prefill_tokens_of(asked),
-            decode_tokens=min(limit, expected_output_tokens),
+            decode_tokens=expected_output_of(output_limit, request.output_limit),
             prefix=beginnings_of(asked, served, tenant_id),
             session=f"{tenant_id} {session}" if session else "",
             request_id=self._record.request_id,

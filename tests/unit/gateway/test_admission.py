@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.base.errors import ContextLengthExceeded, InvalidRequest
-from headrace.gateway.admission import completion_tokens_default, prompt_bound, token_bounds
+from headrace.gateway.admission import (
+    completion_tokens_default,
+    expected_output_of,
+    prompt_bound,
+    token_bounds,
+)
 from headrace.gateway.context_room import Context
 from headrace.ledger.rating import worst_case_nanousd
 from headrace.protocol.parsing import parse_chat_request, parse_completion_request
@@ -179,3 +184,10 @@ def test_an_engine_that_does_not_check_never_sees_a_prompt_that_fills_its_contex
     unchecked = Context(1000, is_checked=False)
     with pytest.raises(ContextLengthExceeded, match="about"):
         token_bounds(chat("x" * 4000), context=unchecked, price=None, spendable_nanousd=None)
+
+
+def test_a_limit_of_zero_is_a_limit() -> None:
+    assert expected_output_of(None, 0) == 0
+    assert expected_output_of(0, 9) == 0
+    assert expected_output_of(None, 9) == 9
+    assert expected_output_of(None, None) == expected_output_of(10**9) == 256

@@ -98,6 +98,7 @@ def test_null_means_not_given() -> None:
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
         ({"top_p": 0}, "top_p"),
+        ({"dry_allowed_length": 0}, "dry_allowed_length"),
         ({"top_p": 1.01}, "top_p"),
         ({"top_k": -2}, "top_k"),
         ({"min_p": 1}, "min_p"),
