@@ -180,6 +180,17 @@ def test_fp8_is_read_under_scales_of_every_shape(
     check_rounded(tensor, note, (weights.float() * spread).numpy())
 
 
+@pytest.mark.parametrize("block", [[-128, 128], [128, 0], [128], 128, ["a", "b"], [True, 8]])
+def test_an_impossible_block_of_fp8_is_refused_by_name(tmp_path: Path, block: object) -> None:
+    tensors = {
+        f"{stem}.weight": torch.ones((outputs, inputs)).to(torch.float8_e4m3fn),
+        f"{stem}.weight_scale_inv": torch.ones((1, 1)),
+    }
+    with pytest.raises(ModelFileError, match="weight_block_size") as refused:
+        read(tmp_path, tensors, {"quant_method": "fp8", "weight_block_size": block})
+    assert refused.value.fields["field"] == "weight_block_size"
+
+
 def test_the_last_block_of_fp8_may_be_cut(tmp_path: Path) -> None:
     weights = torch.full((outputs, inputs), 1.0).to(torch.float8_e4m3fn)
     scales = torch.arange(1.0, 5.0).reshape(2, 2)

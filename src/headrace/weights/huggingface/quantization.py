@@ -48,12 +48,12 @@ def weights_of(
             file=str(path),
             field="transform_config",
         )
-    unpacked, used = _scheme(str(method), settings).unpack(stored)
+    unpacked, used = _scheme(path, str(method), settings).unpack(stored)
     plain = {name: plain_tensor(tensor) for name, tensor in stored.items() if name not in used}
     return plain | unpacked.tensors, [unpacked.note(str(method))]
 
 
-def _scheme(method: str, settings: Mapping[str, object]) -> Scheme:
+def _scheme(path: Path, method: str, settings: Mapping[str, object]) -> Scheme:
     match method:
         case "gptq" | "awq":
             return integer_scheme(settings)
@@ -61,10 +61,17 @@ def _scheme(method: str, settings: Mapping[str, object]) -> Scheme:
             return Mxfp4Scheme()
         case _:
             block = settings.get("weight_block_size")
+            if block is None:
+                return ScaledScheme()
             if isinstance(block, list) and len(block) == 2 and all(_is_size(n) for n in block):
                 return ScaledScheme((block[0], block[1]))
-            return ScaledScheme()
+            raise ModelFileError(
+                f"{path}: quantization_config: weight_block_size: {block!r} is not the rows and "
+                "columns that share a scale, such as [128, 128].",
+                file=str(path),
+                field="weight_block_size",
+            )
 
 
 def _is_size(number: object) -> bool:
-    return isinstance(number, int) and number > 0
+    return type(number) is int and number > 0
