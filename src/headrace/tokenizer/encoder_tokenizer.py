@@ -16,7 +16,9 @@ from headrace.tokenizer.vocabulary import TokenKind, Vocabulary, fail, read_word
 unknown_key = "tokenizer.ggml.unknown_token_id"
 begin_key = "tokenizer.ggml.cls_token_id"
 end_keys = ("tokenizer.ggml.seperator_token_id", "tokenizer.ggml.eos_token_id")
-lowercase_key = "headrace.tokenizer.lowercase"
+# llama.cpp's, and ours of files that were made before there was one.
+lowercase_keys = ("tokenizer.ggml.normalizer.lowercase", "headrace.tokenizer.lowercase")
+strip_accents_key = "tokenizer.ggml.normalizer.strip_accents"
 continuing = "##"
 word_characters_max = 100  # longer words are unknown, as in BERT
 
@@ -66,8 +68,7 @@ class EncoderTokenizer:
                 max_input_chars_per_word=word_characters_max,
             )
         )
-        small = metadata.get(lowercase_key, True) is True
-        made.normalizer = normalizers.BertNormalizer(lowercase=small)
+        made.normalizer = _normalizer(metadata)
         made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         special = [
             text
@@ -81,6 +82,23 @@ class EncoderTokenizer:
     def encode(self, text: str) -> list[int]:
         """The text's token ids, with the tokens that the model wants around them."""
         return self._tokenizer.encode(text).ids
+
+
+def _normalizer(metadata: Mapping[str, object]) -> normalizers.Normalizer:
+    """BERT's; a file that says nothing of accents keeps them where it keeps capital letters."""
+    small = _flag(metadata, *lowercase_keys, default=True)
+    stripped = _flag(metadata, strip_accents_key, default=small)
+    return normalizers.BertNormalizer(lowercase=small, strip_accents=stripped)
+
+
+def _flag(metadata: Mapping[str, object], *keys: str, default: bool) -> bool:
+    key = next((key for key in keys if key in metadata), None)
+    if key is None:
+        return default
+    value = metadata[key]
+    if not isinstance(value, bool):
+        fail(key, f"{value!r} is neither true nor false")
+    return value
 
 
 def _token_id(metadata: Mapping[str, object], vocabulary: Vocabulary, *keys: str) -> int:

@@ -24,10 +24,13 @@ transformers = pytest.importorskip("transformers", reason="transformers makes th
 
 special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 words = [*special, "we", "##ir", "mill", "race", "##s", "cafe", "Weir", "[unused0]", "!", "東"]
+words += ["café", "Café", "Cafe"]
 texts = ["we mill Weirs", "Café races! 東京", "[SEP] [unused0] weir", "unknown \x00 word", ""]
 
 
-def make_directory(path: Path, *, lowercase: bool = True) -> Path:
+def make_directory(
+    path: Path, *, lowercase: bool = True, strip_accents: bool | None = None
+) -> Path:
     torch.manual_seed(1)
     config = transformers.BertConfig(
         vocab_size=len(words),
@@ -41,7 +44,9 @@ def make_directory(path: Path, *, lowercase: bool = True) -> Path:
     transformers.BertModel(config).save_pretrained(path)
     vocabulary = {word: index for index, word in enumerate(words)}
     made = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
-    made.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase)
+    made.normalizer = tokenizers.normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=strip_accents
+    )
     made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     made.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     made.add_special_tokens(special)
@@ -63,11 +68,12 @@ def convert(tmp_path: Path) -> Convert:
     return convert
 
 
+@pytest.mark.parametrize("strip_accents", [None, True, False])
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_the_files_words_are_the_directorys(
-    tmp_path: Path, convert: Convert, lowercase: bool
+    tmp_path: Path, convert: Convert, lowercase: bool, strip_accents: bool | None
 ) -> None:
-    directory = make_directory(tmp_path / "m", lowercase=lowercase)
+    directory = make_directory(tmp_path / "m", lowercase=lowercase, strip_accents=strip_accents)
     expected = EncoderTokenizer.of_model(directory, {})
     made = convert(directory)
     with open_gguf(made) as file:

@@ -1,8 +1,8 @@
 """A WordPiece tokenizer.json under the keys that GGUF files of BERT-shaped encoders have.
 
 GGUF marks where words begin instead of where they go on: "##ing" becomes "ing", and "weir" becomes
-"\\u2581weir". Whether letters are made small is not among GGUF's keys, where they always are; a
-tokenizer that keeps them says so under a key of ours.
+"\\u2581weir". Letters are made small and lose their accents unless llama.cpp's keys for BERT's
+normalizer say otherwise (its pull requests 23899 and 24371).
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,8 @@ tokenizer_name = "tokenizer.json"
 word_mark = "\u2581"
 continuing = "##"
 normal, control = 1, 3  # GGUF's kinds of token
-lowercase_key = "headrace.tokenizer.lowercase"
+lowercase_key = "tokenizer.ggml.normalizer.lowercase"
+strip_accents_key = "tokenizer.ggml.normalizer.strip_accents"
 special_keys = {  # by what most vocabularies call them
     "[CLS]": ("cls_token_id", "bos_token_id"),
     "[SEP]": ("seperator_token_id", "eos_token_id"),  # so spelt in GGUF
@@ -55,8 +56,9 @@ def word_piece_keys(path: Path) -> dict[str, object]:
     for text, names in special_keys.items():
         if text in vocab:
             keys |= {f"tokenizer.ggml.{name}": vocab[text] for name in names}
-    if not _makes_small(file.get("normalizer")):
-        keys[lowercase_key] = False
+    small, stripped = _makes_small(file.get("normalizer")), _strips(file.get("normalizer"))
+    if not (small and stripped):
+        keys |= {lowercase_key: small, strip_accents_key: stripped}
     return keys
 
 
@@ -79,6 +81,19 @@ def _makes_small(normalizer: object) -> bool:
     if isinstance(inner, list):
         return any(_makes_small(step) for step in inner)
     return normalizer.get("type") == "Lowercase" or normalizer.get("lowercase") is True
+
+
+def _strips(normalizer: object) -> bool:
+    """Whether accents go; BERT's own rule where it does not say: where letters are made small."""
+    if not isinstance(normalizer, Mapping):
+        return False
+    inner = normalizer.get("normalizers")
+    if isinstance(inner, list):
+        return any(_strips(step) for step in inner)
+    said = normalizer.get("strip_accents")
+    if isinstance(said, bool):
+        return said
+    return normalizer.get("type") == "StripAccents" or normalizer.get("lowercase") is True
 
 
 def _fail(path: Path, field: str, problem: str) -> NoReturn:
