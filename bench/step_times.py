@@ -8,6 +8,8 @@ little. Few rows take more steps a round, since a best of more time is a better 
 
 import argparse
 import json
+import os
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -53,6 +55,17 @@ def plot(step_ms: list[float], title: str, path: Path) -> None:
     figure.savefig(path)
 
 
+def show(step_ms: list[float]) -> None:
+    """Print a line for each count of rows, as far as anybody reads them."""
+    try:
+        for rows, ms in enumerate(step_ms, 1):
+            extra = ms - step_ms[rows - 2] if rows > 1 else ms
+            print(f"{rows:3} rows {ms:8.2f} ms, {ms / rows:6.2f} a row, {extra:+6.2f} for the last")
+        sys.stdout.flush()
+    except BrokenPipeError:  # `head` has enough; files are written yet, and nothing more printed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Read the arguments, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -67,9 +80,7 @@ def main() -> None:
     arguments = parser.parse_args()
     variant = Variant(arguments.isa, arguments.activation_bits)
     step_ms = measure(arguments.model, variant, arguments.rounds)
-    for rows, ms in enumerate(step_ms, 1):
-        extra = ms - step_ms[rows - 2] if rows > 1 else ms
-        print(f"{rows:3} rows {ms:8.2f} ms, {ms / rows:6.2f} a row, {extra:+6.2f} for the last")
+    show(step_ms)
     if arguments.json:
         rows_ms = [round(ms, 3) for ms in step_ms]
         result = {"model": arguments.model.name, **asdict(variant), "step_ms": rows_ms}
