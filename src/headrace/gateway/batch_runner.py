@@ -110,19 +110,20 @@ class BatchRunner:
         return sorted(found, key=lambda each: each[1])
 
     async def _run_locked(self, project_id: str, batch_id: str) -> None:
-        descriptor = take_lock(self.store.path(project_id, batch_id, "lock"))
-        if descriptor is None:
-            await asyncio.sleep(scan_interval_s)  # another gateway runs it
-            return
         try:
-            await self._run(project_id, batch_id)
+            descriptor = take_lock(self.store.path(project_id, batch_id, "lock"))
+            if descriptor is None:
+                await asyncio.sleep(scan_interval_s)  # another gateway runs it
+                return
+            try:
+                await self._run(project_id, batch_id)
+            finally:
+                os.close(descriptor)
         except (HeadraceError, OSError) as error:
             log.warning("batch %s stopped: %s", batch_id, error)
             await asyncio.sleep(scan_interval_s)
         except Exception as error:  # noqa: BLE001 -- noted, with its traceback
             await asyncio.sleep(max(scan_interval_s, self._loops.note("batches", error)))
-        finally:
-            os.close(descriptor)
 
     async def _run(self, project_id: str, batch_id: str) -> None:
         kept = await self._load(project_id, batch_id)

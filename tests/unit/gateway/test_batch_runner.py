@@ -1,6 +1,7 @@
 """A batch that ends by a fault is told of, and not begun again at once."""
 
 import asyncio
+import errno
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,5 +39,30 @@ async def test_a_batch_that_fails_waits_before_it_is_tried_again(
         runner.wake()
         await asyncio.sleep(0)
     assert (begun, loops.totals()) == (1, {"batches": 1})
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_a_batch_that_cannot_be_locked_waits_before_it_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, has_failed = ManualClock(), asyncio.Event()
+
+    def fail(path: Path) -> int | None:
+        has_failed.set()
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("headrace.gateway.batch_runner.take_lock", fail)
+    monkeypatch.setattr(BatchRunner, "_unended", lambda _: [("prj", batch_id)])
+    nothing = cast(Any, None)
+    runner = BatchRunner(
+        ContentStore(tmp_path, "batches"), nothing, nothing, clock, LoopKeeper(clock)
+    )
+    following = asyncio.create_task(runner.follow())
+    await has_failed.wait()
+    for _ in range(50):
+        await asyncio.sleep(0)
+        assert batch_id in runner._running, "it waits; else it would be tried again at once"
+    assert "No space left on device" in caplog.text
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
