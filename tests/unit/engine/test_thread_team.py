@@ -28,7 +28,7 @@ from headrace.sim.small_model import (
 )
 
 threads = 3 * (os.cpu_count() or 1)
-rows = (1, 40, 2, 33, 1, 7) * 4  # of each step: experts have other blocks, stages other counts
+rows = (1, 40, 2, 33, 1, 7) * 20  # of each step: experts have other blocks, stages other counts
 specs = {
     "dense": base_spec,
     "experts": replace(base_spec, expert_count=8, experts_used=2, expert_ffn_size=96),
