@@ -63,7 +63,7 @@ template <WeightType type, int q>
   }
 }
 
-// The codes of a part's 16 columns, for both parts of a group.
+// The codes of one part of a group, a number a column.
 template <int part>
 inline __m512i load_codes_512(const GroupScales& scales) {
   const auto* codes = reinterpret_cast<const __m128i*>(scales.numbers) + part;

@@ -142,7 +142,7 @@ template <class D, WeightType type, int part, bool first_rows, int rows, class I
   if constexpr (first_rows) {
     constexpr int steps = values / RowIntegers<Integer>::inputs;
     dot_widening<D, type, rows, part * steps, (part + 1) * steps>(quants, codes, weights, x,
-                                                                           dots);
+                                                                  dots);
   } else {
     dot_wide<D, rows, part * values, (part + 1) * values>(weights, x, dots);
   }
