@@ -5,6 +5,7 @@ The context is checked here with the numbers the caller needs; a prompt is never
 
 import secrets
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from headrace.base.errors import ContextLengthExceeded, InvalidRequest
 from headrace.engine_server.answer_shape import answer_grammar
@@ -26,6 +27,7 @@ dry_base_default = 1.75
 dry_allowed_length_default = 2
 xtc_threshold_default = 0.1  # llama.cpp's, as are those of DRY
 seed_mask = 2**64 - 1
+Number = TypeVar("Number", int, float)
 
 # The tokens that have one of these texts in them.
 FindBreakers = Callable[[Sequence[str]], tuple[int, ...]]
@@ -85,11 +87,7 @@ def submission(
         ignore_eos=bool(request.ignore_eos),
         dry_multiplier=request.dry_multiplier or 0.0,
         dry_base=_or_default(request.dry_base, dry_base_default),
-        dry_allowed_length=(
-            dry_allowed_length_default
-            if request.dry_allowed_length is None
-            else request.dry_allowed_length
-        ),
+        dry_allowed_length=_or_default(request.dry_allowed_length, dry_allowed_length_default),
         dry_breakers=_breakers(request, find_breakers),
         thought_budget=_thought_budget(request, dialect, tokenizer, first),
         adapter=adapter,
@@ -157,7 +155,7 @@ def _prompt_logprobs(request: ChatRequest | CompletionRequest) -> int | None:
     return None
 
 
-def _or_default(value: float | None, default: float) -> float:
+def _or_default(value: Number | None, default: Number) -> Number:
     return default if value is None else value
 
 
