@@ -5,7 +5,7 @@ GGUF marks where words begin instead of where they go on: "##ing" becomes "ing",
 normalizer say otherwise (its pull requests 23899 and 24371).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -56,7 +56,7 @@ def word_piece_keys(path: Path) -> dict[str, object]:
     for text, names in special_keys.items():
         if text in vocab:
             keys |= {f"tokenizer.ggml.{name}": vocab[text] for name in names}
-    small, stripped = _makes_small(file.get("normalizer")), _strips(file.get("normalizer"))
+    small, stripped = (_any_step(file.get("normalizer"), does) for does in (_makes_small, _strips))
     if not (small and stripped):
         keys |= {lowercase_key: small, strip_accents_key: stripped}
     return keys
@@ -74,26 +74,26 @@ def _in_gguf(text: str, is_special: bool) -> str:
     return text.removeprefix(continuing) if text.startswith(continuing) else word_mark + text
 
 
-def _makes_small(normalizer: object) -> bool:
+def _any_step(normalizer: object, does: Callable[[Mapping[str, object]], bool]) -> bool:
+    """Whether a normalizer, or any that it is made of, does something."""
     if not isinstance(normalizer, Mapping):
         return False
     inner = normalizer.get("normalizers")
     if isinstance(inner, list):
-        return any(_makes_small(step) for step in inner)
-    return normalizer.get("type") == "Lowercase" or normalizer.get("lowercase") is True
+        return any(_any_step(step, does) for step in inner)
+    return does(normalizer)
 
 
-def _strips(normalizer: object) -> bool:
+def _makes_small(step: Mapping[str, object]) -> bool:
+    return step.get("type") == "Lowercase" or step.get("lowercase") is True
+
+
+def _strips(step: Mapping[str, object]) -> bool:
     """Whether accents go; BERT's own rule where it does not say: where letters are made small."""
-    if not isinstance(normalizer, Mapping):
-        return False
-    inner = normalizer.get("normalizers")
-    if isinstance(inner, list):
-        return any(_strips(step) for step in inner)
-    said = normalizer.get("strip_accents")
+    said = step.get("strip_accents")
     if isinstance(said, bool):
         return said
-    return normalizer.get("type") == "StripAccents" or normalizer.get("lowercase") is True
+    return step.get("type") == "StripAccents" or step.get("lowercase") is True
 
 
 def _fail(path: Path, field: str, problem: str) -> NoReturn:
