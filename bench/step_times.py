@@ -62,7 +62,7 @@ def show(step_ms: list[float]) -> None:
             extra = ms - step_ms[rows - 2] if rows > 1 else ms
             print(f"{rows:3} rows {ms:8.2f} ms, {ms / rows:6.2f} a row, {extra:+6.2f} for the last")
         sys.stdout.flush()
-    except BrokenPipeError:  # `head` has enough; files are written yet, and nothing more printed
+    except BrokenPipeError:  # `head` has enough; the files are written all the same
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
