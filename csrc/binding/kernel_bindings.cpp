@@ -161,6 +161,12 @@ void bind_kernels(nb::module_& module) {
       "kernel_name",
       [](const std::string& limit) { return std::string(choose_kernels(limit).name); },
       "isa_limit"_a);
+  module.def(
+      "has_fours",
+      [](const std::string& limit, int activation_bits) {
+        return choose_kernels(limit, activation_bits).quantize_fours != nullptr;
+      },
+      "isa_limit"_a, "activation_bits"_a);
   module.def("measure_read_bandwidth", &measure_read_bandwidth, "threads"_a, "byte_count"_a,
              "repeats"_a, nb::call_guard<nb::gil_scoped_release>());
   module.def(

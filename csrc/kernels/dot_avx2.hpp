@@ -32,6 +32,12 @@ inline __m256i broadcast(const std::int8_t* four) {
   return _mm256_set1_epi32(all);
 }
 
+inline __m256i broadcast(const std::int32_t* one) {
+  std::int32_t value;
+  std::memcpy(&value, one, 4);
+  return _mm256_set1_epi32(value);
+}
+
 // Keeps the compiler from gathering many sums' additions at the end, which spills every product.
 inline void settle(__m256i& sum) {
 #if defined(__GNUC__)
@@ -70,6 +76,25 @@ struct DotAvx2 {
     __m256i products[2];
     for (int h = 0; h < 2; ++h) products[h] = _mm256_maddubs_epi16(weights[h], inputs);
     for (int h = 0; h < 2; ++h) sums[h] = first ? products[h] : _mm256_add_epi16(sums[h], products[h]);
+    for (int h = 0; h < 2; ++h) settle(sums[h]);
+  }
+
+  // sums += the products of both halves' weights, unsigned, with 8 inputs of fours: at x the four even ones,
+  // then the odd ones, and at `multipliers` those of both fours. Products fit 16 bits, as do the sums of
+  // those that share a multiplier.
+  [[gnu::always_inline]] static inline void add_fours(const __m256i (&even)[2], const __m256i (&odd)[2],
+                                                      const std::int8_t* x,
+                                                      const std::int16_t* multipliers,
+                                                      __m256i (&sums)[2]) {
+    __m256i products[2];
+    const __m256i even_inputs = broadcast(x);
+    for (int h = 0; h < 2; ++h) products[h] = _mm256_maddubs_epi16(even[h], even_inputs);
+    const __m256i odd_inputs = broadcast(x + 4);
+    for (int h = 0; h < 2; ++h)
+      products[h] = _mm256_add_epi16(products[h], _mm256_maddubs_epi16(odd[h], odd_inputs));
+    const __m256i factors = broadcast(multipliers);
+    for (int h = 0; h < 2; ++h)
+      sums[h] = _mm256_add_epi32(sums[h], _mm256_madd_epi16(products[h], factors));
     for (int h = 0; h < 2; ++h) settle(sums[h]);
   }
 

@@ -41,6 +41,21 @@ struct DotAvxVnni {
     for (int h = 0; h < 2; ++h) settle(sums[h]);
   }
 
+  [[gnu::always_inline]] static inline void add_fours(const __m256i (&even)[2], const __m256i (&odd)[2],
+                                                      const std::int8_t* x,
+                                                      const std::int16_t* multipliers,
+                                                      __m256i (&sums)[2]) {
+    __m256i products[2];
+    const __m256i even_inputs = broadcast(x);
+    for (int h = 0; h < 2; ++h) products[h] = _mm256_maddubs_epi16(even[h], even_inputs);
+    const __m256i odd_inputs = broadcast(x + 4);
+    for (int h = 0; h < 2; ++h)
+      products[h] = _mm256_add_epi16(products[h], _mm256_maddubs_epi16(odd[h], odd_inputs));
+    const __m256i factors = broadcast(multipliers);
+    for (int h = 0; h < 2; ++h) sums[h] = _mm256_dpwssd_avx_epi32(sums[h], products[h], factors);
+    for (int h = 0; h < 2; ++h) settle(sums[h]);
+  }
+
   static inline __m256i join(__m256i sum) { return sum; }
 };
 

@@ -115,6 +115,32 @@ void quantize_bytes(const float* row, int count, std::int8_t* out, GroupScale* s
   }
 }
 
+// Groups of 32 as fours, scaled as 16 bits are (`quantize`); of one that is not finite the scale is none.
+template <class S>
+bool quantize_fours(const float* row, int count, ScaledFours* out) {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  bool shifts = true;
+  for (int g = 0; g < count / group_values; ++g, row += group_values) {
+    ScaledFours& fours = out[g];
+    const float peak = S::group_peak(row);
+    if (!(peak >= quantized_least && peak < infinity)) {
+      const bool zeros = peak < quantized_least;
+      fours = {};
+      fours.scale = zeros ? 1.0f : std::numeric_limits<float>::quiet_NaN();
+      fours.scaled_sum = zeros ? 0.0f : fours.scale;
+      shifts &= zeros;
+      continue;
+    }
+    fours.scale = power_from(peak / quantized_peak);
+    const auto [first_sum, second_sum] = S::quantize_fours(row, 1.0f / fours.scale, fours);
+    fours.scaled_sum = fours.scale * static_cast<float>(first_sum + second_sum);
+    fours.start = -four_weight_offset * (first_sum + second_sum);
+    fours.second_start = -four_weight_offset * second_sum;
+    shifts &= fours.scale <= 1.0f;
+  }
+  return shifts;
+}
+
 // Symmetric int8 of a whole row; a row that is not finite gets a scale that is not.
 template <class S>
 float to_bytes(const float* row, int count, std::int8_t* out) {

@@ -6,6 +6,7 @@
 #include "kernels/elementwise_families.hpp"
 #include "kernels/kernel_table.hpp"
 #include "kernels/matmul_float.hpp"
+#include "kernels/matmul_fours_avx2.hpp"
 #include "kernels/matmul_wide_avx2.hpp"
 #include "kernels/simd_avx2.hpp"
 
@@ -34,7 +35,7 @@ const KernelTable& avx2_kernels(int activation_bits) {
       .exponentials = exponentials<S>,
   };
   static constexpr KernelTable table = with_products<DotAvx2>(floats);
-  static constexpr KernelTable bytes = with_byte_products<DotAvx2>(table);
+  static constexpr KernelTable bytes = with_four_products<DotAvx2>(with_byte_products<DotAvx2>(table));
   return activation_bits == 8 ? bytes : table;
 }
 

@@ -36,9 +36,13 @@ const KernelTable& portable_kernels(int activation_bits) {
       .peak = peak<S>,
       .exponentials = exponentials<S>,
   };
-  static constexpr KernelTable bytes = with_bytes(
-      table, matmul_bytes_portable<WeightType::q4_0>, matmul_bytes_portable<WeightType::q4_1>,
-      matmul_bytes_portable<WeightType::q4_k>, matmul_bytes_portable<WeightType::grid4_halves>);
+  static constexpr KernelTable bytes = with_fours(
+      with_bytes(table, matmul_bytes_portable<WeightType::q4_0>, matmul_bytes_portable<WeightType::q4_1>,
+                 matmul_bytes_portable<WeightType::q4_k>,
+                 matmul_bytes_portable<WeightType::grid4_halves>),
+      quantize_fours<S>, matmul_fours_portable<WeightType::q8_0>,
+      matmul_fours_portable<WeightType::q5_k>, matmul_fours_portable<WeightType::q6_k>,
+      matmul_fours_portable<WeightType::grid8>);
   return activation_bits == 8 ? bytes : table;
 }
 

@@ -70,6 +70,29 @@ constexpr float quantized_least = 1e-18f;
 
 constexpr int byte_peak = 127;   // the same of activations of 8 bits
 
+// A group of 32 activations as signed bytes, each four inputs with a multiplier of their own:
+// value = scale * multiplier * byte. Beside weights of 8 bits (matmul_fours_avx2.hpp).
+struct alignas(64) ScaledFours {
+  std::int8_t bytes[group_values];   // of each 8 inputs those with even numbers, then the others
+  std::int16_t multipliers[group_values / 4];
+  float scale;                // a power of two
+  float scaled_sum;           // of all values, for weights with a minimum
+  std::int32_t start;         // -four_weight_offset * sum of multiplier * byte, where sums of products start
+  std::int32_t second_start;  // the same of inputs 16..31
+
+  constexpr std::int32_t start_of(int part) const { return part == 0 ? start - second_start : second_start; }
+};
+static_assert(sizeof(ScaledFours) == 64, "a group is one line of a cache");
+
+// Those weights are multiplied as unsigned bytes, weight + 128, four at a time in 16 bits. So of each four
+// neither the positive bytes nor the negative ones may sum up to more than 128: 128 * 255 < 2^15.
+// A multiplier is the least with sums of four_peak, to which rounding may add two.
+constexpr int four_weight_offset = 128;
+constexpr int four_peak = 126;
+
+// Where input k of a group lies in ScaledFours::bytes.
+constexpr int position_in_fours(int k) { return (k & ~7) | (k & 1) << 2 | (k >> 1 & 3); }
+
 // One row's quantized form, to write.
 struct QuantizedRow {
   std::int16_t* values;   // in stored order, or as the table's own kernels want them
@@ -77,8 +100,9 @@ struct QuantizedRow {
 };
 
 // The rows of a matrix product's input, in one or more forms. Sixteen bits lose nothing that shows
-// (KL to float activations about 1e-6); eight, however grouped, let single prompts stray to 1e-3, and
-// are multiplied with weights of 4 bits unless somebody wants 16 (KernelTable::activation_bits).
+// (KL to float activations about 1e-6). Eight, in groups of 32, let single prompts stray to 1e-3, and
+// are multiplied with weights of 4 bits unless somebody wants 16 (KernelTable::activation_bits); in fours
+// they lose a third of that, and are multiplied with weights of 8 bits where that is faster.
 struct ActivationRows {
   const std::int16_t* values = nullptr;  // (rows, inputs)
   const GroupScale* scales = nullptr;    // (rows, inputs / 32)
@@ -87,7 +111,8 @@ struct ActivationRows {
   int inputs = 0;
   const std::int8_t* bytes = nullptr;         // (rows, inputs), in order
   const GroupScale* byte_scales = nullptr;    // (rows, inputs / 32)
-  bool shifts = false;   // no scale of `scales` is above 1 or no number
+  bool shifts = false;   // no scale of `scales` or `fours` is above 1 or no number
+  const ScaledFours* fours = nullptr;         // (rows, inputs / 32)
 };
 
 // Where a tile's (rows, 16) results go: out = or += product + bias.
@@ -152,7 +177,7 @@ using GatedUnit = void (*)(const float* gate, const float* up, int count, float*
 
 struct KernelTable {
   const char* name;
-  MatmulTile matmul[weight_type_count];   // with 8 activation bits, of 4-bit weights with bytes
+  MatmulTile matmul[weight_type_count];   // with 8 activation bits, with bytes or fours
   void (*rms_norm)(const float* row, const float* weight, int count, float epsilon, float* out);
   bool (*quantize)(const float* row, int count, const QuantizedRow& out);   // ActivationRows::shifts
   void (*quantize_bytes)(const float* row, int count, std::int8_t* out, GroupScale* scales);
@@ -173,7 +198,9 @@ struct KernelTable {
   float (*peak)(const float* row, int count);
   // out = exp((row - peak) * scale), returns the sum; `out` may be null.
   double (*exponentials)(const float* row, int count, float peak, float scale, float* out);
-  int activation_bits = 16;   // that 4-bit weights are multiplied with: 16 or 8
+  int activation_bits = 16;   // that 4-bit weights are multiplied with, and others with quantize_fours: 16 or 8
+  // Where 8-bit weights are multiplied with fours. Returns ActivationRows::shifts.
+  bool (*quantize_fours)(const float* row, int count, ScaledFours* out) = nullptr;
   // A tile and the one behind it at once, where that is faster; the numbers are the same.
   MatmulTile matmul_pair[weight_type_count] = {};
 };
@@ -189,7 +216,19 @@ constexpr KernelTable with_bytes(KernelTable table, MatmulTile q4_0, MatmulTile 
   return table;
 }
 
-// Of each instruction set, by how many bits activations have beside 4-bit weights.
+// The same table with products of 8-bit weights and fours.
+constexpr KernelTable with_fours(KernelTable table,
+                                 bool (*quantize_fours)(const float*, int, ScaledFours*),
+                                 MatmulTile q8_0, MatmulTile q5_k, MatmulTile q6_k, MatmulTile grid8) {
+  table.quantize_fours = quantize_fours;
+  table.matmul[static_cast<int>(WeightType::q8_0)] = q8_0;
+  table.matmul[static_cast<int>(WeightType::q5_k)] = q5_k;
+  table.matmul[static_cast<int>(WeightType::q6_k)] = q6_k;
+  table.matmul[static_cast<int>(WeightType::grid8)] = grid8;
+  return table;
+}
+
+// Of each instruction set, by how many bits activations have beside quantized weights.
 const KernelTable& portable_kernels(int activation_bits);
 #if defined(HEADRACE_X86)
 const KernelTable& avx2_kernels(int activation_bits);

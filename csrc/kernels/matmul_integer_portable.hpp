@@ -25,25 +25,50 @@ inline void dot_inputs_portable(const std::uint8_t* quants, const Integer* x, in
     }
 }
 
-// Of rows whose integers and their scales are these.
-template <WeightType type, class Integer>
-inline void multiply_portable(const std::uint8_t* tile, const Integer* values,
-                              const GroupScale* row_scales, int inputs, int row_first,
-                              int row_count, const TileOutput& output) {
+// A row's groups of integers, and their scales.
+template <class Integer>
+struct IntegerRow {
+  const Integer* values;
+  const GroupScale* scales;
+  const Integer* group(int g) const { return values + g * group_values; }
+  GroupScale scale(int g) const { return scales[g]; }
+};
+
+// A row of fours as 16-bit integers.
+struct FoursRow {
+  const ScaledFours* groups;
+  std::int16_t integers[group_values];
+  const std::int16_t* group(int g) {
+    for (int k = 0; k < group_values; ++k)
+      integers[stored_position(k)] = static_cast<std::int16_t>(groups[g].bytes[position_in_fours(k)] *
+                                                               groups[g].multipliers[k / 4]);
+    return integers;
+  }
+  GroupScale scale(int g) const {
+    const ScaledFours& from = groups[g];
+    return {from.scale, from.scaled_sum, from.start_of(0) / -four_weight_offset,
+            from.start_of(1) / -four_weight_offset, 0, 0, 0};
+  }
+};
+
+// row_at(r): the row r from here on.
+template <WeightType type, class RowAt>
+inline void multiply_portable(const std::uint8_t* tile, RowAt row_at, int inputs, int row_count,
+                              const TileOutput& output) {
   const int groups = inputs / group_values;
   const std::uint8_t* quants = tile + quants_offset(type, groups);
   for (int r = 0; r < row_count; ++r) {
-    const std::size_t row = static_cast<std::size_t>(row_first + r);
-    const Integer* x = values + row * inputs;
-    const GroupScale* scales = row_scales + row * groups;
+    auto row = row_at(static_cast<std::size_t>(r));
     float sums[tile_columns] = {};
     for (int g = 0; g < groups; ++g) {
       const GroupScales group_scales = scales_of<type>(tile, g);
+      const auto* x = row.group(g);
+      const GroupScale row_scale = row.scale(g);
       constexpr int part_inputs = group_values / scale_parts(type);
       for (int part = 0; part < scale_parts(type); ++part) {
         std::int32_t dots[tile_columns];
-        dot_inputs_portable<type>(quants + g * quant_bytes(type), x + g * group_values,
-                                  part * part_inputs, (part + 1) * part_inputs, dots);
+        dot_inputs_portable<type>(quants + g * quant_bytes(type), x, part * part_inputs,
+                                  (part + 1) * part_inputs, dots);
         float scale[tile_columns], minimum[tile_columns];
         for (int c = 0; c < tile_columns; c += SimdPortable::width) {
           SimdPortable::store(scale + c, load_scale<SimdPortable, type>(group_scales, part, c));
@@ -52,8 +77,8 @@ inline void multiply_portable(const std::uint8_t* tile, const Integer* values,
                                 load_minimum<SimdPortable, type>(group_scales, part, c));
         }
         for (int c = 0; c < tile_columns; ++c) {
-          sums[c] += static_cast<float>(dots[c]) * (scale[c] * scales[g].scale);
-          if constexpr (has_minimum(type)) sums[c] += minimum[c] * minimum_factor<type>(scales[g], part);
+          sums[c] += static_cast<float>(dots[c]) * (scale[c] * row_scale.scale);
+          if constexpr (has_minimum(type)) sums[c] += minimum[c] * minimum_factor<type>(row_scale, part);
         }
       }
     }
@@ -66,15 +91,41 @@ inline void multiply_portable(const std::uint8_t* tile, const Integer* values,
 template <WeightType type>
 void matmul_integer_portable(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                              int row_count, const TileOutput& output) {
-  multiply_portable<type>(tile, input.values, input.scales, input.inputs, row_first, row_count,
-                          output);
+  const std::size_t inputs = static_cast<std::size_t>(input.inputs);
+  multiply_portable<type>(
+      tile,
+      [&](std::size_t r) {
+        const std::size_t row = static_cast<std::size_t>(row_first) + r;
+        return IntegerRow<std::int16_t>{input.values + row * inputs,
+                                        input.scales + row * (inputs / group_values)};
+      },
+      input.inputs, row_count, output);
 }
 
 template <WeightType type>
 void matmul_bytes_portable(const std::uint8_t* tile, const ActivationRows& input, int row_first,
                            int row_count, const TileOutput& output) {
-  multiply_portable<type>(tile, input.bytes, input.byte_scales, input.inputs, row_first, row_count,
-                          output);
+  const std::size_t inputs = static_cast<std::size_t>(input.inputs);
+  multiply_portable<type>(
+      tile,
+      [&](std::size_t r) {
+        const std::size_t row = static_cast<std::size_t>(row_first) + r;
+        return IntegerRow<std::int8_t>{input.bytes + row * inputs,
+                                       input.byte_scales + row * (inputs / group_values)};
+      },
+      input.inputs, row_count, output);
+}
+
+template <WeightType type>
+void matmul_fours_portable(const std::uint8_t* tile, const ActivationRows& input, int row_first,
+                           int row_count, const TileOutput& output) {
+  const std::size_t groups = static_cast<std::size_t>(input.inputs / group_values);
+  multiply_portable<type>(
+      tile,
+      [&](std::size_t r) {
+        return FoursRow{input.fours + (static_cast<std::size_t>(row_first) + r) * groups, {}};
+      },
+      input.inputs, row_count, output);
 }
 
 }  // namespace

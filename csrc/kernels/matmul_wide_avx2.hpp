@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <type_traits>
 
 #include "kernels/matmul_integer_avx2.hpp"
 
@@ -49,16 +50,18 @@ inline void load_codes(const std::uint8_t* codes, GroupCodes& out) {
   }
 }
 
-// Integer: of the rows, std::int16_t or std::int8_t, and of the weights here.
-template <WeightType type, class Integer>
+// Integer: of the rows, std::int16_t or std::int8_t, and of the weights here; std::uint8_t: of weights that
+// meet fours. parts: sums of a group, each with a scale of its own.
+template <WeightType type, class Integer, int parts = sum_parts(type)>
 struct WideGroups {
-  static constexpr int scale_count = wide_groups * sum_parts(type) * tile_columns;
+  static constexpr bool joins = parts < scale_parts(type);
+  static constexpr int scale_count = wide_groups * parts * tile_columns;
   alignas(64) Integer weights[wide_groups * group_values * tile_columns];
   alignas(64) float scales[scale_count];   // their bits less `bias`
   alignas(64) float minimums[has_minimum(type) ? scale_count : 1];
-  static constexpr std::int32_t bias = sizeof(Integer) == 2 ? bits_of_one : 0;   // 0: never shifted
+  static constexpr std::int32_t bias = std::is_same_v<Integer, std::int8_t> ? 0 : bits_of_one;   // 0: never
   bool shifts;   // whether all of these scales allow it
-  GroupCodes codes[joins_parts(type) ? wide_groups : 1];
+  GroupCodes codes[joins ? wide_groups : 1];
 };
 
 // A step's weights for half h of the columns: of 16 bits without the offset of stored ones, of 8 as stored.
@@ -70,20 +73,20 @@ template <WeightType type, class Integer, int step>
 }
 
 // The scales of groups [first, first + count) of a tile.
-template <WeightType type, class Integer>
+template <WeightType type, class Integer, int parts>
 inline void widen_scales(const std::uint8_t* tile, int first, int count,
-                         WideGroups<type, Integer>& out) {
+                         WideGroups<type, Integer, parts>& out) {
   using S = SimdAvx2;
-  constexpr int parts = sum_parts(type);
   float* scale_out = out.scales;
   float* minimum_out = out.minimums;
   __m256i worst = _mm256_setzero_si256();
   for (int i = 0; i < count * parts; ++i) {
     const int part = i % parts;
     const GroupScales scales = scales_of<type>(tile, first + i / parts);
-    if constexpr (joins_parts(type)) load_codes(scales.numbers, out.codes[i]);
+    if constexpr (out.joins) load_codes(scales.numbers, out.codes[i]);
     for (int column = 0; column < tile_columns; column += S::width) {
-      const __m256i bits = _mm256_castps_si256(load_sum_scale<S, type>(scales, part, column));
+      const __m256i bits = _mm256_castps_si256(out.joins ? load_sum_scale<S, type>(scales, part, column)
+                                                         : load_scale<S, type>(scales, part, column));
       if constexpr (out.bias != 0) worst = worst_of(worst, bits);
       _mm256_store_si256(reinterpret_cast<__m256i*>(scale_out + column),
                          _mm256_sub_epi32(bits, _mm256_set1_epi32(out.bias)));
@@ -150,9 +153,9 @@ template <class D, WeightType type, int part, bool first_rows, int rows, class I
 }
 
 // A column's sum of one part of a group, of weights without their offset.
-template <class D, WeightType type, class Integer>
-[[gnu::always_inline]] inline __m256i finish_dot(__m256i dot, const GroupScale& scale, int part) {
-  if constexpr (sizeof(Integer) == 2) return dot;
+template <class D, WeightType type, class Integer, class Scale>
+[[gnu::always_inline]] inline __m256i finish_dot(__m256i dot, const Scale& scale, int part) {
+  if constexpr (!std::is_same_v<Integer, std::int8_t>) return dot;
   dot = join_dot<D, Integer>(dot);
   if constexpr (weight_offset(type) != 0)
     dot = _mm256_add_epi32(dot, _mm256_set1_epi32(offset_correction<type>(scale, part)));
@@ -160,11 +163,12 @@ template <class D, WeightType type, class Integer>
 }
 
 // sums += what `count` groups' integer sums are worth: of each part of a group, part after part.
-template <class D, WeightType type, bool shifted, int rows, class Integer>
-inline void scale_wide(const WideGroups<type, Integer>& wide, int count, const RowDots<rows>* kept,
-                       const GroupScale* const* row_scales, float (*sums)[tile_columns]) {
+// Scale: GroupScale or ScaledFours.
+template <class D, WeightType type, bool shifted, int rows, class Integer, int parts, class Scale>
+inline void scale_wide(const WideGroups<type, Integer, parts>& wide, int count,
+                       const RowDots<rows>* kept, const Scale* const* row_scales,
+                       float (*sums)[tile_columns]) {
   using S = SimdAvx2;
-  constexpr int parts = sum_parts(type);
   __m256 totals[rows][2];
   for (int r = 0; r < rows; ++r)
     for (int h = 0; h < 2; ++h) totals[r][h] = S::load(sums[r] + h * 8);
@@ -175,7 +179,7 @@ inline void scale_wide(const WideGroups<type, Integer>& wide, int count, const R
     const __m256i column_bits[2] = {_mm256_add_epi32(load_bits(scales), bias),
                                     _mm256_add_epi32(load_bits(scales + 8), bias)};
     for (int r = 0; r < rows; ++r) {
-      const GroupScale& row_scale = row_scales[r][i / parts];
+      const Scale& row_scale = row_scales[r][i / parts];
       const __m256 scale = S::set1(row_scale.scale);
       for (int h = 0; h < 2; ++h) {
         const __m256i dot = finish_dot<D, type, Integer>(kept[i][r][h], row_scale, i % parts);
@@ -194,9 +198,9 @@ inline void scale_wide(const WideGroups<type, Integer>& wide, int count, const R
 }
 
 // Apart, so that it takes no registers where scales are shifted: of zeros, numbers that are none, and so on.
-template <class D, WeightType type, int rows, class Integer>
-[[gnu::noinline]] void scale_unshifted(const WideGroups<type, Integer>& wide, int count,
-                                       const RowDots<rows>* kept, const GroupScale* const* row_scales,
+template <class D, WeightType type, int rows, class Integer, int parts, class Scale>
+[[gnu::noinline]] void scale_unshifted(const WideGroups<type, Integer, parts>& wide, int count,
+                                       const RowDots<rows>* kept, const Scale* const* row_scales,
                                        float (*sums)[tile_columns]) {
   scale_wide<D, type, false, rows>(wide, count, kept, row_scales, sums);
 }

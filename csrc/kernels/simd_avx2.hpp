@@ -122,6 +122,45 @@ struct SimdAvx2 {
     return {_mm_cvtsi128_si32(_mm256_castsi256_si128(sums)),
             _mm_cvtsi128_si32(_mm256_extracti128_si256(sums, 1))};
   }
+
+  // Of two fours, one a half: their multipliers, in all columns of the half. a: 8 integers.
+  static inline __m256 multipliers_of(__m256i a) {
+    const __m256i positive = _mm256_max_epi32(a, _mm256_setzero_si256());
+    __m256i sums = _mm256_hadd_epi32(positive, _mm256_sub_epi32(positive, a));
+    sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xB1));
+    sums = _mm256_max_epi32(sums, _mm256_shuffle_epi32(sums, 0x4E));
+    const __m256 share = mul(_mm256_cvtepi32_ps(sums), set1(1.0f / four_peak));
+    return max(_mm256_ceil_ps(share), set1(1.0f));
+  }
+  // The same of both halves of four such, in the order of inputs.
+  static inline __m128i order_multipliers(const __m256i (&of)[4]) {
+    const __m256i halves = _mm256_unpacklo_epi64(_mm256_unpacklo_epi32(of[0], of[1]),
+                                                 _mm256_unpacklo_epi32(of[2], of[3]));
+    const __m128i all =
+        _mm_packs_epi32(_mm256_castsi256_si128(halves), _mm256_extracti128_si256(halves, 1));
+    return _mm_unpacklo_epi16(all, _mm_srli_si128(all, 8));
+  }
+  static inline std::pair<std::int32_t, std::int32_t> quantize_fours(const float* x, float inverse,
+                                                                     ScaledFours& out) {
+    const __m256 factor = set1(inverse);
+    __m256i bytes[4], multipliers[4], values[4];
+    for (int i = 0; i < 4; ++i) {
+      const __m256i whole = _mm256_cvtps_epi32(mul(load(x + i * width), factor));
+      const __m256 multiplier = multipliers_of(whole);
+      multipliers[i] = _mm256_cvtps_epi32(multiplier);
+      bytes[i] = _mm256_cvtps_epi32(mul(_mm256_cvtepi32_ps(whole), div(set1(1.0f), multiplier)));
+      values[i] = _mm256_mullo_epi32(bytes[i], multipliers[i]);
+    }
+    const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(bytes[0], bytes[1]),
+                                              _mm256_packs_epi32(bytes[2], bytes[3]));
+    const __m256i in_order =   // packing works within 128 bits
+        _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    const __m256i positions = _mm256_broadcastsi128_si256(   // position_in_fours
+        _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(out.bytes), _mm256_shuffle_epi8(in_order, positions));
+    _mm_store_si128(reinterpret_cast<__m128i*>(out.multipliers), order_multipliers(multipliers));
+    return {sum_of(_mm256_add_epi32(values[0], values[1])), sum_of(_mm256_add_epi32(values[2], values[3]))};
+  }
 };
 
 }  // namespace

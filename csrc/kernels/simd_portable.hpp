@@ -1,7 +1,9 @@
 // Eight float lanes in plain C++: the vocabulary of the shared kernels where no ISA is assumed.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -150,6 +152,28 @@ struct SimdPortable {
       const int whole = rounded(x[i] * inverse);
       out[i] = static_cast<std::int8_t>(whole);
       sums[i / (group_values / 2)] += whole;
+    }
+    return {sums[0], sums[1]};
+  }
+  // The same as fours.
+  static inline std::pair<std::int32_t, std::int32_t> quantize_fours(const float* x, float inverse,
+                                                                     ScaledFours& out) {
+    std::int32_t sums[2] = {};
+    for (int four = 0; four < group_values / 4; ++four) {
+      int whole[4], positive = 0, negative = 0;
+      for (int i = 0; i < 4; ++i) {
+        whole[i] = rounded(x[four * 4 + i] * inverse);
+        (whole[i] > 0 ? positive : negative) += std::abs(whole[i]);
+      }
+      const float bound = static_cast<float>(std::max(positive, negative));
+      const float multiplier = std::max(std::ceil(bound * (1.0f / four_peak)), 1.0f);
+      const float share = 1.0f / multiplier;
+      out.multipliers[four] = static_cast<std::int16_t>(multiplier);
+      for (int i = 0; i < 4; ++i) {
+        const int byte = rounded(static_cast<float>(whole[i]) * share);
+        out.bytes[position_in_fours(four * 4 + i)] = static_cast<std::int8_t>(byte);
+        sums[four / 4] += byte * out.multipliers[four];
+      }
     }
     return {sums[0], sums[1]};
   }

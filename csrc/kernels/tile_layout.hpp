@@ -45,6 +45,11 @@ constexpr bool reads_bytes(const KernelTable& kernels, WeightType type) {
   return kernels.activation_bits == 8 && is_quantized(type) && weight_bits(type) == 4;
 }
 
+// Whether they read ScaledFours.
+constexpr bool reads_fours(const KernelTable& kernels, WeightType type) {
+  return kernels.quantize_fours != nullptr && is_quantized(type) && weight_bits(type) == 8;
+}
+
 constexpr bool has_minimum(WeightType type) {
   return type == WeightType::q4_1 || type == WeightType::q4_k || type == WeightType::q5_k ||
          type >= WeightType::grid8;
@@ -196,6 +201,12 @@ template <WeightType type>
 inline float minimum_factor(const GroupScale& scale, int part) {
   if constexpr (scale_parts(type) == 1) return scale.scaled_sum;
   return scale.scale * static_cast<float>(scale.part_sum(part));
+}
+
+template <WeightType type>
+inline float minimum_factor(const ScaledFours& fours, int) {
+  static_assert(scale_parts(type) == 1, "no 8-bit type has minimums of parts");
+  return fours.scaled_sum;
 }
 
 // What a stored offset added to the product with one part of a group, negated.

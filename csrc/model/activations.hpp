@@ -1,5 +1,5 @@
 // The input rows of a matrix product in the forms that its weights want: int16 groups, int8 groups,
-// floats, or several.
+// fours, floats, or several.
 #pragma once
 
 #include <algorithm>
@@ -16,17 +16,23 @@ namespace headrace {
 struct InputForms {
   bool integers = false;   // of 16 bits
   bool bytes = false;
+  bool fours = false;
   bool floats = false;
 
   void add(const KernelTable& kernels, WeightType type) {
-    (!is_quantized(type) ? floats : reads_bytes(kernels, type) ? bytes : integers) = true;
+    (!is_quantized(type)           ? floats
+     : reads_bytes(kernels, type) ? bytes
+     : reads_fours(kernels, type) ? fours
+                                  : integers) = true;
   }
   void add(const InputForms& more) {
     integers |= more.integers;
     bytes |= more.bytes;
+    fours |= more.fours;
     floats |= more.floats;
   }
-  bool quantized() const { return integers || bytes; }
+  bool quantized() const { return integers || has_eight_bits(); }
+  bool has_eight_bits() const { return bytes || fours; }
 };
 
 class Activations {
@@ -47,6 +53,8 @@ class Activations {
             group, forms.bytes ? static_cast<std::size_t>(rows_max) * inputs : 0)),
         byte_scales_(shared_buffer<GroupScale>(
             group, forms.bytes ? static_cast<std::size_t>(rows_max) * groups_ : 0)),
+        fours_(shared_buffer<ScaledFours>(
+            group, forms.fours ? static_cast<std::size_t>(rows_max) * groups_ : 0)),
         floats_(shared_buffer<float>(
             group, forms.floats ? static_cast<std::size_t>(rows_max) * stride_ : 0)) {}
 
@@ -56,6 +64,7 @@ class Activations {
     return RankGroup::taken_bytes(rows_max * width * sizeof(std::int16_t)) +
            RankGroup::taken_bytes(rows_max * width) +
            2 * RankGroup::taken_bytes(rows_max * (width / group_values) * sizeof(GroupScale)) +
+           RankGroup::taken_bytes(rows_max * (width / group_values) * sizeof(ScaledFours)) +
            RankGroup::taken_bytes(rows_max * width * sizeof(float));
   }
 
@@ -70,7 +79,7 @@ class Activations {
 
   ActivationRows view() const {
     return {values_.data(), scales_.data(), floats_.data(), stride_, inputs_, bytes_.data(),
-            byte_scales_.data(), shifts_.load(std::memory_order_relaxed)};
+            byte_scales_.data(), shifts_.load(std::memory_order_relaxed), fours_.data()};
   }
 
   // Before a step sets its rows.
@@ -88,6 +97,9 @@ class Activations {
     if (forms_.bytes)
       kernels.quantize_bytes(source, count, bytes_.data() + r * inputs_ + offset,
                              byte_scales_.data() + r * groups_ + offset / group_values);
+    if (forms_.fours && !kernels.quantize_fours(source, count,
+                                                fours_.data() + r * groups_ + offset / group_values))
+      shifts_.store(false, std::memory_order_relaxed);
   }
 
   void move_row(int from, int to) {
@@ -99,6 +111,8 @@ class Activations {
       std::copy_n(values_.data() + source * inputs_, inputs_, values_.data() + target * inputs_);
       std::copy_n(scales_.data() + source * groups_, groups_, scales_.data() + target * groups_);
     }
+    if (forms_.fours)
+      std::copy_n(fours_.data() + source * groups_, groups_, fours_.data() + target * groups_);
     if (!forms_.bytes) return;
     std::copy_n(bytes_.data() + source * inputs_, inputs_, bytes_.data() + target * inputs_);
     std::copy_n(byte_scales_.data() + source * groups_, groups_,
@@ -121,6 +135,7 @@ class Activations {
   Buffer<GroupScale> scales_;
   Buffer<std::int8_t> bytes_;
   Buffer<GroupScale> byte_scales_;
+  Buffer<ScaledFours> fours_;
   Buffer<float> floats_;
 };
 

@@ -51,7 +51,7 @@ struct TransformerOptions {
   int sequences_max = 0;
   std::vector<Device> devices;   // at least one; each has a team of threads
   std::string isa_limit;   // see choose_kernels
-  int activation_bits = 16;   // beside 4-bit weights
+  int activation_bits = 16;   // beside quantized weights
   KvType kv_type = KvType::f16;
   int adapter_slots = 0;
   int adapter_rank_max = 0;
@@ -91,7 +91,7 @@ class Transformer {
 
   const ModelShape& shape() const { return shape_; }
   const KernelTable& kernels() const { return kernels_; }
-  int activation_bits() const;   // 8 if any of its matrices is multiplied with bytes
+  int activation_bits() const;   // 8 if any of its matrices is multiplied with bytes or fours
   int max_model_len() const { return max_model_len_; }
   const std::vector<std::size_t>& weight_bytes() const { return weight_bytes_; }   // by device
   KvCache& kv_cache() { return kv_; }

@@ -158,7 +158,7 @@ int Transformer::activation_bits() const {
   for (const Activations* input :
        {attention_input_.get(), mixed_input_.get(), ffn_input_.get(), down_input_.get(),
         output_input_.get(), expert_input_.get(), expert_down_.get(), shared_down_.get()})
-    if (input != nullptr && input->forms().bytes) return 8;
+    if (input != nullptr && input->forms().has_eight_bits()) return 8;
   return 16;
 }
 

@@ -39,7 +39,7 @@ class KvCacheDtype(StrEnum):
 
 
 class ActivationWidth(StrEnum):
-    """Bits of the activations that weights of 4 bits are multiplied with."""
+    """Bits of the activations that quantized weights are multiplied with."""
 
     EIGHT = "8"
     SIXTEEN = "16"
@@ -78,9 +78,10 @@ activation_bits = Setting(
     "activation-bits",
     ActivationWidth,
     activation_width_default,
-    "Bits of the activations that weights of 4 bits are multiplied with: 8 answers as llama.cpp "
-    "does with the same file, 16 keeps the float model's distribution and takes longer. Weights of "
-    "more bits, and embedding models, have 16 with either.",
+    "Bits of the activations that quantized weights are multiplied with: 8 is as near to the float "
+    "model as llama.cpp with the same file, or nearer; 16 keeps its distribution and takes longer. "
+    "Weights of more than 4 bits have 16 with either where 8 would gain nothing (AVX-512, ARM), "
+    "and embedding models always.",
 )
 quantize = Setting(
     "quantize",

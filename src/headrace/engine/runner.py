@@ -33,7 +33,7 @@ class RunnerInfo:
     adapters_max: int = 0  # LoRA adapters that it holds at once
     weight_bytes: int = 0  # that a step reads at most, and how many a token of context adds;
     kv_token_bytes: int = 0  # 0 of a runner that does not say
-    activation_bits: int = 16  # that weights of 4 bits are multiplied with, if it has such
+    activation_bits: int = 16  # 8 if some weights are multiplied with such
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,12 @@ from headrace.engine.packed_sizes import (
     tile_columns,
     tile_shapes,
 )
+from headrace.kernels import has_fours
 from headrace.weights.architecture import ArchitectureSpec, NormPlacement
 from headrace.weights.tensor import Tensor, TensorType
 
-group_scale_bytes = 24  # GroupScale in csrc/kernels/kernel_table.hpp
+group_scale_bytes = 28  # GroupScale in csrc/kernels/kernel_table.hpp
+scaled_fours_bytes = 64  # ScaledFours there
 sampled_rows = 32  # whose logits are held at once
 candidate_bytes = 24  # of a token that may be sampled
 thread_rows_bytes = 1 << 18  # of attention and of feed-forward units
@@ -36,6 +38,7 @@ class InputForms:
 
     integers: bool = False  # of 16 bits
     bytes: bool = False
+    fours: bool = False
     floats: bool = False
 
     def row_bytes(self, inputs: int) -> Iterator[int]:
@@ -45,6 +48,8 @@ class InputForms:
             yield from (inputs * 2, scales)
         if self.bytes:
             yield from (inputs, scales)
+        if self.fours:
+            yield inputs // group_values * scaled_fours_bytes
         if self.floats:
             yield -(-inputs // group_values) * group_values * 4
 
@@ -52,12 +57,15 @@ class InputForms:
 def input_forms(
     kinds: Iterable[TensorType], activation_bits: int, *, floats: bool = False
 ) -> InputForms:
-    """What weights of these types want."""
+    """What weights of these types want of this machine's kernels."""
     quantized = {kind for kind in kinds if kind in tile_shapes}
     bytewise = {kind for kind in quantized if activation_bits == 8 and kind in nibble_types}
+    others = bool(quantized - bytewise)
+    fours = others and has_fours(activation_bits)
     return InputForms(
-        integers=bool(quantized - bytewise),
+        integers=others and not fours,
         bytes=bool(bytewise),
+        fours=fours,
         floats=floats or any(kind not in tile_shapes for kind in kinds),
     )
 

@@ -65,7 +65,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config", array_like=True):
     draft_model_path: str | None = None  # what guesses them; None: n-grams of the request's own
     target_step_s: float | None = None  # a prompt's chunk beside decodes is cut to this
     kv_cache_dtype: Literal["f16", "q8"] = "f16"
-    activation_bits: ActivationBits = activation_bits_default  # beside weights of 4 bits
+    activation_bits: ActivationBits = activation_bits_default  # beside quantized weights
     public_prompts: str | None = None  # whose KV all tenants share: a path, or their lines
     host_tokens: int = 0  # of preempted requests' KV, kept in host memory
     adapters_max: int = 0  # LoRA adapters loaded at once
@@ -256,7 +256,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready", array_like=True):
     dimensions: int | None = None  # of an embedding model's vectors; None: it generates text
     adapters: list[LoadedAdapter] = []
     remarks: list[str] = []  # what its operator should know
-    activation_bits: int = 16  # that weights of 4 bits are multiplied with, if it has such
+    activation_bits: int = 16  # 8 if some weights are multiplied with such
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):

@@ -8,6 +8,7 @@ import os
 
 from headrace.base.errors import ConfigurationError
 from headrace.kernels._native import CpuTransformer, cpu_features, packed_layout
+from headrace.kernels._native import has_fours as _native_has_fours
 from headrace.kernels._native import kernel_name as _native_kernel_name
 from headrace.kernels._native import measure_matrix_rate as _native_matrix_rate
 from headrace.kernels._native import measure_read_bandwidth as _native_read_bandwidth
@@ -17,6 +18,7 @@ __all__ = [
     "block_size_tokens",
     "cpu_features",
     "default_thread_count",
+    "has_fours",
     "isa_limit",
     "kernel_name",
     "measure_matrix_gops",
@@ -48,6 +50,11 @@ def isa_limit() -> str:
 def kernel_name() -> str:
     """The kernels that a model loaded now would use, like "avx2", "avx-vnni" or "neon-i8mm"."""
     return _native_kernel_name(isa_limit())
+
+
+def has_fours(activation_bits: int) -> bool:
+    """Whether 8-bit weights would meet activations of 8 bits, each four with a multiplier."""
+    return _native_has_fours(isa_limit(), activation_bits)
 
 
 def default_thread_count() -> int:

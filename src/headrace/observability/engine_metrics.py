@@ -57,8 +57,8 @@ cache_config_info = MetricDeclaration(
 kernels_info = MetricDeclaration(
     "headrace_engine_kernels_info",
     gauge,
-    "What the model is computed with: the kernels, and the bits of the activations that weights of "
-    "4 bits are multiplied with, if it has such. The value is 1.",
+    "What the model is computed with: the kernels, and the bits of the activations that quantized "
+    "weights are multiplied with, 8 if some are. The value is 1.",
     info_labels=("kernels", "activation_bits"),
 )
 prompt_tokens_total = MetricDeclaration(

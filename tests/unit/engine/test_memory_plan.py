@@ -14,6 +14,7 @@ import pytest
 from headrace.engine.cpu_runner import CpuRunner
 from headrace.engine.memory_plan import MemoryPlan, RunnerSizes, plan_memory
 from headrace.engine.packed_sizes import tile_shapes
+from headrace.kernels import _native
 from headrace.weights.architecture_reader import read_architecture
 from headrace.weights.gguf_writer import TensorPlan, write_gguf
 from headrace.weights.layout import runner_tensors
@@ -160,6 +161,16 @@ def test_many_rows_take_what_the_plan_says(
     sizes = RunnerSizes(2048, 1024, 2, activation_bits=activation_bits)
     plan = check_counted(path, sizes)
     assert plan.workspace_bytes > plan.model_bytes / 3
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux counts memory here")
+def test_rows_in_fours_take_what_the_plan_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CPU_ISA", "avx2" if _native.has_fours("avx2", 8) else "portable")
+    path = write_model(tmp_path / "m.gguf", TensorType.Q8_0, wide)
+    plan = check_counted(path, RunnerSizes(2048, 1024, 2, activation_bits=8))
+    assert plan.workspace_bytes > plan.model_bytes / 4
 
 
 def check_counted(path: Path, sizes: RunnerSizes) -> MemoryPlan:

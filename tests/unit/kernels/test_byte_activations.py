@@ -146,16 +146,6 @@ def test_zeros_and_tiny_rows_give_zeros(isa: str, type_name: str) -> None:
     assert (product(kind, data, rows, isa) == 0).all()
 
 
-def test_weights_of_eight_bits_keep_sixteen_of_activations(isa: str) -> None:
-    kind = gguf.GGMLQuantizationType.Q8_0
-    rng = np.random.default_rng(5)
-    weights = rng.normal(size=(outputs, inputs)).astype(np.float32)
-    data = np.ascontiguousarray(gguf.quants.quantize(weights, kind)).reshape(-1)
-    rows = rng.normal(size=(7, inputs)).astype(np.float32)
-    found = product(int(kind), data, rows, isa)
-    assert (found == product(int(kind), data, rows, isa, 16)).all()
-
-
 def test_other_numbers_of_bits_are_refused() -> None:
     kind, data, _ = random_weights("Q4_0")
     with pytest.raises(ValueError, match="16 or 8 bits"):
