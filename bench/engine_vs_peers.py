@@ -143,7 +143,7 @@ def losses(rows: Sequence[dict[str, object]]) -> list[str]:
 
 
 def has_exact_activations(engine: Engine) -> bool:
-    """Whether ours multiplies with 16 bits anyway: none of the file's weights has 4."""
+    """Whether ours multiplies with 16 bits anyway."""
     assert isinstance(engine, ServedEngine)
     with urllib.request.urlopen(f"{engine.url}/metrics", timeout=30) as answer:
         return 'activation_bits="16"' in answer.read().decode()

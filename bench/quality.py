@@ -4,7 +4,8 @@ Makes a file of each type out of one file of float weights, by `headrace quantiz
 same text with both engines from that same file, and compares each one's next-token distributions
 with those of the float forward pass in NumPy over the unquantized weights. What a type loses by
 rounding is in both; what differs is how the engines compute. Ours does so twice: with activations
-of 16 bits, and with those of 8 that weights of 4 bits are multiplied with as it comes.
+of 16 bits, and with those of 8 that quantized weights are multiplied with as it comes (of more
+than 4 bits with AVX2 and AVX-VNNI alone: HEADRACE_CPU_ISA=avx2).
 
     pip install xllamacpp
     python bench/quality.py MODEL-F16.gguf --json docs/benchmarks/quality.json
@@ -57,7 +58,7 @@ class Row:
     type: str
     size_bytes: int
     kl_headrace: float
-    kl_headrace_8bit: float  # with 8-bit activations, where the type's weights have 4 bits
+    kl_headrace_8bit: float  # with 8-bit activations, where they are faster
     kl_llama_cpp: float
     ratio: float  # ours over theirs
     ratio_8bit: float

@@ -42,16 +42,16 @@ struct EightWeights {
   return out;
 }
 
-[[gnu::always_inline]] inline void store_eight(const EightWeights& weights, std::uint8_t* at) {
-  auto* out = reinterpret_cast<__m256i*>(at);
+[[gnu::always_inline]] inline void store_eight(const EightWeights& weights, std::uint8_t* group, int eight) {
+  auto* out = reinterpret_cast<__m256i*>(group + eight * 8 * tile_columns);
   for (int h = 0; h < 2; ++h) {
     _mm256_store_si256(out + h, weights.even[h]);
     _mm256_store_si256(out + 2 + h, weights.odd[h]);
   }
 }
 
-[[gnu::always_inline]] inline EightWeights load_eight(const std::uint8_t* at) {
-  const auto* in = reinterpret_cast<const __m256i*>(at);
+[[gnu::always_inline]] inline EightWeights load_eight(const std::uint8_t* group, int eight) {
+  const auto* in = reinterpret_cast<const __m256i*>(group + eight * 8 * tile_columns);
   EightWeights out;
   for (int h = 0; h < 2; ++h) {
     out.even[h] = _mm256_load_si256(in + h);
@@ -86,10 +86,9 @@ template <class D, WeightType type, Unpacking unpacking, int rows>
       for (int r = 0; r < rows; ++r) {
         for (int h = 0; h < 2; ++h) dots[r][h] = start_of<parts>(*x[r], eight * parts / eights);
       }
-    std::uint8_t* at = weights + eight * 8 * tile_columns;
-    const EightWeights of =
-        unpacking == Unpacking::done ? load_eight(at) : unpack_eight(quants, eight);
-    if constexpr (unpacking == Unpacking::keep) store_eight(of, at);
+    const EightWeights of = unpacking == Unpacking::done ? load_eight(weights, eight)
+                                                         : unpack_eight(quants, eight);
+    if constexpr (unpacking == Unpacking::keep) store_eight(of, weights, eight);
 #pragma GCC unroll 6
     for (int r = 0; r < rows; ++r)
       D::add_fours(of.even, of.odd, x[r]->bytes + eight * 8, x[r]->multipliers + eight * 2, dots[r]);

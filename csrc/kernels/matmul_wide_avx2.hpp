@@ -1,5 +1,5 @@
 // Many rows times one tile of quantized weights with registers of 256 bits: the first rows unpack the
-// weights of up to 16 groups, to as many bits as the rows have (16 or 8), and leave them to the others,
+// weights of up to 16 groups, to 16 bits or to bytes as the rows want, and leave them to the others,
 // with their scales as floats. That is cheaper than unpacking them for each register block; the numbers
 // are the same to the bit. D: DotAvx2 or DotAvxVnni.
 #pragma once
@@ -16,7 +16,7 @@ namespace {
 constexpr int wide_rows_max = 128;   // of one pass: their sums are kept beside the weights
 constexpr int wide_groups = 16;      // 16 KiB of weights at most, half of the first cache
 
-// A group's factor is its column's scale times its row's. That of 16-bit rows is a power of two, so the
+// A group's factor is its column's scale times its row's. That of 16-bit rows and of fours is a power of two, so the
 // exponents can be added up as integers, on any of three pipes where two multiply floats. For that the row's
 // is at most 1 (ActivationRows::shifts) and the magnitude of the column's between 2^-50 and 2^50, as bits:
 constexpr std::uint32_t least_shifted = (127 - 50) << 23;

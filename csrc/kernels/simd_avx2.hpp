@@ -129,7 +129,7 @@ struct SimdAvx2 {
     __m256i sums = _mm256_hadd_epi32(positive, _mm256_sub_epi32(positive, a));
     sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32(sums, 0xB1));
     sums = _mm256_max_epi32(sums, _mm256_shuffle_epi32(sums, 0x4E));
-    const __m256 share = mul(_mm256_cvtepi32_ps(sums), set1(1.0f / four_peak));
+    const __m256 share = div(_mm256_cvtepi32_ps(sums), set1(four_peak));
     return max(_mm256_ceil_ps(share), set1(1.0f));
   }
   // The same of both halves of four such, in the order of inputs.

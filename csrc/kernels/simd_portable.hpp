@@ -166,7 +166,7 @@ struct SimdPortable {
         (whole[i] > 0 ? positive : negative) += std::abs(whole[i]);
       }
       const float bound = static_cast<float>(std::max(positive, negative));
-      const float multiplier = std::max(std::ceil(bound * (1.0f / four_peak)), 1.0f);
+      const float multiplier = std::max(std::ceil(bound / four_peak), 1.0f);
       const float share = 1.0f / multiplier;
       out.multipliers[four] = static_cast<std::int16_t>(multiplier);
       for (int i = 0; i < 4; ++i) {

@@ -22,7 +22,8 @@
 //
 // Pairs of inputs are what vpmaddwd and vpdpwssd multiply (stored_position in kernel_table.hpp): of
 // four bits they fall out of 16-bit lanes by a shift and a mask, of eight by sign extension. NEON's
-// byte products take four inputs a column (matmul_integer_neon.hpp).
+// byte products take four inputs a column (matmul_integer_neon.hpp); AVX2's with fours lay two pairs side
+// by side (matmul_fours_avx2.hpp).
 #pragma once
 
 #include <cstddef>

@@ -78,10 +78,10 @@ activation_bits = Setting(
     "activation-bits",
     ActivationWidth,
     activation_width_default,
-    "Bits of the activations that quantized weights are multiplied with: 8 is as near to the float "
-    "model as llama.cpp with the same file, or nearer; 16 keeps its distribution and takes longer. "
-    "Weights of more than 4 bits have 16 with either where 8 would gain nothing (AVX-512, ARM), "
-    "and embedding models always.",
+    "Bits of the activations that quantized weights are multiplied with: 8 is about as near to the "
+    "float model as llama.cpp with the same file, or nearer; 16 keeps its distribution and takes "
+    "longer. Weights of more than 4 bits have 16 with either where 8 would gain nothing (AVX-512, "
+    "ARM), and embedding models always.",
 )
 quantize = Setting(
     "quantize",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from headrace.weights.architecture import ArchitectureSpec
 from headrace.weights.lora.adapter import LoraAdapter
 
-ActivationBits = Literal[8, 16]  # 8: of products with weights of 4 bits; others always have 16
+ActivationBits = Literal[8, 16]  # 8: of products with quantized weights, where that is faster
 WeightsCheck = Literal["more", "sound", "damaged"]  # more: there is more to read
 activation_bits_default: ActivationBits = 8  # of an engine that nobody told
 

@@ -29,7 +29,7 @@ def isa(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def vector_isas() -> list[str]:
-    """The instruction sets of this CPU that are not portable; all find the same bits."""
+    """Those of this CPU that are not portable; with 16 bits, or weights of 4, all find the same."""
     return [
         name
         for name, kernels in expected_names.items()

@@ -47,8 +47,10 @@ def extreme_weights(low: int, high: int) -> tuple[int, Bytes, Floats]:
     kind = gguf.GGMLQuantizationType.Q8_0
     rng = np.random.default_rng(8)
     blocks = np.zeros((outputs, inputs // 32, 34), np.uint8)
-    blocks[:, :, :2] = np.float16([1.0]).view(np.uint8)
-    blocks[:, :, 2:] = rng.choice(np.int8([low, high]), (outputs, inputs // 32, 32)).view(np.uint8)
+    blocks[:, :, :2] = np.array([1.0], np.float16).view(np.uint8)
+    blocks[:, :, 2:] = rng.choice(np.array([low, high], np.int8), (outputs, inputs // 32, 32)).view(
+        np.uint8
+    )
     values = gguf.quants.dequantize(blocks.reshape(outputs, -1), kind)
     return int(kind), blocks.reshape(-1), values.reshape(outputs, inputs)
 
@@ -69,11 +71,12 @@ def rounded(rows: Floats) -> NDArray[np.float64]:
     whole = np.rint(np.ldexp(groups, -exponents))
     sides = np.maximum(np.maximum(whole, 0).sum(axis=2), np.maximum(-whole, 0).sum(axis=2))
     one = np.float32(1)
-    multipliers = np.maximum(np.ceil(sides * (one / np.float32(126))), one)[:, :, None]
+    multipliers = np.maximum(np.ceil(sides / np.float32(126)), one)[:, :, None]
     codes = np.rint(whole * (one / multipliers))  # of floats, so that a tie falls as it does there
     assert np.maximum(codes, 0).sum(axis=2).max() <= 128
     assert np.maximum(-codes, 0).sum(axis=2).max() <= 128
-    return np.ldexp((codes * multipliers).astype(np.float64), exponents).reshape(rows.shape)
+    exact: NDArray[np.float64] = np.ldexp((codes * multipliers).astype(np.float64), exponents)
+    return exact.reshape(rows.shape)
 
 
 def assert_products(found: Floats, rows: Floats, values: Floats) -> None:
@@ -131,7 +134,27 @@ def test_the_largest_sums_fit(fours_isa: str, codes: tuple[int, int], pattern: s
     rows = np.tile(np.array(signs[pattern], np.float32), (12, inputs // 8)) * largest
     rows[1::3] *= -1
     rows[2::3] *= rng.uniform(0.97, 1, (4, inputs)).astype(np.float32)
+    rows[3] = np.where(rows[3] > 0, 16128, -16128)  # 31.5 times 512: ties that go up, to 128 a four
     assert_products(product(kind, data, rows, fours_isa), rows, values)
+
+
+def single_weights() -> tuple[int, Bytes]:
+    """Q8_0: output k is input k, of 32."""
+    blocks = np.zeros((32, 34), np.uint8)
+    blocks[:, :2] = np.array([1.0], np.float16).view(np.uint8)
+    blocks[:, 2:] = np.eye(32, dtype=np.uint8)
+    return int(gguf.GGMLQuantizationType.Q8_0), blocks.reshape(-1)
+
+
+@pytest.mark.parametrize("row_count", [1, 6, 7, 4000])
+def test_every_input_has_its_own_byte_and_multiplier(fours_isa: str, row_count: int) -> None:
+    kind, data = single_weights()
+    rng = np.random.default_rng(row_count)
+    wide = rng.normal(size=(row_count, 32)) ** rng.integers(1, 8, (row_count, 1))
+    rows = (wide * 10.0 ** rng.integers(-9, 9, (row_count, 1))).astype(np.float32)
+    rows[row_count // 2 :: 2] = np.rint(rows[row_count // 2 :: 2])  # many ties
+    found = product(kind, data, rows, fours_isa, columns=32)
+    assert (found == rounded(rows)).all()
 
 
 @settings(max_examples=60, deadline=None)
@@ -193,6 +216,37 @@ def test_scales_above_one_count_as_those_below(fours_isa: str, type_name: str) -
     below = product(kind, data, rows, fours_isa)
     above = product(kind, data, np.ldexp(rows, 20), fours_isa)
     assert (above == np.ldexp(below, 20)).all()
+
+
+@pytest.mark.parametrize("exponent", [20, 70, 127, 180])
+@pytest.mark.parametrize("peak", [1e-17, 1.0, 1e20])
+def test_scales_far_from_one_count_alike_in_any_number(
+    fours_isa: str, exponent: int, peak: float
+) -> None:
+    kind, data, _ = random_matrix("MXFP4")
+    data = data.reshape(outputs, -1, 17).copy()
+    data[:, :, 0] = exponent
+    rows = heavy_rows(20, 7) * np.float32(peak)
+    rows[:, 32:64] *= np.float32(1e-3)
+    together = product(kind, data.reshape(-1), rows, fours_isa)
+    apart = [product(kind, data.reshape(-1), row[None], fours_isa)[0] for row in rows]
+    assert (together.view(np.uint32) == np.array(apart).view(np.uint32)).all()
+
+
+def test_who_has_fours() -> None:
+    having = {"portable", "avx2", "avx-vnni"}
+    for limit in (
+        "portable",
+        "avx2",
+        "avxvnni",
+        "avx512",
+        "avx512-products",
+        "dotprod",
+        "i8mm",
+        "",
+    ):
+        assert _native.has_fours(limit, 8) == (_native.kernel_name(limit) in having)
+        assert not _native.has_fours(limit, 16)
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
