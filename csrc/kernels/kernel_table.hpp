@@ -102,7 +102,7 @@ struct QuantizedRow {
 // The rows of a matrix product's input, in one or more forms. Sixteen bits lose nothing that shows
 // (KL to float activations about 1e-6). Eight, in groups of 32, let single prompts stray to 1e-3, and
 // are multiplied with weights of 4 bits unless somebody wants 16 (KernelTable::activation_bits); in fours
-// they lose a third as much, and are multiplied with weights of 8 bits where that is faster.
+// they lose less than half as much, and are multiplied with weights of 8 bits where that is faster.
 struct ActivationRows {
   const std::int16_t* values = nullptr;  // (rows, inputs)
   const GroupScale* scales = nullptr;    // (rows, inputs / 32)
